@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from fedray.scenario.clients import TierKeys
 
 _TRIM_THRESHOLD, _MOST_MAPS = -1, -4  # malloc.h
-# STRICT: a batched product gives each lane the same bits whatever the batch (MKL's conditional numerical
-# reproducibility). The settings of malloc keep freed arrays in the process, those above 32 MB too: the kernel zeroes
-# every page that it hands out, which was half of the processor time of 100 models of 159,000 numbers.
+# STRICT: a batched product gives each lane the same bits, whatever the batch (MKL's conditional numerical
+# reproducibility). The settings of malloc keep freed arrays in the process, also those above 32 MB. Otherwise the
+# kernel zeroes every page that it hands out, which took half of the processor time of 100 models of 159,000 numbers.
 WORKER = {
     "MKL_CBWR": "AUTO,STRICT",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS adds in one order, whatever stream a product runs on
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS adds in one order on every stream
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "4294967296",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -36,19 +36,19 @@ PARTS_VARIABLE = "FEDRAY_PARTS"
 
 
 def read_patience() -> float:
-    """Seconds to wait for an actor of Ray before giving up.
+    """Returns the seconds to wait for an actor of Ray before giving up (`FEDRAY_PATIENCE`).
 
     Raises:
-        BadInput: The variable is no positive number.
+        BadInput: `FEDRAY_PATIENCE` is no positive number.
     """
     return _read_number(PATIENCE_VARIABLE, "1800", "a positive number of seconds")
 
 
 def read_share() -> int:
-    """Into how many parts a cluster is divided, of which a run that fills it takes one.
+    """Returns the number of parts into which a cluster is divided (`FEDRAY_PARTS`); a run takes one part.
 
     Raises:
-        BadInput: The variable is no number from 1.
+        BadInput: `FEDRAY_PARTS` is no positive number.
     """
     return max(1, int(_read_number(PARTS_VARIABLE, "1", "a number of runs from 1")))
 
@@ -65,13 +65,13 @@ def _read_number(variable: str, default: str, what: str) -> float:
 
 
 def prepare_process() -> None:
-    """Sets the variables of `WORKER` for this process and its children, and reads `FEDRAY_PATIENCE` once.
+    """Sets the variables of `WORKER` for this process and its children, and checks `FEDRAY_PATIENCE`.
 
-    MKL reads its variables at its first product. malloc has read the environment before Python started, so its two
-    settings are made by a call (glibc only).
+    MKL reads its variables at its first product. malloc has read the environment before Python started, so a call makes
+    its two settings (glibc only).
 
     Raises:
-        BadInput: `FEDRAY_PATIENCE` is no positive number: said before anything is begun.
+        BadInput: `FEDRAY_PATIENCE` is no positive number.
     """
     read_patience()
     for name, value in WORKER.items():
@@ -84,7 +84,7 @@ def prepare_process() -> None:
 
 
 def enter_folder(folder: str) -> None:
-    """Makes a directory the working one, if it is there: relative paths mean what they mean to the driver."""
+    """Changes to a directory if it exists, so that relative paths mean the same as in the driver."""
     if folder and Path(folder).is_dir():
         os.chdir(folder)
 
@@ -97,18 +97,18 @@ def use_one_thread() -> None:
 
 
 def count_gpus() -> int:
-    """GPUs of this machine that torch can use."""
+    """Returns the number of GPUs of this machine that torch can use."""
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def check_machine(tiers: Sequence[Tier], gpus: int) -> None:
-    """Refuses tiers that ask for what this machine lacks: more GPUs than it has, or custom resources of Ray.
+    """Checks that this machine has what tiers require: enough GPUs, and no custom resources of Ray.
 
     Args:
         tiers: The tiers of the clients.
-        gpus: GPUs of this machine.
+        gpus: Number of GPUs of this machine.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -129,15 +129,15 @@ def check_machine(tiers: Sequence[Tier], gpus: int) -> None:
 
 
 def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
-    """Returns the torch device of a process: `cuda` if it holds a GPU or a share of one, and is to use it; else `cpu`.
+    """Returns the torch device of a process: `cuda` if it reserves a GPU (or a share) and may use it; else `cpu`.
 
     Args:
-        gpus: The GPU, or the share of it, that the process holds; 0 for none.
-        device: `clients.device`: `cpu` leaves a GPU alone.
-        tf32: `clients.tf32`: whether products and convolutions there round their inputs to 10 bits.
+        gpus: Number of GPUs that the process reserves, possibly a fraction; 0 for none.
+        device: `clients.device`; with `cpu` no GPU is used.
+        tf32: `clients.tf32`: whether products and convolutions on the GPU round their inputs to 10 bits.
 
     Raises:
-        BadInput: torch sees no GPU, or TF32 is asked of one that is too old for it.
+        BadInput: torch sees no GPU, or TF32 is requested and the GPU is too old for it.
     """
     import torch
 
@@ -153,12 +153,12 @@ def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
 
 
 def limit_gpu_memory(gpus: float) -> None:
-    """Keeps a process that holds a share of a GPU to that share of its memory, so that it cannot take its neighbors'.
+    """Limits a process to its share of the memory of a GPU.
 
-    What the driver of CUDA itself takes in each process, some hundred MB, comes on top.
+    The driver of CUDA takes some hundred MB more in each process.
 
     Args:
-        gpus: The share of one GPU.
+        gpus: The share of one GPU that the process reserves.
     """
     import torch
 
@@ -167,7 +167,7 @@ def limit_gpu_memory(gpus: float) -> None:
 
 
 def pretend_gpus(tiers: Iterable[Tier | TierKeys], device: str) -> int | None:
-    """GPUs that a Ray on this machine is said to have, where none is used; None: those that it has.
+    """Returns the number of GPUs to report to a Ray on this machine if no GPU is used; None: the real number.
 
     Args:
         tiers: The tiers of the clients.
@@ -184,9 +184,9 @@ def pretend_gpus(tiers: Iterable[Tier | TierKeys], device: str) -> int | None:
 def _fix_cuda_arithmetic(tf32: bool) -> None:
     """Makes CUDA add in one order, and compute in full float32 unless TF32 is asked for.
 
-    By torch's defaults convolutions round their inputs to 10 bits (TF32) and may add gradients by atomics, so that two
-    equal runs end in different bits. So do some operations of a user's own modules; one that knows no other way says so
-    in a warning of torch.
+    By torch's defaults convolutions round their inputs to 10 bits (TF32) and may add gradients by atomics. Then two
+    equal runs end in different bits. The same holds for some operations of a user's own modules. If an operation has no
+    deterministic version, torch warns.
     """
     import torch
 
@@ -194,7 +194,7 @@ def _fix_cuda_arithmetic(tf32: bool) -> None:
         warnings.filterwarnings("ignore", "Please use the new API settings")
         torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.backends.cudnn.allow_tf32 = tf32
-    if getattr(torch.backends, "fp32_precision", None) is not None:  # it would decide where cuDNN's flag is False
+    if getattr(torch.backends, "fp32_precision", None) is not None:  # it decides if cuDNN's flag is False
         for part in ("conv", "rnn"):
             getattr(torch.backends.cudnn, part).fp32_precision = "tf32" if tf32 else "ieee"
     torch.backends.cudnn.deterministic = True
@@ -204,25 +204,25 @@ def _fix_cuda_arithmetic(tf32: bool) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Addresses of Ray clusters: which one is meant, and whether somebody answers there.
+# Network addresses of Ray clusters.
 #
-# `--address` comes first, then Ray's own variable RAY_ADDRESS, which `ray job submit` sets. With neither of them a
-# Ray is started here.
+# `--address` comes first, then Ray's own variable RAY_ADDRESS, which `ray job submit` sets. Without both, Ray is
+# started on this machine.
 
 VARIABLE = "RAY_ADDRESS"
-LOCAL = "local"  # Ray's own word for one that is started here
+LOCAL = "local"  # Ray's own word for a Ray that is started here
 ANSWER_SECONDS = 5.0
 
 
 def find_address(runtime: str, address: str | None) -> str | None:
-    """Finds the cluster on which a scenario runs; None: Ray is started here, or is not used.
+    """Finds the network address of the cluster on which a scenario runs; None: Ray is started here, or is not used.
 
     Args:
-        runtime: of the scenario.
-        address: that of `--address`; None: none was given.
+        runtime: The runtime of the scenario.
+        address: The address given by `--address`; None: none was given.
 
     Raises:
-        BadInput: an address was given for what runs in this process, or it is of a kind that fedray cannot join.
+        BadInput: An address was given for a runtime without Ray, or it is of a kind that fedray cannot use.
 
     Example:
         >>> find_address("ray", "10.0.0.1:6379")
@@ -242,11 +242,11 @@ def find_address(runtime: str, address: str | None) -> str | None:
 
 
 def refuse_unused_address(runtime: str, address: str | None) -> None:
-    """Refuses the address of a cluster for what runs in this process; RAY_ADDRESS is for whoever uses Ray.
+    """Raises an error if `--address` is given for a runtime without Ray. RAY_ADDRESS is no error: others may need it.
 
     Args:
-        runtime: of the scenario.
-        address: that of `--address`; None: none was given.
+        runtime: The runtime of the scenario.
+        address: The address given by `--address`; None: none was given.
 
     Example:
         >>> refuse_unused_address("inline", "auto")
@@ -260,7 +260,7 @@ def refuse_unused_address(runtime: str, address: str | None) -> None:
 
 
 def name_address(address: str) -> str:
-    """Returns what messages call an address: as it was given.
+    """Returns an address in the form in which it was given, for messages.
 
     Example:
         >>> name_address("10.0.0.1:6379")
@@ -270,11 +270,11 @@ def name_address(address: str) -> str:
 
 
 def answers(address: str, seconds: float = 2.0) -> bool:
-    """Whether something listens at `host:port`.
+    """Returns whether something listens at `host:port`.
 
     Args:
-        address: the address.
-        seconds: how long an answer may take.
+        address: The network address.
+        seconds: How many seconds an answer may take.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -285,17 +285,17 @@ def answers(address: str, seconds: float = 2.0) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The nodes and resources of a cluster that a run waits for before it begins (`--wait-for`).
+# The nodes and resources of a cluster for which a run waits before it begins (`--wait-for`).
 
 
 def read_awaited(text: str) -> dict[str, float]:
-    """Reads amounts of resources by name: `CPU`, `GPU`, custom ones, and `nodes`.
+    """Reads the amounts of resources in the text of `--wait-for`: `CPU`, `GPU`, custom resources, and `nodes`.
 
     Args:
-        text: `NAME=AMOUNT`, several with commas.
+        text: `NAME=AMOUNT`, or several of them, separated by commas.
 
     Raises:
-        BadInput: The text is of another form, or names something twice.
+        BadInput: The text has another form, or has a name twice.
 
     Example:
         >>> read_awaited("hpc=32,lpc=8")
@@ -315,7 +315,7 @@ def read_awaited(text: str) -> dict[str, float]:
 
 
 def write_awaited(awaited: Mapping[str, float]) -> str:
-    """Returns the text of `--wait-for`.
+    """Writes amounts of resources as the text of `--wait-for`.
 
     Example:
         >>> write_awaited({"hpc": 32.0, "GPU": 0.5})
@@ -325,11 +325,11 @@ def write_awaited(awaited: Mapping[str, float]) -> str:
 
 
 def refuse_unused_wait(awaited: Mapping[str, float] | None, address: str | None) -> None:
-    """Refuses to wait for nodes where there is no cluster.
+    """Raises an error if `--wait-for` is given without a cluster.
 
     Args:
-        awaited: Amounts by name; None: nothing is waited for.
-        address: Of the cluster.
+        awaited: Amounts of resources by name; None: the run waits for nothing.
+        address: Network address of the cluster; None: there is no cluster.
 
     Example:
         >>> refuse_unused_wait({"hpc": 32.0}, None)

@@ -1,4 +1,4 @@
-"""One exchange of a round with the actors: messages, jobs in chunks, and who trains which."""
+"""One exchange of a round with the actors: messages, chunks of jobs, and which actor trains which chunk."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from fedray.training.block import choose_batch_width, split_into_blocks
 from fedray.training.choice import Engine, count_block_jobs
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The jobs of a round: where they start, which share a block, and which engine trains it.
+# The jobs of a round: from which row they start, which of them share a block, and which engine trains the block.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a worker does for jobs of asynchronous training: where they start, which train together, how they are added up.
+# Jobs of asynchronous training in a worker: from which row they start, which train together, and how they are added up.
 
 
 def rows_of_state(plan: Plan, flight: Flight | None, models: int) -> IntArray:
-    """Returns the row of the broadcast that each job starts from, `[J]`.
+    """Returns the row of the broadcast state from which each job starts, `[J]`.
 
     Args:
         plan: The jobs.
-        flight: Of asynchronous training; None: in rounds.
-        models: K.
+        flight: In asynchronous training: where the jobs start; None: the run goes in rounds.
+        models: K, the number of models.
     """
     return plan.world * models + plan.model if flight is None else flight.row
 
@@ -41,12 +41,12 @@ def rows_of_state(plan: Plan, flight: Flight | None, models: int) -> IntArray:
 def group_versions(phase: Phase, version: IntArray) -> IntArray:
     """Returns a number below J for each job, `[J]`, equal for jobs of different versions that may share a block.
 
-    They may where their learning rates are equal and their pieces do alike; code in local training may read the round
-    itself.
+    Versions may share a block if their learning rates are equal and the pieces of the phase treat them alike. They may
+    not if code in local training may use the round itself.
 
     Args:
         phase: How the clients train.
-        version: The version of its model from which each job starts, `[J]`.
+        version: Version of the model from which each job starts, `[J]`.
 
     Example:
         >>> from fedray.core.method import Local
@@ -63,7 +63,7 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
 
 
 def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
-    """Uploads as the server of asynchronous training adds them up: weighted in place, one world for each group."""
+    """Prepares uploads for the server of asynchronous training: weights them in place, and makes each group a world."""
     if (flight.weight != 1).any():
         uploads.delta.mul_(torch.from_numpy(flight.weight).to(uploads.delta)[:, None])
     return uploads._replace(client=flight.sender, world=flight.group, model=np.zeros_like(flight.group))
@@ -74,13 +74,13 @@ def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
 
 
 def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> list[IntArray]:
-    """Places of the jobs of each block; a block has one learning rate and one width of its batches.
+    """Splits jobs into blocks of one learning rate and one batch width; returns the indexes of the jobs of each block.
 
     Args:
-        study: What is trained.
+        study: The study that is trained.
         phase: The training that the jobs belong to.
         jobs: The jobs, `[J]`, with samples and steps.
-        engine: What trains them.
+        engine: The engine that trains the jobs.
     """
     width = choose_batch_width(jobs.size, phase.local.batch_size)
     kind = width + (width.max(initial=0) + 1) * study.rate_group(jobs.plan.world)
@@ -102,20 +102,20 @@ def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> l
 
 
 def batch_address(phase: Phase, plan: Plan) -> IntArray:
-    """Returns what stands for the model in each job's batch address, `[J]`: one number if models move together."""
+    """Returns the model number in the key of each job's batches, `[J]`; equal for all models if they move together."""
     return plan.model if phase.together == 1 else np.zeros_like(plan.model)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The engine of each block of a round: that of the network, or of the part of it that the clients of a tier train.
+# The engine of each block of a round: for the whole network, or for the slice that the clients of a tier train.
 
 
 class TierEngine(NamedTuple):
-    """What trains the clients of a tier.
+    """The engine of a tier whose clients train a slice of the network.
 
     Attributes:
-        net: The network of the tier's slice, on the worker's device.
-        engine: What trains it, for rows of the slice.
+        net: The network of the slice, on the worker's device.
+        engine: The engine that trains this network.
     """
 
     net: Net
@@ -123,11 +123,11 @@ class TierEngine(NamedTuple):
 
 
 def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine | None, ...]:
-    """Chooses what trains the clients of each tier, None for the whole network; empty if all train it.
+    """Chooses the engine of each tier; None for a tier that trains the whole network; empty if all tiers do.
 
     Args:
-        study: What is trained.
-        device: Where tensors are computed.
+        study: The study that is trained.
+        device: Device on which tensors are computed.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -152,14 +152,16 @@ def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine 
 def split_by_tier(
     study: Study, phase: Phase, jobs: SizedPlan, whole: Engine, tiers: Sequence[TierEngine | None]
 ) -> list[IntArray]:
-    """Places of the jobs of each block; where tiers train slices, a block has the clients of one of them.
+    """Splits jobs into blocks, and returns the indexes of the jobs of each block.
+
+    If tiers train slices of the network, a block has clients of one tier only.
 
     Args:
-        study: What is trained.
+        study: The study that is trained.
         phase: The training that the jobs belong to.
         jobs: The jobs, `[J]`, with samples and steps.
-        whole: What trains the whole network.
-        tiers: What trains the clients of each tier; empty: all train the whole network.
+        whole: The engine of the whole network.
+        tiers: The engine of each tier; empty: all tiers train the whole network.
     """
     if not any(tiers):
         return split_jobs(study, phase, jobs, whole)
@@ -173,20 +175,20 @@ def split_by_tier(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One exchange of a round with the actors: messages, jobs in chunks, and who trains which.
+# One exchange of a round with the actors: messages, chunks of jobs, and which actor trains which chunk.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Messages between the coordinator and the client actors: NumPy arrays in plain tuples, no pickled code, no tensors.
 
-Piece = tuple[int, int]  # a piece of an evaluation: a world, and the first row or client of the piece
+Piece = tuple[int, int]  # a piece of a question: (world, index of the first sample or client)
 
 
 class Page(NamedTuple):
-    """A state that travels.
+    """A state as a message.
 
     Attributes:
-        models: Its models, `[M, d]`.
-        counters: Their counters, `[M, c]`.
+        models: The models, `[M, d]`.
+        counters: The counters of the models, `[M, c]`.
         extra: Further arrays of the state that are broadcast, by name.
     """
 
@@ -196,14 +198,14 @@ class Page(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What a client actor is asked to train.
+    """The message that asks a client actor to train jobs, to send its sums, or both.
 
     Attributes:
-        exchange: Number of the exchange to which it belongs.
+        exchange: Number of the exchange to which the order belongs.
         t: The round, from 0.
-        jobs: Its jobs; None: only its sums are wanted.
-        kept: Chunks of this exchange whose sums it has.
-        sends: Whether it sends its sums.
+        jobs: The jobs to train; None: only the sums are requested.
+        kept: Number of chunks of this exchange whose sums the actor keeps.
+        sends: Whether the actor sends its sums.
     """
 
     exchange: int
@@ -214,11 +216,11 @@ class Order(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The answer of an actor.
+    """The message with which a client actor replies to an order.
 
     Attributes:
-        stats: Sums of its uploads as `thin` makes them; None where it keeps them.
-        rows: One row for each of its jobs; None without jobs.
+        stats: Sums of the actor's uploads, made small by `thin`; None if the actor keeps the sums.
+        rows: Loss and error of each job; None if the order had no jobs.
     """
 
     stats: Stats | None
@@ -226,19 +228,23 @@ class Reply(NamedTuple):
 
 
 def to_page(state: State) -> Page:
-    """Packs a state without copying; of its extra tensors only those called `broadcast/...` are sent."""
+    """Packs a state without copying. Only extra tensors called `broadcast/...` are sent."""
     extra = {name: value.numpy() for name, value in state.extra.items() if name.startswith(SENT)}
     return Page(state.models.numpy(), state.counters.numpy(), extra)
 
 
 def to_state(page: Page) -> State:
-    """Unpacks a state. Its tensors share the page's read-only memory and must not be written."""
+    """Unpacks a state. The tensors share the read-only memory of the page and must not be changed."""
     extra = {name: share_array(one) for name, one in page.extra.items()}
     return State(share_array(page.models), share_array(page.counters), extra)
 
 
 def in_order(parts: Sequence[IntArray], rows: Sequence[JobRows]) -> JobRows:
-    """Joins the rows of all actors in the order of the plan; `parts` are the places of each actor's jobs in it.
+    """Joins losses and errors of the jobs of all actors in the order of the plan.
+
+    Args:
+        parts: Indexes of each actor's jobs in the plan.
+        rows: Losses and errors of each actor's jobs.
 
     Example:
         >>> rows = [JobRows(np.array([0.1, 0.2])), JobRows(np.array([0.3]), {0: "ValueError: bad row"})]
@@ -256,20 +262,19 @@ def in_order(parts: Sequence[IntArray], rows: Sequence[JobRows]) -> JobRows:
 # ---------------------------------------------------------------------------------------------------------------------
 # Cuts the jobs of a round into chunks that actors take one after the other. Nothing here uses Ray.
 #
-# Exact sums do not depend on who trains what, so an actor that is quick may take more chunks than one that is slow.
-# The chunks of a queue lie in the order of their models, so that most actors train, receive and send few of them.
-# Tiers whose actors reserve the same share a queue: a device's speed is simulated, and any of these actors can train
-# its jobs.
+# Exact sums do not depend on which actor trains which job. So a quick actor may take more chunks than a slow one. The
+# chunks of a queue are in the order of their models: so most actors train, receive and send few models. Tiers whose
+# actors reserve the same share a queue: the speed of a device is simulated, so any of these actors can train its jobs.
 
-LEAST_JOBS = 2  # of a chunk where actors take several: engines train a lone job beside a copy of itself
+LEAST_JOBS = 2  # of a chunk if actors take several chunks: engines train a lone job together with a copy of it
 
 
 class Chunk(NamedTuple):
     """Jobs that one actor trains in one call.
 
     Attributes:
-        places: Their places in the plan, `[j]`, ascending.
-        rows: The rows of the state that they start from, ascending.
+        places: Indexes of the jobs in the plan, `[j]`, ascending.
+        rows: Rows of the state from which the jobs start, ascending.
     """
 
     places: IntArray
@@ -277,11 +282,11 @@ class Chunk(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """Chunks, and the actors that may take them: those that reserve the same, or the home of private vectors.
+    """Chunks, and the actors that may take them: actors that reserve the same, or the one with the private vectors.
 
     Attributes:
         actors: Numbers of the actors.
-        chunks: In the order in which actors should take them.
+        chunks: The chunks, in the order in which actors should take them.
     """
 
     actors: list[int]
@@ -297,19 +302,20 @@ def cut_chunks(
     at_home: bool = False,
     laps: int = 1,
 ) -> list[Queue]:
-    """Cuts the jobs of a round. How they are cut never changes a bit of the result.
+    """Cuts the jobs of a round into chunks. How jobs are cut never changes a bit of the result.
 
     Args:
         clients: The tiers.
         specs: The actors of the run.
-        jobs: The jobs, `[J]`; their optimizer steps are their cost.
-        models: Models of a world, K.
-        at_home: Whether jobs run where their client lives, because it has private vectors there: a chunk an actor.
-        laps: Chunks of each actor's share: 1, or the first has half of it, the next a quarter, and so on, so that what
-            is taken last is small.
+        jobs: The jobs, `[J]`; the cost of a job is its number of optimizer steps.
+        models: Number of models of a world, K.
+        at_home: Whether each job runs on the actor where its client lives, because the client has private vectors
+            there. Then each actor has one chunk.
+        laps: Number of chunks into which each actor's share is cut. The first has half of the share, the next a
+            quarter, and so on: the chunks that are taken last are small.
 
     Returns:
-        Queues without common actors; an actor may have none.
+        The queues. An actor belongs to one queue at most.
 
     Example:
         Six jobs of two models, for two actors: each gets one model, and nearly the same work.
@@ -333,7 +339,7 @@ def cut_chunks(
         actors, of_kind = list(serving[k]), np.flatnonzero(kind == k)
         order = of_kind[np.lexsort((-jobs.steps[of_kind], row[of_kind]))]
         work = np.maximum(jobs.steps[order], 1)
-        within = 1.0 - 0.5 ** np.arange(laps)  # where laps begin in an actor's equal share of the work: 0, 1/2, 3/4
+        within = 1.0 - 0.5 ** np.arange(laps)  # where chunks begin in an actor's share of the work: 0, 1/2, 3/4
         starts = (np.arange(len(actors))[:, None] + within).ravel() / len(actors)
         begins, kept = np.searchsorted(np.cumsum(work) / work.sum(), starts + 1e-9), [0]
         least = 1 if laps == 1 else LEAST_JOBS
@@ -351,22 +357,22 @@ def _chunk(places: IntArray, row: IntArray) -> Chunk:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One exchange with the actors: they take chunks of jobs as they finish, and their sums are added as they come.
+# One exchange with the actors: an actor that finishes takes the next chunk of jobs, and sums are added as they arrive.
 #
-# An actor keeps the sums of its chunks until there is no chunk left for it, and sends them once. What an actor has
-# lost goes back into its queue. Exact sums make the result the same, whoever trains what. Nothing here uses Ray.
+# An actor keeps the sums of its chunks until no chunk is left, and then sends them once. Chunks that an actor has lost
+# go back into its queue. Since sums are exact, the result does not depend on who trains what. Nothing here uses Ray.
 
 PULLED_LAPS = 3
-SECONDS_AN_ACTOR = 0.1  # of a round: four calls of an actor take the coordinator some 5 ms
+SECONDS_AN_ACTOR = 0.1  # length of a round for each actor: four calls of an actor cost the coordinator some 5 ms
 
 
 class Task(NamedTuple):
-    """What an actor is asked for.
+    """One task of an actor in an exchange.
 
     Attributes:
-        chunk: The jobs that it trains; None: only sums are wanted.
-        kept: Chunks of this exchange whose sums it has.
-        sends: Whether it sends its sums.
+        chunk: The jobs that the actor trains; None: only the sums are requested.
+        kept: Number of chunks of this exchange whose sums the actor keeps.
+        sends: Whether the actor sends its sums.
     """
 
     chunk: Chunk | None
@@ -375,22 +381,22 @@ class Task(NamedTuple):
 
 
 Post = Callable[[int, Task], None]  # (actor, task) -> nothing; the answer comes from `Wait`
-Wait = Callable[[], "tuple[int, Reply | None]"]  # -> an actor and its answer; None where it has lost its sums
+Wait = Callable[[], "tuple[int, Reply | None]"]  # -> an actor and its reply; None if it has lost its sums
 
 
 def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, JobRows]:
-    """Has all chunks trained.
+    """Lets the actors train all chunks.
 
     Args:
-        queues: The chunks, and who may take them.
-        post: Sends an actor a task; it has no other one meanwhile.
-        wait: Waits for the answer of any actor that has a task.
+        queues: The chunks, and the actors that may take them.
+        post: Sends a task to an actor that has no other task.
+        wait: Waits for the reply of any actor that has a task.
 
     Returns:
-        The sums of all uploads, and the rows of all jobs in the order of the plan.
+        The sums of all uploads, and losses and errors of all jobs in the order of the plan.
 
     Example:
-        Two actors share four chunks of a job each; the second does not answer again before the first has none left.
+        Two actors share four chunks of one job each. The second actor replies only when the first has no task left.
 
         >>> import numpy as np, torch
         >>> from fedray.core.sums import ExactSum
@@ -411,14 +417,14 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
     """
     queue_of = {a: n for n, queue in enumerate(queues) for a in queue.actors}
     left = [list(queue.chunks) for queue in queues]
-    pulls = [len(queue.chunks) > len(queue.actors) for queue in queues]  # else sums come with an actor's only chunk
+    pulls = [len(queue.chunks) > len(queue.actors) for queue in queues]  # else an actor sends its sums at once
     kept: dict[int, list[tuple[Chunk, JobRows]]] = {a: [] for a in queue_of}
     totals, done, doing = Totals(), list[tuple[Chunk, JobRows]](), dict[int, Task]()
 
     def give(actors: Iterable[int]) -> None:
         for a in actors:
             n, chunk = queue_of[a], None
-            if left[n]:  # best a chunk of whose models the actor has sums anyway
+            if left[n]:  # best a chunk of models for which the actor has sums already
                 had = {row for one, _ in kept[a] for row in one.rows.tolist()}
                 known = (i for i, one in enumerate(left[n]) if had.issuperset(one.rows.tolist()))
                 chunk = left[n].pop(next(known, 0))
@@ -430,7 +436,7 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
     while doing:
         a, reply = wait()
         chunk = doing.pop(a).chunk
-        if reply is None:  # what it had is trained again, by whoever has nothing to do
+        if reply is None:  # its chunks are trained again, by idle actors
             left[queue_of[a]] += [*(one for one, _ in kept[a]), *([] if chunk is None else [chunk])]
             kept[a] = []
             give([idle for idle in queue_of if idle not in doing])
@@ -446,11 +452,11 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
 
 
 def choose_laps(seconds: float, actors: int) -> int:
-    """Chooses how many laps a round is cut into: one for a short round, because every chunk costs a call.
+    """Chooses into how many laps a round is cut: one for a short round, because every chunk costs a call.
 
     Args:
-        seconds: How long the last one took; infinity before the first.
-        actors: How many actors there are.
+        seconds: Seconds that the last round took; infinity before the first round.
+        actors: Number of actors.
 
     Example:
         >>> choose_laps(0.05, actors=2), choose_laps(60.0, actors=2), choose_laps(60.0, actors=1)

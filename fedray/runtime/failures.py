@@ -1,8 +1,8 @@
 """Finds the clients whose training fails, and limits the time of a job: a user's own code may raise, diverge or hang.
 
-A block of jobs that fails is trained again in halves until every job that fails stands alone. The results of the other
-jobs keep their bits: a lane does not depend on the other lanes of its block, a sum does not depend on its order, and a
-block that fails has written nothing.
+If a block of jobs fails, its halves are trained again, until every job that fails is alone. The results of the other
+jobs stay equal bit for bit: a lane does not depend on the other lanes of its block, a sum does not depend on its order,
+and a block that fails has written nothing.
 
 Example:
     >>> def train(jobs):
@@ -46,9 +46,9 @@ class TrainedBlock(NamedTuple):
     """Jobs that were trained together without a failure.
 
     Attributes:
-        jobs: Their places in the plan, `[W]`.
-        stats: Their reduced statistics.
-        loss: Their losses, summed over the steps, `[W]`.
+        jobs: Indexes of the jobs in the plan, `[W]`.
+        stats: Reduced statistics of the jobs.
+        loss: Loss of each job, summed over its steps, `[W]`.
     """
 
     jobs: IntArray
@@ -56,8 +56,8 @@ class TrainedBlock(NamedTuple):
     loss: Tensor
 
 
-TrainJobs = Callable[[IntArray], tuple[Stats, Tensor]]  # places in the plan `[W]` -> statistics and losses `[W]`
-Tracebacks = dict[int, str]  # a job's place in the plan -> its traceback
+TrainJobs = Callable[[IntArray], tuple[Stats, Tensor]]  # indexes in the plan `[W]` -> statistics and losses `[W]`
+Tracebacks = dict[int, str]  # index of a job in the plan -> its traceback
 
 
 def try_jobs(
@@ -66,11 +66,11 @@ def try_jobs(
     """Trains some jobs and leaves out those that fail.
 
     Args:
-        train: Trains the jobs at some places of the plan as one block.
-        name: Describes the job at a place, for the message.
+        train: Trains the jobs with some indexes in the plan as one block.
+        name: Describes the job with an index, for the message.
         skip: Whether jobs that fail are left out; otherwise the first failure is raised.
-        index: Places of the jobs in the plan, `[W]`.
-        atom: How many jobs, one after another, can only be trained together, and fail together.
+        index: Indexes of the jobs in the plan, `[W]`.
+        atom: Number of consecutive jobs that can only be trained together, and fail together.
 
     Returns:
         The blocks that were trained, and the tracebacks of the jobs that failed.
@@ -103,7 +103,7 @@ def score_clients(
     """Scores some clients; where failures are skipped, a client whose score fails or takes too long gets NaN.
 
     Args:
-        score: Scores of some clients: ids `[c]` -> `[rows, c]`.
+        score: A function that scores clients: ids `[c]` -> scores `[rows, c]`.
         client: Ids of the clients, `[c]`.
         rows: How many scores each client has.
         skip: Whether failures are skipped; otherwise they are raised.
@@ -129,13 +129,13 @@ def score_clients(
 
 
 def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, inputs: Tensor) -> Tensor:
-    """Raw outputs of models outside training, `[M, n, C]`; what a user's own network does wrong is one line.
+    """Computes raw outputs of models outside training, `[M, n, C]`; errors of a user's network become one line.
 
     Args:
-        engine: Computes.
+        engine: The engine that computes.
         net: The network.
         rows: The models, `[M, d]`.
-        counters: Their counters, `[M, c]`.
+        counters: The counters of the models, `[M, c]`.
         inputs: Inputs of each model, `[M, n, ...]`.
 
     Raises:
@@ -157,13 +157,13 @@ def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, in
 
 
 def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: Iterable[int]) -> Diverged:
-    """Returns the error of a round in which training diverged: the clients, and the steps that their method sets.
+    """Returns the error of a round in which training diverged: it names the clients and the step sizes to lower.
 
     Args:
-        scenario: in plain types.
-        t: the round, from 0.
-        plan: of the jobs.
-        jobs: those that diverged.
+        scenario: The scenario in plain types.
+        t: The round, from 0.
+        plan: The plan of the jobs.
+        jobs: Indexes of the jobs that diverged.
     """
     names = ", ".join(f"client {plan.client[j]} (model {plan.model[j]})" for j in jobs)
     step = method_spec_of(scenario.get("method", {}).get("name")).step
@@ -172,7 +172,7 @@ def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: It
 
 
 def explain_full_gpu(error: BaseException) -> FedrayError:
-    """Returns the line about a GPU whose memory is full.
+    """Returns the error of a GPU whose memory is full, in one line.
 
     Example:
         >>> full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
@@ -187,7 +187,7 @@ def explain_full_gpu(error: BaseException) -> FedrayError:
 
 
 def _explain(error: Exception) -> str:
-    """Returns what failed, in one line; what fedray says itself needs no type before it."""
+    """Describes an error in one line; errors of fedray itself are written without their type."""
     return str(error) if isinstance(error, FedrayError) else describe_exception(error)
 
 
@@ -219,7 +219,7 @@ def limit_seconds(seconds: float | None) -> Iterator[None]:
 
 
 def check_limit(seconds: float | None) -> None:
-    """Refuses a time limit outside the main thread, where it cannot be kept."""
+    """Raises an error if a time limit is set outside the main thread, where it has no effect."""
     if seconds is not None and threading.current_thread() is not threading.main_thread():
         raise BadInput(
             f"client_timeout = {seconds:g} is kept by the main thread only, and this is another one: run it there, "

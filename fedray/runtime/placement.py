@@ -1,4 +1,4 @@
-"""Where actors stand and which clients live on them, and what is said where they do not fit."""
+"""Places actors on the nodes of a cluster and clients on actors, and explains why actors do not fit."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from fedray.core.errors import BadInput
 from fedray.core.types import Clients, IntArray
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Seats of actors on the nodes of a cluster: an actor needs one node that has all it asks for. Nothing here uses Ray.
-#
-# Amounts are counted in ten thousandths, as Ray counts them, so that no sum is off by a rounding error.
+# Seats of actors on the nodes of a cluster. An actor needs one node that has everything it reserves. Nothing here uses
+# Ray. Amounts are counted in ten thousandths, as Ray counts them, which avoids rounding errors in sums.
 
-UNIT = 10_000  # of Ray's own arithmetic
-MEMORY = "GB of memory"  # of 10^9 bytes, as a resource beside Ray's names
-ACTOR_GB = 0.4  # that an actor takes which has imported torch and trains (measured 333 to 400 MB)
+UNIT = 10_000  # Ray counts amounts in fractions of this
+MEMORY = "GB of memory"  # resource name, besides Ray's own names; a GB is 10^9 bytes
+ACTOR_GB = 0.4  # memory of an actor that has imported torch and trains (measured: 333 to 400 MB)
 Needs = Mapping[str, float]
 
 
@@ -27,8 +26,8 @@ class Node(NamedTuple):
     """A node of a cluster.
 
     Attributes:
-        name: Ray's id of the node; empty where it does not matter.
-        has: Its resources by Ray's names: `CPU`, `GPU`, and custom ones; and `MEMORY`.
+        name: Ray's id of the node; may be empty.
+        has: Amounts of the node's resources by name: `CPU`, `GPU`, custom resources, and `MEMORY`.
 
     Example:
         >>> nodes, actor = [Node("a", {"CPU": 2.0}), Node("b", {"CPU": 2.0})], ActorSpec(0, 0.8, 0.0, {})
@@ -43,11 +42,11 @@ class Node(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """What a cluster has now.
+    """The resources of a cluster at one moment.
 
     Attributes:
-        whole: Its nodes, with all that they have.
-        free: Its nodes, with what nobody holds.
+        whole: The nodes, each with all of its resources.
+        free: The nodes, each with the resources that nobody has reserved.
     """
 
     whole: list[Node]
@@ -62,8 +61,8 @@ class ActorSpec(NamedTuple):
         num_cpus: CPUs, possibly a fraction.
         num_gpus: GPUs, possibly a fraction.
         resources: Custom resources of Ray by name.
-        node: Ray's id of the node; empty for a node that has yet to come.
-        memory: GB that Ray admits it for; 0 where nodes do not say what they have.
+        node: Ray's id of the actor's node; empty if the node is not known yet.
+        memory: GB of memory that the actor reserves; 0 if nodes do not report their memory.
     """
 
     tier: int
@@ -75,7 +74,7 @@ class ActorSpec(NamedTuple):
 
     @property
     def needs(self) -> dict[str, float]:
-        """What it reserves, by Ray's names; nothing that it needs none of."""
+        """The amounts that this actor reserves, by name, without those that are 0."""
         amounts = {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources, MEMORY: self.memory}
         return {name: amount for name, amount in amounts.items() if amount > 0}
 
@@ -85,17 +84,17 @@ def seat(
 ) -> IntArray | None:
     """Seats actors of several kinds one by one: on the node with most room, or if that fails, on the first that fits.
 
-    A node that has what only other kinds ask for is taken last. Of unequal actors there may be a packing that is not
-    found.
+    A node with resources that only other kinds need is taken last. If the kinds differ, a packing may exist that this
+    function does not find.
 
     Args:
-        kinds: An actor of each kind.
-        least: How many of each are needed, all or none.
-        most: Up to how many more are seated, those next that have the fewest for their number.
-        nodes: The nodes, with what is free there.
+        kinds: One actor of each kind.
+        least: How many actors of each kind are required: all of them are seated, or none.
+        most: How many actors of each kind are seated at most. The kind with the smallest share of its `most` is next.
+        nodes: The nodes with their free resources.
 
     Returns:
-        How many of each kind are on each node, `[kinds, nodes]`; None where the least do not fit.
+        The number of actors of each kind on each node, `[kinds, nodes]`; None if the required actors do not fit.
     """
     names = sorted({name for kind in kinds for name in kind.needs})
     amounts = [*(kind.needs for kind in kinds), *(node.has for node in nodes)]
@@ -135,7 +134,12 @@ def seat(
 
 
 def list_actors(kinds: Sequence[ActorSpec], seats: IntArray, nodes: Sequence[Node]) -> list[ActorSpec]:
-    """Returns the actors of `seat`, kind by kind.
+    """Returns one entry with its node for each actor that `seat` has seated, kind by kind.
+
+    Args:
+        kinds: One actor of each kind.
+        seats: The number of actors of each kind on each node, `[kinds, nodes]`.
+        nodes: The nodes.
 
     Example:
         >>> nodes, seats = [Node("a", {}), Node("b", {})], np.array([[1, 2]])
@@ -151,13 +155,13 @@ def list_actors(kinds: Sequence[ActorSpec], seats: IntArray, nodes: Sequence[Nod
 
 
 def bundle_seats(specs: Sequence[ActorSpec]) -> tuple[list[dict[str, float]], list[str], list[int]]:
-    """Returns what is reserved for actors: one bundle for each node, and one for each actor without a node.
+    """Returns the bundles that reserve resources for actors: one for each node, and one for each actor without a node.
 
     Args:
         specs: The actors.
 
     Returns:
-        The bundles, the node of each of them, and the bundle of each actor; -1 for one that needs nothing.
+        The bundles; the node of each bundle; and the number of each actor's bundle, -1 for an actor that needs nothing.
 
     Example:
         >>> bundle_seats([ActorSpec(0, 0.1, 0.0, {}, "a")] * 3 + [ActorSpec(0, 1.0, 0.0, {})])
@@ -179,7 +183,7 @@ def bundle_seats(specs: Sequence[ActorSpec]) -> tuple[list[dict[str, float]], li
 
 
 def describe_amounts(amounts: Needs) -> str:
-    """Returns a line of amounts.
+    """Writes amounts of resources in one line.
 
     Example:
         >>> describe_amounts({"CPU": 4.0, "hpc": 2.0})
@@ -189,7 +193,7 @@ def describe_amounts(amounts: Needs) -> str:
 
 
 def add_up(nodes: Sequence[Node]) -> dict[str, float]:
-    """Returns what all nodes have together, by name.
+    """Adds up the resources of all nodes, by name.
 
     Example:
         >>> add_up([Node("a", {"CPU": 2.0}), Node("b", {"CPU": 1.5, "lab": 1.0})])
@@ -200,15 +204,18 @@ def add_up(nodes: Sequence[Node]) -> dict[str, float]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is said where actors do not fit into a cluster: what they need, what it has, and the remedy.
+# Messages for actors that do not fit into a cluster: what they need, what the cluster has, and the remedy.
 
 
 def explain_misfit(least: Sequence[ActorSpec], counts: Sequence[int], nodes: Sequence[Node]) -> BadInput:
-    """Returns the error if actors do not fit into a cluster: what is short in all, or that no nodes hold each of them.
+    """Returns the error for actors that do not fit into a cluster.
+
+    The message names the resources of which the cluster has too little. If there are none, it says that the nodes do
+    not hold all actors, each of which needs one node.
 
     Args:
-        least: An actor of each tier that has clients, with the least share of a CPU.
-        counts: How many actors of each.
+        least: One actor of each tier that has clients, with the least share of a CPU.
+        counts: How many actors each of these tiers needs.
         nodes: The nodes.
     """
     asked, have = Counter[str](), add_up(nodes)
@@ -228,11 +235,11 @@ def explain_misfit(least: Sequence[ActorSpec], counts: Sequence[int], nodes: Seq
 
 
 def describe_wait(least: Sequence[ActorSpec], cluster: Cluster) -> str:
-    """Says what a run waits for if its actors do not fit into what is free now.
+    """Describes what a run waits for if its actors do not fit into the free resources of a cluster.
 
     Args:
-        least: The actors with which it can begin.
-        cluster: The nodes.
+        least: The actors with which the run can begin.
+        cluster: The resources of the cluster.
 
     Example:
         >>> busy = Cluster(whole=[Node("a", {"CPU": 4.0})], free=[Node("a", {"CPU": 0.0})])
@@ -250,29 +257,29 @@ def describe_wait(least: Sequence[ActorSpec], cluster: Cluster) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Decides which actors there are, which clients live on which, and which actor trains which job. Nothing here uses
-# Ray.
+# Decides which actors a run has, on which actor each client lives, and which actors may train the jobs of a tier.
+# Nothing here uses Ray.
 
-LEAST_CPUS = 0.01  # of an actor: a hundred on one CPU are more than its memory holds
+LEAST_CPUS = 0.01  # of an actor: memory does not hold a hundred actors for each CPU
 
 
 def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, actors: int | str) -> list[ActorSpec]:
-    """Plans the client actors of a run for a cluster that it has for itself.
+    """Plans the client actors of a run that has a whole cluster for itself.
 
     Args:
         clients: The tiers and their numbers of clients.
         nodes: The nodes of the cluster.
         per_actor: Clients of each actor: a tier gets `ceil(N / per_actor)` actors. `auto` leaves this open.
-        actors: Actors of the run, shared among the tiers by their clients. Where both are `auto`, the actors fill the
-            cluster: one for each tier, then further ones for the tier with the fewest a client, until no other one
-            fits on any node.
+        actors: Number of actors of the run, divided among the tiers by their numbers of clients. If `per_actor` is
+            `auto`, too, the actors fill the cluster: one for each tier, then more for the tier with the fewest actors
+            for each client, until no other actor fits on any node.
 
     Returns:
-        The actors, tier by tier. Where a tier leaves `num_cpus` open, an actor gets a CPU, or a half, a third, ... of
-        one: the largest share with which all actors fit.
+        The actors, tier by tier. If a tier leaves `num_cpus` open, each of its actors gets one CPU, or a half of one, a
+        third, and so on: the largest share with which all actors fit.
 
     Raises:
-        BadInput: The cluster cannot hold the actors. The message says what they need and what there is.
+        BadInput: The cluster cannot hold the actors. The message says what they need and what the cluster has.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -292,7 +299,7 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
 def _plan(
     clients: Clients, nodes: Sequence[Node], per_actor: int | str, actors: int | str
 ) -> tuple[list[ActorSpec], IntArray]:
-    """Returns an actor of each tier that has clients, and the seats of `plan_actors`, `[kinds, nodes]`."""
+    """Returns one actor of each tier that has clients, and how many of them are on each node, `[kinds, nodes]`."""
     kinds, counts = list_kinds(clients, per_actor, actors)
     if any(MEMORY in node.has for node in nodes):
         kinds = [kind._replace(memory=ACTOR_GB) for kind in kinds]
@@ -319,9 +326,10 @@ def _plan(
 
 
 def list_kinds(clients: Clients, per_actor: int | str, actors: int | str) -> tuple[list[ActorSpec], list[int]]:
-    """Returns an actor of each tier that has clients, with a CPU if the tier leaves that open; and how many of each.
+    """Returns one actor of each tier that has clients, and the number of actors of each of these tiers.
 
-    They are at least one and at most its clients; one where the cluster will decide.
+    An actor gets one CPU if its tier leaves this open. A tier has at least one actor, and at most one for each client.
+    It has one if the cluster will decide.
     """
     tiers = [(c, tier) for c, tier in enumerate(clients.tiers) if tier.number]
     kinds = [
@@ -336,16 +344,17 @@ def list_kinds(clients: Clients, per_actor: int | str, actors: int | str) -> tup
 
 
 def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int, ...]]:
-    """Lists the actors that may serve each tier: those of every tier with the same reservation for an actor.
+    """Lists the actors that may serve each tier: those of all tiers whose actors reserve the same.
 
-    Where tiers differ only in simulated speed, so that one has most of the work, no actor idles.
+    So no actor idles if tiers differ only in simulated speed and one tier has most of the work.
 
     Args:
         clients: The tiers.
         specs: The actors of the run.
 
     Returns:
-        For each tier the numbers of the actors, ascending; none for a tier without clients that reserves like no other.
+        For each tier the numbers of its actors, ascending. A tier without clients has none if no other tier reserves
+        the same.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -359,7 +368,7 @@ def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int
 
 
 def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray) -> IntArray:
-    """Assigns clients to actors: the clients of a tier are dealt one by one to the actors that may serve it.
+    """Assigns clients to actors: the clients of a tier go in turn to the actors that may serve the tier.
 
     Args:
         clients: The tiers.
@@ -367,7 +376,7 @@ def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray)
         client: Ids of clients, `[J]`.
 
     Returns:
-        The number of the actor on which each of these clients lives, `[J]`.
+        The number of the actor on which each client lives, `[J]`.
     """
     tier, serving = clients.tier_of(client), list_serving(clients, specs)
     home: IntArray = np.zeros(len(client), np.int64)
@@ -381,12 +390,13 @@ def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray)
 
 
 class Choice(NamedTuple):
-    """What a run does about its seats now.
+    """What a run can reserve on a cluster now, and what it waits for.
 
     Attributes:
-        specs: The actors for which seats are reserved; none where it can only wait.
-        why: What is waited for.
-        coming: Whether nodes are waited for, and not other jobs: then `specs` is what they should bring.
+        specs: The actors for which seats are reserved; empty if the run can only wait.
+        why: What the run waits for, in words.
+        coming: Whether the run waits for new nodes and not for other jobs. Then `specs` are the actors for which there
+            should be room with the new nodes.
     """
 
     specs: list[ActorSpec]
@@ -403,12 +413,14 @@ def choose_seats(
         clients: The tiers and their numbers of clients.
         per_actor: Clients of each actor, or `auto`.
         actors: Actors of the run, or `auto`.
-        parts: Where both are `auto`: into how many parts the cluster is divided, of which the run takes one.
-        cluster: Its nodes.
-        waits: Whether nodes are waited for that the least of the run needs: a CPU an actor, or what its tier says.
+        parts: If `per_actor` and `actors` are `auto`: the number of parts into which the cluster is divided. The run
+            takes one part.
+        cluster: The resources of the cluster.
+        waits: Whether the run waits for more nodes if its smallest plan does not fit: one CPU for each actor, or what
+            the actor's tier requires.
 
     Raises:
-        BadInput: The cluster cannot hold the actors, and no nodes are waited for.
+        BadInput: The cluster cannot hold the actors, and the run does not wait for nodes.
 
     Example:
         >>> from fedray.core.types import Tier

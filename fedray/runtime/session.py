@@ -1,4 +1,4 @@
-"""A session: what one process does for a run, from the first round or the newest checkpoint to the summary."""
+"""A session: the work of one process for a run, from the first round or the newest checkpoint to the summary."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from fedray.storage.summary import Logger
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A run may need several sessions: one that was interrupted is resumed by another process, which begins at the newest
-# checkpoint. A session locks the run directory, writes the manifest, runs the round loop, records jobs, metrics and
-# checkpoints, goes back to the newest checkpoint where a worker was lost, and at the end writes the summary.
+# A run may need several sessions: after an interruption another process resumes the run from its newest checkpoint. A
+# session locks the run directory, writes the manifest, runs the round loop, and records jobs, metrics and checkpoints.
+# If a worker is lost, it goes back to the newest checkpoint. At the end it writes the summary.
 
 log = logging.getLogger("fedray")
 Evaluate = Callable[[Progress], list[dict[str, Any]]]
@@ -45,7 +45,10 @@ Watch = Callable[[Snapshot], None]
 
 
 class Enough(FedrayError):
-    """Raised by a watcher: the run stops after the round it was shown, saved, and can be resumed; it has no summary."""
+    """Raised by a watcher to stop the run after the round that it was shown.
+
+    The run is saved and can be resumed. It has no summary.
+    """
 
 
 def run_session(
@@ -60,22 +63,22 @@ def run_session(
     saved: Callable[[], None] = lambda: None,
     tell: Callable[[str], object] = summary_.tell_user,
 ) -> dict[str, Any]:
-    """Runs a study in its directory, from its newest checkpoint if it has one, and returns its summary.
+    """Runs a study in its run directory, from the newest checkpoint if there is one, and returns the summary.
 
     Args:
-        study: what is trained.
-        runtime: where jobs run.
-        out: the run directory; other processes cannot write it meanwhile.
-        watch: called with a snapshot after each evaluated round.
-        facts: what the manifest says about this process and its machine.
-        digests: of what is trained (`fedray.assembly.identity`), which must be those that the run began with.
-        measure: makes the function that scores the models; with another one than the usual no pictures are drawn.
-        saved: called after each checkpoint.
-        tell: says a line that the user should know, as a warning.
+        study: The study that is run.
+        runtime: The runtime on which jobs run.
+        out: The run directory; other processes cannot write to it meanwhile.
+        watch: A function that is called with a snapshot after each evaluated round.
+        facts: Facts on this process and its machine for the manifest.
+        digests: Digests of what is trained (`fedray.assembly.identity`). They must equal those at the start of the run.
+        measure: Makes the function that scores the models. With any but the default no pictures are drawn.
+        saved: A function that is called after each checkpoint.
+        tell: A function that prints a line to the user as a warning.
 
     Raises:
-        Enough: the watcher ended the run; it is saved and can be resumed.
-        BadInput: the run began with something else.
+        Enough: The watcher ended the run, which is saved and can be resumed.
+        BadInput: The run began with another study: the digests differ.
     """
 
     def show(progress: Progress) -> None:
@@ -126,7 +129,7 @@ def run_session(
 
 
 def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
-    """Returns the function that scores the models, and a list to which each call adds its seconds."""
+    """Returns a function that scores the models as `evaluate` does, and a list of the seconds of each call."""
     seconds: list[float] = []
 
     def evaluate_timed(progress: Progress) -> list[dict[str, Any]]:
@@ -139,7 +142,7 @@ def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
 
 
 def log_snapshots(watch: Watch, loggers: Sequence[Logger]) -> Watch:
-    """Returns a watcher that also gives the metrics of each evaluated round to the loggers of a scenario.
+    """Returns a watcher that also passes the metrics of each evaluated round to the loggers of a scenario.
 
     Example:
         >>> logged = []
@@ -158,7 +161,7 @@ def log_snapshots(watch: Watch, loggers: Sequence[Logger]) -> Watch:
 
 
 def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
-    """Restores the newest checkpoint, or prepares the first round where there is none; writes the partition first."""
+    """Writes the partition, then restores the newest checkpoint, or prepares the first round if there is none."""
     write_partition(out, study)
     if not find_checkpoints(out / "checkpoints"):
         directory.drop_newer_parts(out, -1)
@@ -175,7 +178,7 @@ def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
 def _manifest(
     out: Path, study: Study, facts: Mapping[str, Any], progress: Progress, seconds: Mapping[str, float]
 ) -> None:
-    """Writes the manifest; `seconds` are those of this process, by what they were spent on, once they are known."""
+    """Writes the manifest; `seconds` are those that this process has spent on each task, empty until they are known."""
     parts = {f"{part}_seconds": seconds.get(part) for part in ("process", "training", "evaluation")}
     timings = {"wall_seconds": progress.wall_seconds, **parts}
     size: dict[str, Any] = {"clients": study.clients.number, "worlds": study.worlds, "parameters": study.net.layout.d}
@@ -188,7 +191,7 @@ def _manifest(
 
 
 def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *, pictures: bool) -> dict[str, Any]:
-    """Summarizes a run at its end, after its drift scores and the data of its pictures, if drawn."""
+    """Summarizes a run at its end; with `pictures` first writes its drift scores and the data of its pictures."""
     log.info("scoring the trained models")
     models = checkpoint.hash_model(study, progress.state)
     state = checkpoint.hash_state(models, progress.state, runtime.private())
@@ -201,11 +204,11 @@ def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *,
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Facts on the computation of a run's workers, for the manifest: the engine, its width and why, and the self-test.
+# Facts on the workers of a run for the manifest: the engine, its width, the reason for it, and the self-test.
 
 
 def worker_facts(worker: Worker) -> dict[str, Any]:
-    """Describes the engine of one process, and tests whether its lanes are independent there."""
+    """Describes the engine of one process, and tests whether the lanes of the engine are independent."""
     if (work := worker.study.method.phase.work) is not None:
         name, why = work.describe()
         engine_ = {"name": name, "width": 1, "why": why, "device": worker.device.type, "evaluates": "torch"}
@@ -218,7 +221,7 @@ def worker_facts(worker: Worker) -> dict[str, Any]:
 
 
 def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]:
-    """Returns the facts of one network: that of a worker, or a slice of it."""
+    """Returns the facts on one network: a worker's whole network, or a slice of it."""
     study, device = worker.study, worker.device
     phase = study.method.phase
     return {
@@ -238,7 +241,7 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
 
 
 def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
-    """Joins the facts of several processes: the engine of the first one, and all engines where they differ.
+    """Joins the facts on several processes: the engine of the first process, and all engines if they differ.
 
     Example:
         >>> join_worker_facts([{"engine": {"name": "mlp"}, "lanes_independent": flag} for flag in (True, False)])
@@ -255,11 +258,11 @@ def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Whether compiled kernels train anything in a run, clients or a student, "compiled" or "torch": for its identity.
+    """Returns "compiled" if compiled kernels train clients or a student of a run, else "torch", for its identity.
 
     Args:
-        study: The run's.
-        facts: On its workers.
+        study: The study of the run.
+        facts: The facts on its workers.
     """
     engines = facts.get("engines", [facts["engine"]])
     compiled = any(engine["name"] in COMPILED for engine in engines) or has_compiled_students(study)
@@ -267,7 +270,7 @@ def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, s
 
 
 def warn_if_dependent(facts: dict[str, Any]) -> None:
-    """Warns where the self-test failed."""
+    """Warns if the lane self-test failed."""
     if not facts["lanes_independent"]:
         warn_user(
             "the lane self-test failed here: results repeat for the same packing only (see manifest.json)",

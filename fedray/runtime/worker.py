@@ -1,4 +1,4 @@
-"""What one worker process does in training: it trains the jobs it is given, and reduces their uploads to statistics."""
+"""The training in one worker process: it trains its jobs, and reduces their uploads to statistics."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from fedray.runtime.stacking import StackWorkers
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Copies of the clients' rows on a GPU: batches are gathered there, and only the places of their rows travel.
+# Copies of the clients' data on a GPU. Batches are gathered there; only the indexes of the samples are sent.
 
-SHARE = 0.25  # of the memory that this process may still take there
+SHARE = 0.25  # of the GPU memory that this process may still take
 
 
 class Resident:
-    """The rows that lie on a device, as long as those in main memory are used.
+    """Copies of samples on a device. A copy is kept as long as its original in main memory is used.
 
     Example:
         >>> rows, labels = torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64)
@@ -61,7 +61,9 @@ class Resident:
         self._copies = WeakTensorKeyDictionary()
 
     def place(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows where batches are gathered: on a GPU, copied once, unless they fill over a quarter of its free memory.
+        """Returns samples where batches are gathered: on a GPU, unless they fill over a quarter of its free memory.
+
+        Samples are copied once.
 
         Args:
             x: Raw inputs, `[n, ...]`.
@@ -74,7 +76,7 @@ class Resident:
         return self._copy(x), self._copy(y)
 
     def _copy(self, rows: Tensor) -> Tensor:
-        """Returns the copy of some rows, made once."""
+        """Returns the copy of some samples, and makes it at the first call."""
         if rows not in self._copies:
             self._copies[rows] = rows.to(self.device)
         copy: Tensor = self._copies[rows]
@@ -82,7 +84,7 @@ class Resident:
 
 
 def count_free_bytes(device: torch.device) -> int:
-    """Memory of a GPU that nobody uses and this process may take: it may be held to a share (`limit_gpu_memory`)."""
+    """Returns the bytes of a GPU that are free and within this process's share (`limit_gpu_memory`)."""
     free, total = torch.cuda.mem_get_info(device)
     find_share = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # early releases of torch lack it
     share = 1.0 if find_share is None else find_share(device.index)  # None: the current one; it refuses plain "cuda"
@@ -90,7 +92,7 @@ def count_free_bytes(device: torch.device) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The batches of a block: which rows of the clients' data each lane reads in which step.
+# The batches of a block: which samples of its client each lane uses in which step.
 
 
 def deal_data(
@@ -105,18 +107,18 @@ def deal_data(
     resident: Resident | None = None,
     weigh: Weigh | None = None,
 ) -> Dealt:
-    """Deals the rows of each lane's client into batches.
+    """Divides the samples of each lane's client into batches.
 
     Args:
-        study: What is trained.
+        study: The study that is trained.
         plan: Client, model and world of each lane, `[W]`.
         size: Training samples of each lane, `[W]`.
-        steps: Optimizer steps of each lane, `[W]`, falling.
-        key: Address of each lane, `[W]`.
-        local: How the clients train.
-        move: Moves a tensor to where it is used, in the type of the study's networks.
-        resident: Where the rows lie from which batches are gathered; None: in main memory.
-        weigh: How the clients weigh their samples; None: all of a batch weigh the same.
+        steps: Optimizer steps of each lane, `[W]`, descending.
+        key: Key of each lane's random numbers, `[W]`.
+        local: The settings of local training.
+        move: Moves a tensor to the device, in the number type of the study's networks.
+        resident: Copies of the samples on a device, from which batches are gathered; None: in main memory.
+        weigh: The function that weighs samples; None: all samples of a batch have the same weight.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -160,25 +162,25 @@ def deal_data(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Both runtimes use this code. The inline runtime has one worker; on Ray each client actor has one. A worker is a pure
-# function of state, data and address: its results for a job do not depend on which other jobs it gets. How a
-# worker answers questions is in `fedray.runtime.inline`.
+# Both runtimes use this code. The inline runtime has one worker; on Ray each client actor has one. The results of a
+# worker for a job depend only on state, data and keys of random numbers, and not on its other jobs. How a worker
+# answers questions is in `fedray.runtime.inline`.
 
 
 class Worker:
     """Holds the data, the network and the engine of one process.
 
     Attributes:
-        study: What is trained; its network lies on the worker's device.
-        device: Where tensors are computed.
-        engine: How blocks of jobs are trained.
-        tiers: How those of each tier are, where tiers train slices of the network; else empty.
-        threads: Blocks that are trained at the same time, at least 1.
-        parts: The workers of a stack's parts; None for every other study.
-        resident: The clients' rows on the device.
-        kept: What the work of clients who do not descend remembers between rounds.
-        private: The private vectors of the clients that live here.
-        store: All private vectors: `private`, or those of the parts of a stack.
+        study: The study that is trained; its network is on the worker's device.
+        device: Device on which tensors are computed.
+        engine: The engine that trains blocks of jobs.
+        tiers: The engine of each tier if tiers train slices of the network; else empty.
+        threads: Number of blocks that are trained at the same time, at least 1.
+        parts: For a stack: the workers of its parts; None for every other study.
+        resident: Copies of the clients' data on the device.
+        kept: What clients that do not train by gradient steps (`Phase.work`) keep between rounds.
+        private: The private vectors of the clients that live in this process.
+        store: All private vectors: `private`, or for a stack those of its parts.
     """
 
     def __init__(self, study: Study, device: str = "cpu", threads: int = 1, parts: StackWorkers | None = None) -> None:
@@ -204,7 +206,7 @@ class Worker:
 
     @property
     def shards(self) -> Shards:
-        """The clients' rows."""
+        """The clients' data."""
         return self.study.shards
 
     @property
@@ -214,7 +216,7 @@ class Worker:
 
     @property
     def clients(self) -> Clients:
-        """Who takes part, in which tiers."""
+        """The population of clients, with its tiers."""
         return self.study.clients
 
     @property
@@ -223,7 +225,7 @@ class Worker:
         return self.study.init_seeds
 
     def local(self, local: Local, world: int) -> Local:
-        """Returns how the clients of a world train, with its own learning rate if it has one."""
+        """Returns `local` with the learning rate of a world, if the world has its own."""
         return self.study.local(local, world)
 
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
@@ -232,11 +234,11 @@ class Worker:
         Args:
             t: The round, from 0.
             jobs: The jobs, `[J]`, with samples and steps.
-            state: The server's state that is broadcast.
+            state: The state of the server, as it is broadcast.
             phase: The training that the jobs belong to.
 
         Returns:
-            The reduced statistics of all uploads, and the losses `[J]` and tracebacks in the order of the plan.
+            The reduced statistics of all uploads; and the losses `[J]` and tracebacks of the jobs, in plan order.
         """
         failures.check_limit(self.study.client_timeout)
         if self.parts is not None:
@@ -282,7 +284,7 @@ class Worker:
     def _train_block(
         self, t: int, real: Jobs, state: State, phase: Phase, memo: dict[Any, Any]
     ) -> tuple[Uploads, Tensor]:
-        """Trains one block of lanes, from data to uploads and losses `[W]`; it writes nothing."""
+        """Trains one block of lanes, and returns its uploads and losses `[W]`; changes nothing in the worker."""
         study, layout = self.study, self.net.layout
         local = study.local(phase.local, int(real.plan.world[0]))
         engine, columns = self.engine, None
@@ -316,13 +318,13 @@ class Worker:
         return self._pack_uploads(update, columns), trained.loss[: len(real.size)]
 
     def deal(self, update: Update) -> Dealt:
-        """Returns the batches of some updates."""
+        """Returns the batches for the jobs of an update."""
         jobs = update.jobs
         deal = partial(deal_data, self.study, jobs.plan, jobs.size, jobs.steps, key=jobs.key, weigh=update.weigh)
         return deal(local=update.local, move=self.to_device, resident=self.resident)
 
     def make_block(self, update: Update, dealt: Dealt) -> lanes.Block:
-        """Makes the lanes of some updates from their start, without what pieces add to the gradient."""
+        """Makes the block of lanes of an update, without the terms that pieces add to the gradient."""
         return lanes.Block(
             start=update.start,
             counters=update.counters,
@@ -338,9 +340,9 @@ class Worker:
         )
 
     def _pack_uploads(self, update: Update, columns: Tensor | None) -> Uploads:
-        """Returns the uploads of a block, without the copy that was trained beside a lone job.
+        """Returns the uploads of a block, without the copy that was trained together with a lone job.
 
-        They stay on a GPU where compression and server read them there and clients keep nothing. Counters of layers
+        The uploads stay on a GPU if compression and server work there and clients keep no vectors. Counters of layers
         that stay with the clients are sent as 0.
         """
         real, phase, delta, counters = update.real, update.phase, update.delta, update.counters.cpu()
@@ -366,7 +368,7 @@ class Worker:
         )
 
     def _send(self, t: int, uploads: Uploads, jobs: Jobs, phase: Phase) -> Stats:
-        """Compresses and reduces the uploads of a block, and keeps the clients' private vectors."""
+        """Compresses and reduces the uploads of a block, and stores the clients' new private vectors."""
         plan = jobs.plan
         try:
             sent = phase.compress.apply(uploads)
@@ -385,7 +387,7 @@ class Worker:
         return x.to(self.device, self.study.dtype if x.is_floating_point() else x.dtype)
 
     def own_models(self, state: State, world: int, client: int) -> Tensor:
-        """Returns the models with which a client of this process answers, from the last piece that has own models."""
+        """Returns the models with which a client of this process predicts, from the last piece with own models."""
         phase = self.study.method.phase
         k = phase.models
         plan = Plan(np.full(k, client), np.arange(k), np.full(k, world))
@@ -397,12 +399,12 @@ class Worker:
 
         Args:
             rows: The models, `[M, d]`.
-            counters: Their counters, `[M, c]`.
-            world: The world whose normalization applies to the inputs.
+            counters: The counters of the models, `[M, c]`.
+            world: The world whose normalization is applied to the inputs.
             x: Raw inputs, `[n, ...]`.
 
         Returns:
-            Raw outputs, `[M, n, C]`; for a stack (M = 1) those of the stack and of its P sub models, `[1 + P, n, C]`.
+            Raw outputs, `[M, n, C]`; for a stack (M = 1) outputs of the stack and of its P sub models, `[1 + P, n, C]`.
         """
         if self.parts is not None:
             return self.parts.forward(rows, counters, world, x)

@@ -29,11 +29,11 @@ from fedray.training.block import samples_seen
 # Starts and arrivals of asynchronous training, in virtual time, of one world.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Jobs of asynchronous training: a row each when they start, columns when they have ended.
+# Jobs of asynchronous training: one tuple for each job when it starts, and columns of all jobs that have ended.
 
 
 class StartedJob(NamedTuple):
-    """What is known of a job when it starts; `KnownJobs` says what the words mean."""
+    """The facts on a job that are known when it starts; `KnownJobs` describes the fields."""
 
     client: int
     model: int
@@ -49,22 +49,23 @@ class KnownJobs(NamedTuple):
     """Jobs that end at known server steps, `[J]` each: step by step, model by model, in the order of their arrival.
 
     Attributes:
-        client: Their clients.
-        model: Their models.
-        turn: How many turns the client had before: in the address of the job it stands for the round.
-        version: How many steps its model had taken when it started.
-        born: After how many server steps that version existed.
-        start: Virtual seconds at which it started.
-        arrival: Virtual seconds at which it arrived, or would have.
-        status: How it ended: an index into `clock.STATUS`.
-        step: The server step that uses it; of a job without an upload, the first one after its end.
-        staleness: How many steps its model took between its start and that step; -1 without an upload.
-        copy: How many uploads of its client that step has of the same model before it.
-        world: Their worlds.
-        row: Their models' rows of the state: `world * K + model`.
-        loss: Mean loss over the steps; NaN until it is trained. It is changed in place, as the next two are.
+        client: Client of each job.
+        model: Model of each job.
+        turn: How many turns the client had before. It takes the place of the round in the key of random numbers.
+        version: How many steps the job's model had taken when the job started.
+        born: The number of server steps after which this version existed.
+        start: Virtual second at which the job started.
+        arrival: Virtual second at which the upload arrived or would have arrived.
+        status: How the job ended: an index into `clock.STATUS`.
+        step: The server step that uses the upload; for a job without an upload, the first step after the job's end.
+        staleness: How many steps the model took between the job's start and `step`; -1 for a job without an upload.
+        copy: How many earlier uploads of the same client and model are used in the same step.
+        world: World of each job.
+        row: Row of the state that holds the job's model: `world * K + model`.
+        loss: Mean loss over the optimizer steps; NaN until the job is trained. `loss`, `error` and `trained` are
+            changed in place.
         error: Traceback of a job that failed, else None.
-        trained: Whether nothing is left to be trained.
+        trained: Whether the job is done: it was trained, or has no upload.
     """
 
     client: IntArray
@@ -85,13 +86,13 @@ class KnownJobs(NamedTuple):
     trained: NDArray[np.bool_]
 
     def take(self, index: IntArray | slice) -> KnownJobs:
-        """Some of the jobs."""
+        """Returns some of the jobs."""
         columns: list[Any] = [column[index] for column in self]
         return KnownJobs(*columns)
 
 
 def count_earlier(who: IntArray) -> IntArray:
-    """Counts for each entry the equal entries before it, `[J]`.
+    """Counts for each entry how many equal entries come before it, `[J]`.
 
     Example:
         >>> count_earlier(np.array([4, 7, 4, 4])).tolist()
@@ -109,18 +110,18 @@ def count_earlier(who: IntArray) -> IntArray:
 # Starts and arrivals of asynchronous training, in virtual time, of one world.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The length of a job follows from its steps, its bytes and its device, and none of it from training. So the whole
-# sequence of starts, arrivals and server steps is known before anything is trained. A heap (`heapq`) holds what will
-# happen next: there are no processes that wait for each other, for which a library such as simpy would be of use.
+# The length of a job depends on its steps, its bytes and its device, but not on training. So the whole sequence of
+# starts, arrivals and server steps is known before anything is trained. A heap (`heapq`) holds the next events. A
+# library such as simpy is not needed, because no processes wait for each other.
 #
-# What happens at one instant happens in this order: arrivals by client, with the server steps that they cause; then
-# idle clients start, with the newest models. A client without data is never asked. One that is not available when it
-# is drawn comes back when it is.
+# Events at the same instant have this order: first arrivals by client, with the server steps that they cause; then
+# idle clients start, with the newest models. A client without data never starts. A client that is not available when
+# it is drawn becomes idle again when it is available.
 
 Assign = Callable[[int], tuple[IntArray, IntArray]]  # turn -> (client, model) of everyone's jobs, sorted by client
-Moment = Callable[[int, float], float]  # (client, virtual seconds) -> seconds: until it is available, or of its link
-MOST_VAIN = 100  # jobs without an upload, and draws of clients that are not there, a client, one after another
-KEPT_TURNS = 64  # of which the models of every client are kept
+Moment = Callable[[int, float], float]  # (client, virtual seconds) -> seconds until it is available, or for transfers
+MOST_VAIN = 100  # jobs without an upload and draws of unavailable clients in a row, for each client
+KEPT_TURNS = 64  # newest turns for which the models of every client are kept
 _DRAWS = 1024  # random numbers that are drawn at once
 
 
@@ -128,12 +129,13 @@ class Pace(NamedTuple):
     """How long a client takes for a job, `[N]` each.
 
     Attributes:
-        compute: Virtual seconds of its training.
-        transfer: Virtual seconds of its two transfers, where links do not change.
-        parallel: Whether the client trains its models of a turn side by side.
-        ready: Whether it has data.
-        wait: When clients are available; None: always.
-        link: The seconds of the two transfers of a job that starts at a moment; None: links do not change.
+        compute: Virtual seconds of training.
+        transfer: Virtual seconds of the two transfers together, if links do not change.
+        parallel: Whether the client trains the models of one turn side by side.
+        ready: Whether the client has data.
+        wait: A function that returns the seconds until a client is available; None: clients always are.
+        link: A function that returns the seconds of the two transfers of a job that starts at a given time; None: links
+            do not change.
 
     Example:
         Two clients, one twice as fast; the server steps after every second arrival.
@@ -161,9 +163,9 @@ class ServerSteps(NamedTuple):
     """Some steps of the server, one after another.
 
     Attributes:
-        time: Virtual seconds of each, `[S]`.
-        models: The models that step in each.
-        jobs: The jobs whose uploads they use, and behind those of a step the ones that ended without an upload.
+        time: Virtual second of each server step, `[S]`.
+        models: The models that step, for each server step.
+        jobs: The jobs whose uploads the steps use. After the jobs of each step come those that ended without an upload.
     """
 
     time: FloatArray
@@ -172,7 +174,7 @@ class ServerSteps(NamedTuple):
 
 
 class Timeline:
-    """All that happens in one world. It keeps what is in flight, and nothing of what was taken."""
+    """All events of one world. It keeps the jobs in flight, and forgets the steps that were taken."""
 
     def __init__(self, rule: AsyncRule, pace: Pace, models: int, *, seed: int, assign: Assign, world: int = 0) -> None:
         """Starts at time 0, with every client idle.
@@ -180,10 +182,10 @@ class Timeline:
         Args:
             rule: When the server steps.
             pace: How long the clients take.
-            models: K.
-            seed: Of the world.
-            assign: Which models each client trains in its turns.
-            world: Its number.
+            models: K, the number of models.
+            seed: Seed of the world.
+            assign: A function that returns which models each client trains in a turn.
+            world: Number of the world.
         """
         self.rule, self._pace = rule, pace
         self._models, self._seed, self._clients, self._world = models, seed, len(pace.compute), world
@@ -200,19 +202,19 @@ class Timeline:
         self._buffer: list[list[StartedJob]] = [[] for _ in range(models)]
         self._training, self._count, self._draws = 0, 0, 0
         self._numbers, self._lost = list[float](), list[StartedJob]()
-        self._vain = 0  # lost jobs and draws of clients that were not there since the last upload
-        self._known = 0  # server steps
-        self._times: list[float] = []  # of the steps that were not taken
+        self._vain = 0  # lost jobs and draws of unavailable clients since the last upload
+        self._known = 0  # number of server steps so far
+        self._times: list[float] = []  # times of the steps that were not taken yet
         self._stepping: list[tuple[int, ...]] = []
         self._flown: list[StartedJob] = []
-        self._parts: list[tuple[int, int, int]] = []  # of them: their step, the version of their model then, how many
+        self._parts: list[tuple[int, int, int]] = []  # of `_flown`: server step, model version, number of jobs
         self._fill(0.0)
 
     def take(self, steps: int) -> ServerSteps:
-        """The next steps of the server.
+        """Returns the next steps of the server.
 
         Args:
-            steps: How many.
+            steps: How many steps.
 
         Raises:
             FedrayError: No upload arrives any more.
@@ -246,12 +248,12 @@ class Timeline:
         return ServerSteps(np.array(times), stepping, jobs)
 
     def list_open(self) -> list[tuple[int, int]]:
-        """Lists model and version of each started job whose upload no server step has used."""
+        """Lists model and version of each started job whose upload no step that was taken uses."""
         flying = [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._flown
         return [(job.model, job.version) for job in flying if job is not None and job.status == clock.OK]
 
     def _extend(self, steps: int) -> None:
-        """Goes on until so many steps of the server are known."""
+        """Goes on until `steps` steps of the server are known."""
         semi, queue, buffers, goal = self.rule.mode == "semi", self._queue, self._buffer, self._goal
         ok, pop = clock.OK, heapq.heappop
         while self._known < steps:
@@ -285,7 +287,7 @@ class Timeline:
             self._fill(now)
 
     def _step(self, time: float, models: tuple[int, ...]) -> None:
-        """Makes the server steps with all that has arrived for some models."""
+        """Makes a server step with all uploads that have arrived for some models."""
         for k in models:
             buffer = self._buffer[k]
             self._flown += buffer
@@ -302,7 +304,7 @@ class Timeline:
         self._known += 1
 
     def _fill(self, now: float) -> None:
-        """Starts idle clients, drawn at random, until as many train as there may be."""
+        """Starts idle clients, drawn at random, until `concurrency` clients train."""
         idle, most, wait = self._idle, self.rule.concurrency, self._pace.wait
         while idle and self._training < most:
             if not self._numbers:
@@ -344,7 +346,7 @@ class Timeline:
             self._count += 1
 
     def _make_table(self, turn: int) -> tuple[list[int], list[int]]:
-        """Returns the models of each client's turn: where each client's begin, `[N + 1]`, and the models."""
+        """Returns the models that clients train in a turn: the index of each client's first, `[N + 1]`; the models."""
         client, model = self._assign(turn)
         return np.searchsorted(client, np.arange(self._clients + 1)).tolist(), model.tolist()
 
@@ -354,13 +356,13 @@ class Timeline:
 
 
 class ClientCosts(NamedTuple):
-    """What a job of each client costs, `[R, N]` each.
+    """The costs of a job of each client in each world, `[R, N]` each.
 
     Attributes:
-        size: Training samples.
-        steps: Optimizer steps, without those of personal models.
-        up: Bytes that it sends.
-        down: Bytes that it receives.
+        size: Number of training samples.
+        steps: Number of optimizer steps, without those of personal models.
+        up: Bytes that the job sends.
+        down: Bytes that the job receives.
     """
 
     size: IntArray
@@ -370,10 +372,10 @@ class ClientCosts(NamedTuple):
 
 
 def count_costs(study: Study, phase: Phase) -> ClientCosts:
-    """Returns what jobs cost in each world: it depends on the client alone.
+    """Returns the costs of jobs in each world, which depend on the client alone.
 
     Args:
-        study: What runs.
+        study: The study that runs.
         phase: The training that the jobs belong to.
 
     Example:
@@ -394,12 +396,12 @@ def count_costs(study: Study, phase: Phase) -> ClientCosts:
 
 
 def make_timelines(study: Study, phase: Phase, costs: ClientCosts) -> list[Timeline]:
-    """Returns what happens in each world.
+    """Returns the timeline of each world.
 
     Args:
-        study: What runs; it has an `AsyncRule`.
+        study: The study that runs; it has an `AsyncRule`.
         phase: The training that the jobs belong to.
-        costs: What its jobs cost.
+        costs: The costs of the jobs.
 
     Raises:
         FedrayError: A job takes infinite virtual time.
@@ -420,7 +422,7 @@ def make_timelines(study: Study, phase: Phase, costs: ClientCosts) -> list[Timel
 
 
 def _find_pace(study: Study, phase: Phase, costs: ClientCosts, world: int) -> Pace:
-    """Returns how long the clients of a world take."""
+    """Returns how long the clients of a world take for a job."""
     devices, client, seeds = study.devices, np.arange(study.clients.number), study.seeds[world : world + 1]
     size, steps, up, down = (column[world] for column in costs)
     samples = samples_seen(size, steps, phase.local.batch_size) * phase.passes
@@ -451,16 +453,16 @@ def _find_pace(study: Study, phase: Phase, costs: ClientCosts, world: int) -> Pa
 # ---------------------------------------------------------------------------------------------------------------------
 # What is known ahead of asynchronous training: the jobs of the next server steps of all worlds, as columns.
 
-LEAST_STEPS = 32  # that are computed at once
+LEAST_STEPS = 32  # server steps that are computed at once
 
 
 class Horizon:
-    """The server steps of all worlds that are known and were not forgotten.
+    """The known server steps of all worlds, without those that were forgotten.
 
     Attributes:
-        lines: What happens in each world.
+        lines: The timeline of each world.
         jobs: The jobs of these steps.
-        open: Of jobs in flight that no known step uses: row of the state and version of its model.
+        open: For each job in flight that no known step uses: row of the state and version of the job's model.
 
     Example:
         >>> from fedray.simulation.study import AsyncRule
@@ -475,12 +477,12 @@ class Horizon:
     """
 
     def __init__(self, lines: list[Timeline], models: int, last: int) -> None:
-        """Knows no step.
+        """Starts without known steps.
 
         Args:
-            lines: What happens in each world.
-            models: K.
-            last: The last step, from 1, that will ever be of use.
+            lines: The timeline of each world.
+            models: K, the number of models.
+            last: The last server step of the run, from 1.
         """
         self.lines, self.open = lines, list[tuple[int, int]]()
         self._models, self._last, self._first = models, last, 0
@@ -491,11 +493,11 @@ class Horizon:
 
     @property
     def end(self) -> int:
-        """How many steps are known, forgotten ones included."""
+        """The number of known steps, including those that were forgotten."""
         return self._first + len(self._rows)
 
     def reach(self, end: int) -> None:
-        """Makes the steps before `end` known, as far as they are of use.
+        """Computes the server steps before `end`, but none after the last step of the run.
 
         Raises:
             FedrayError: No upload arrives any more.
@@ -514,7 +516,7 @@ class Horizon:
         self.open = [(w * self._models + k, v) for w, line in enumerate(self.lines) for k, v in line.list_open()]
 
     def _join(self, taken: list[ServerSteps]) -> KnownJobs:
-        """Joins the same steps of all worlds."""
+        """Joins the jobs of all worlds at the same steps."""
         columns: list[Any] = [np.concatenate(column) for column in zip(*(steps.jobs for steps in taken), strict=True)]
         jobs = KnownJobs(*columns)
         return jobs if len(taken) == 1 else jobs.take(np.argsort(jobs.step, kind="stable"))
@@ -527,20 +529,20 @@ class Horizon:
         self._bounds = self._bounds[-len(self._rows) - 1 :] - self._bounds[-len(self._rows) - 1]
 
     def seconds(self, first: int, end: int) -> FloatArray:
-        """Returns virtual seconds of the known steps from `first` up to, but without, `end`, `[S, R]`."""
+        """Returns the virtual seconds of the known steps from `first` to `end - 1`, `[S, R]`."""
         return self._seconds[first - self._first : end - self._first]
 
     def rows(self, t: int) -> list[int]:
-        """Returns the rows of the state that step in t."""
+        """Returns the rows of the state whose models step in server step t."""
         return self._rows[t - self._first]
 
     def places(self, first: int, end: int) -> slice:
-        """Returns the places of the jobs of the known steps from `first` up to, but without, `end`."""
+        """Returns where in `jobs` the jobs of the known steps from `first` to `end - 1` are."""
         end = min(end, self.end)
         return slice(int(self._bounds[first - self._first]), int(self._bounds[end - self._first]))
 
     def find_untrained(self) -> int:
-        """Returns the first step that uses a job which is not trained; without one the end of the known steps."""
+        """Returns the first step that uses an untrained job; without such a job, the end of the known steps."""
         rest = np.flatnonzero(~self.jobs.trained)
         return int(self.jobs.step[rest[0]]) if len(rest) else self.end
 
@@ -549,18 +551,18 @@ class Horizon:
 # Asynchronous training: server steps in the order of a timeline, and training in the widest blocks possible.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What asynchronous training keeps of jobs in flight: the versions that they started from, and sums for later steps.
+# What asynchronous training keeps for jobs in flight: the versions from which they started, and sums for later steps.
 
 Group = tuple[int, int]  # (server step, row of the state) whose uploads are added up
 Key = tuple[int, int]  # (row of the state, version of its model)
-LEAST_FREED = 8  # versions that are freed at once, and a quarter of what is needed
+LEAST_FREED = 8  # at least so many versions, and a quarter of the needed ones, are freed at once
 
 
 class Sums:
-    """The statistics of uploads that are trained, until the server step that uses them.
+    """Keeps the statistics of trained jobs until the server step that uses them.
 
     Example:
-        The uploads of two server steps were added up in one call; each step takes its own. Step 7 has a second part.
+        One call has added up uploads of two server steps. Each step takes its own sum. Step 7 has sums of two calls.
 
         >>> sums, value = Sums(rows=1, models=1), ExactSum({0: torch.tensor([[1.0], [2.0], [0.0], [0.0]])})
         >>> sums.add({"sum": value}, [(7, 0), (8, 0)], most=4)
@@ -570,22 +572,22 @@ class Sums:
     """
 
     def __init__(self, rows: int, models: int) -> None:
-        """Has nothing.
+        """Starts empty.
 
         Args:
-            rows: M, of the state.
-            models: K.
+            rows: M, the number of rows of the state.
+            models: K, the number of models.
         """
         self._rows, self._models = rows, models
         self._parts: dict[Group, list[Stats]] = {}
 
     def add(self, stats: Stats, groups: Sequence[Group], most: int) -> None:
-        """Takes the statistics of one call of a runtime.
+        """Stores the statistics of one call of a runtime.
 
         Args:
-            stats: Of all groups, `[G, ...]`.
-            groups: Those that have uploads: the first ones of G.
-            most: G.
+            stats: Statistics of all groups, `[G, ...]`.
+            groups: The groups that have uploads; they are the first ones of G.
+            most: G, the number of groups.
         """
         for g, group in enumerate(groups):
             self._parts.setdefault(group, []).append({name: _pick(value, g, most) for name, value in stats.items()})
@@ -594,27 +596,27 @@ class Sums:
         """Returns the statistics `[M, ...]` of a server step and forgets them; empty if all its jobs failed.
 
         Args:
-            t: The step.
-            rows: Of the state, whose models step.
+            t: The server step.
+            rows: Rows of the state whose models step.
         """
         found = {row: merge_stats(parts) for row in rows if (parts := self._parts.pop((t, row), None)) is not None}
         return join_groups(found, self._rows, self._models)
 
 
 def _pick(value: Any, g: int, groups: int) -> Any:
-    """Returns the part of statistics that is of one group."""
+    """Returns the statistics of one group."""
     if isinstance(value, Kept):
         return Kept({key: row for key, row in value.rows.items() if key[0] == g})
     return map_arrays({"": value}, lambda array: array.chunk(groups)[g])[""]
 
 
 def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
-    """Returns the statistics of a server step `[M, ...]` from those of the models that step; others have 0.
+    """Joins the statistics of the models that step to those of a server step, `[M, ...]`; other models have 0.
 
     Args:
-        parts: Statistics of a row of the state.
-        rows: M.
-        models: K.
+        parts: Statistics by row of the state.
+        rows: M, the number of rows of the state.
+        models: K, the number of models.
     """
     if not parts:
         return {}
@@ -637,7 +639,7 @@ def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
 
 
 def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:
-    """Places parts `[p, ...]` of some rows in an array of all, `[rows * p, ...]`."""
+    """Copies arrays `[p, ...]` of some rows into one of all rows, `[rows * p, ...]`; other rows have 0."""
     first = next(iter(parts.values()))
     out = first.new_zeros(rows, *first.shape)
     for row, part in parts.items():
@@ -646,39 +648,39 @@ def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:
 
 
 class Versions:
-    """The models that jobs in flight started from and that have stepped since.
+    """Older versions of models, from which jobs in flight have started.
 
-    What nobody needs any more is freed when the next jobs are chosen, and is in no checkpoint.
+    Versions that no job needs any more are freed when the next jobs are chosen. They are in no checkpoint.
 
     Attributes:
-        now: How many steps each row's model has taken, `[M]`.
+        now: How many steps the model of each row of the state has taken, `[M]`.
     """
 
     def __init__(self, worlds: int, models: int, flight: Mapping[str, Tensor]) -> None:
-        """Takes what a checkpoint kept: see `tensors`."""
+        """Starts with the versions of a checkpoint: see `tensors`."""
         self.now = [0] * (worlds * models)
         self._models = models
         self._rows: dict[Key, tuple[Tensor, Tensor]] = {}
-        self._most = 0  # rows above which something is freed
+        self._most = 0  # versions are freed when there are more than this
         if flight:
             keys = [(int(w) * models + int(k), int(v)) for w, k, v in flight["keys"].tolist()]
             rows = zip(flight["models"][:, None], flight["counters"][:, None], strict=True)
             self._rows = dict(zip(keys, rows, strict=True))
 
     def pass_step(self, rows: Iterable[int], state: State | None = None) -> None:
-        """Records a server step of the models in some rows; `state` is the one before it, None to keep nothing."""
+        """Records a server step of some rows; keeps their models before the step, `state`, unless it is None."""
         for row in rows:
             if state is not None:
                 self._rows[row, self.now[row]] = _copy_row(state.models, row), _copy_row(state.counters, row)
             self.now[row] += 1
 
     def free(self, t: int, ahead: Horizon, *, all: bool = True) -> None:
-        """Frees what no job in flight needs that the server uses in step t or later.
+        """Frees the versions that no job needs whose upload the server uses in step t or later.
 
         Args:
-            t: The step.
+            t: The server step.
             ahead: The known steps.
-            all: Whether also where little can be freed.
+            all: Whether to free versions even if there are few of them.
         """
         if not all and len(self._rows) <= self._most:
             return
@@ -690,19 +692,19 @@ class Versions:
         self._most = len(self._rows) * 5 // 4 + LEAST_FREED
 
     def find(self, key: Key, state: State) -> tuple[Tensor, Tensor]:
-        """Returns a version of a model `[1, d]` and its counters `[1, c]`; `state` has the newest ones."""
+        """Returns a version of a model `[1, d]` and its counters `[1, c]`; `state` has the newest versions."""
         row, version = key
         if version == self.now[row]:
             return state.models[row : row + 1], state.counters[row : row + 1]
         return self._rows[key]
 
     def rows(self, keys: Sequence[Key], state: State) -> State:
-        """Returns versions of models, one a row, as a state that can be broadcast."""
+        """Returns versions of models as a state that can be broadcast, with one row for each version."""
         found = [self.find(key, state) for key in keys]
         return State(torch.cat([one for one, _ in found]), torch.cat([one for _, one in found]), {})
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns what a checkpoint keeps: the old versions; empty without any."""
+        """Returns the old versions for a checkpoint; empty if there are none."""
         if not self._rows:
             return {}
         keys = sorted(self._rows)
@@ -714,27 +716,28 @@ class Versions:
 
 
 def _copy_row(rows: Tensor, row: int) -> Tensor:
-    """Copies a row `[1, d]`, because the states of a run are not written to."""
+    """Copies a row `[1, d]`; a single row is not copied, because no state of a run is changed in place."""
     return rows if len(rows) == 1 else rows[row : row + 1].clone()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A round of the loop is one server step in every world. Its uploads come from jobs that started from older versions
-# of their models. The starts of all jobs in flight are known, so one call of the runtime trains many of them, also
-# some that later steps will use: their sums are kept until then. A job is a pure function of the version it started
-# from, the client's data and its address; when it is computed never changes a bit. A call comes as late as a server
-# step needs it, and trains all jobs whose versions exist by then: no other order needs fewer calls.
+# A round of the loop is one server step in every world. The step's uploads come from jobs that started from older
+# versions of their models. The starts of all jobs in flight are known, so one call of the runtime trains many of them.
+# Some of them are for later steps: their sums are kept until then. A job is a pure function of the version from which
+# it started, the client's data and the key of its random numbers. When a job is computed never changes a bit of it. A
+# call is made when a server step needs it, and trains all jobs whose versions exist by then. No other order needs
+# fewer calls.
 
-MOST_STEPS = 64  # server steps from one look of the round loop to the next
+MOST_STEPS = 64  # server steps that are returned to the round loop at once
 
 
 class _Call(NamedTuple):
     """Jobs of one call of the runtime.
 
     Attributes:
-        places: Of the jobs among the known ones, `[J]`.
-        group: The number of each job's server step and model, `[J]`.
-        groups: Server step and row of the state by this number.
+        places: Indexes of the jobs among the known jobs, `[J]`.
+        group: Number of the group of each job, `[J]`; a group has one server step and one model.
+        groups: Server step and row of the state of each group.
     """
 
     places: IntArray
@@ -743,16 +746,16 @@ class _Call(NamedTuple):
 
 
 class AsyncTraining:
-    """The server steps of a study whose clients do not wait for each other."""
+    """Computes the server steps of a study with asynchronous training."""
 
     def __init__(self, study: Study, runtime: Runtime, phase: Phase, progress: Progress) -> None:
-        """Goes to where a run stands.
+        """Goes through the timelines up to the progress of a run.
 
         Args:
-            study: What runs; it has an `AsyncRule`.
-            runtime: Where its jobs run.
+            study: The study that runs; it has an `AsyncRule`.
+            runtime: The runtime on which jobs run.
             phase: The training that the jobs belong to.
-            progress: Where the run begins or resumes; from now on it knows which versions are in flight.
+            progress: The progress from which the run begins or resumes; its field `flight` is set.
         """
         assert study.asynchronous is not None
         self.study, self.runtime, self.phase, self.rule = study, runtime, phase, study.asynchronous
@@ -761,7 +764,7 @@ class AsyncTraining:
         self._ahead = Horizon(make_timelines(study, phase, self._costs), phase.models, study.rounds)
         self._versions = Versions(study.worlds, phase.models, progress.flight())
         self._sums = Sums(self._rows, phase.models)
-        self._due = self._at = progress.round  # when something has to be trained; where the run stands
+        self._due = self._at = progress.round  # the next step that needs training; the current step
         for t in range(progress.round):
             self._ahead.reach(t + 1)
             self._versions.pass_step(self._ahead.rows(t))
@@ -769,16 +772,16 @@ class AsyncTraining:
         progress.flight = self._list_flight
 
     def _list_flight(self) -> dict[str, Tensor]:
-        """Returns the versions that a checkpoint keeps."""
+        """Returns the old versions for a checkpoint."""
         self._versions.free(self._at, self._ahead)
         return self._versions.tensors()
 
     def advance(self, progress: Progress, count_rounds: CountRounds) -> RoundResult:
-        """Makes the next server steps of every world, up to the next one that the round loop looks at.
+        """Makes the next server steps of every world; the round loop decides how many.
 
         Args:
-            progress: Where the run stands; it is not changed.
-            count_rounds: How many they are.
+            progress: The progress of the run; it is not changed.
+            count_rounds: Returns how many steps these are, from their virtual times.
         """
         t, state, ahead = progress.round, progress.state, self._ahead
         ahead.forget(t)
@@ -805,7 +808,7 @@ class AsyncTraining:
         return after
 
     def _mix(self, t: int, state: State) -> State:
-        """Mixes as FedAsync: `(1 - alpha s) w + alpha s w_start`, to which the server adds `alpha s delta`."""
+        """Mixes models as FedAsync: `(1 - alpha s) w + alpha s w_start`; then the server adds `alpha s delta`."""
         models, jobs = state.models.clone(), self._ahead.jobs.take(self._ahead.places(t, t + 1))
         used = [j for j in np.flatnonzero(jobs.status == clock.OK).tolist() if jobs.error[j] is None]
         keys = list(zip(jobs.row.tolist(), jobs.version.tolist(), strict=True))
@@ -817,7 +820,7 @@ class AsyncTraining:
         return state._replace(models=models)
 
     def _train(self, t: int, state: State) -> None:
-        """Trains the jobs of the server step t, and with them those in flight that the next ones use."""
+        """Trains the jobs of server step t, together with jobs in flight that the next steps use."""
         ahead = self._ahead
         ahead.reach(t + self._count_ahead())
         self._versions.free(t, ahead, all=False)
@@ -830,12 +833,12 @@ class AsyncTraining:
             self._sums.add(stats, call.groups, self.phase.groups)
 
     def _count_ahead(self) -> int:
-        """Returns for how many server steps the jobs in flight may last."""
+        """Returns for how many server steps ahead jobs may be trained now."""
         per_step = self.rule.goal if self.rule.mode == "buffered" else 1
         return max(1, min(-(-self.rule.concurrency // per_step), self.phase.groups // self.study.worlds))
 
     def _choose(self, t: int) -> Iterator[_Call]:
-        """Returns the jobs to be trained now, in calls one after another."""
+        """Yields the calls of the runtime that train the jobs of step t, and others that are ready."""
         jobs, own, rows = self._ahead.jobs, self.phase.own, self._rows
         near = self._ahead.places(t, t + (1 if own else self._count_ahead()))
         ready = near.start + np.flatnonzero(~jobs.trained[near] & (jobs.born[near] <= t))
@@ -853,7 +856,7 @@ class AsyncTraining:
             yield _Call(index, group, [divmod(each, rows) for each in code[new].tolist()])
 
     def _pack(self, call: _Call, state: State) -> tuple[SizedPlan, State]:
-        """Returns the jobs as a runtime takes them, and the versions that they start from, one a row."""
+        """Returns the jobs in the form that a runtime takes, and a state with one row for each start version."""
         jobs, index, number = self._ahead.jobs, call.places, self.study.clients.number
         client, version, world = jobs.client[index], jobs.version[index], jobs.world[index]
         rows: dict[Key, int] = {}
@@ -871,7 +874,7 @@ class AsyncTraining:
         return sized, self._versions.rows(list(rows), state)
 
     def _describe(self, first: int, end: int) -> tuple[Plan, JobTable, IntArray]:
-        """Returns the jobs that end at some server steps: a plan, the rows of the table, and the step of each."""
+        """Returns the jobs that end at some server steps: their plan, their table, and the step of each job."""
         jobs = self._ahead.jobs.take(self._ahead.places(first, end))
         size, steps, up, down = (column[jobs.world, jobs.client] for column in self._costs)
         failed = jobs.error != None  # noqa: E711
@@ -884,21 +887,21 @@ class AsyncTraining:
 
 
 def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Advance | None:
-    """Returns the function that computes the next server steps of a study without rounds; None for rounds.
+    """Returns the function that computes the next server steps of asynchronous training; None if a study has rounds.
 
     Args:
-        study: What runs.
-        runtime: Where its jobs run.
-        progress: Where the run begins or resumes.
+        study: The study that runs.
+        runtime: The runtime on which jobs run.
+        progress: The progress from which the run begins or resumes.
     """
     return None if study.asynchronous is None else AsyncTraining(study, runtime, study.method.phase, progress).advance
 
 
 def split_turns(owner: IntArray) -> list[IntArray]:
-    """Splits jobs into waves in which nobody has two: first everybody's first, then everybody's second, ...
+    """Splits jobs into waves: the first jobs of all owners, then their second jobs, and so on.
 
     Args:
-        owner: Whose each job is, `[J]`.
+        owner: Owner of each job, `[J]`.
 
     Example:
         >>> [wave.tolist() for wave in split_turns(np.array([4, 7, 4]))]  # client 4 reads what its first job left

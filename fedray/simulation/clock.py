@@ -1,15 +1,15 @@
 """Virtual seconds of a round, and which uploads the server will use: pure functions of plan, devices and seed.
 
-A job computes for `steps * (seconds_per_step + batch * seconds_per_sample) * slowness`, where a batch counts the
-samples it really holds, and each of its two transfers takes `latency + bytes / bandwidth`, as its link is when the
-round begins. Where it trains a slice of the network, it computes for the slice's share of the arithmetic. A client
-trains its models one after another or side by side (a setting of its tier). Models that are trained side by side share
-the client's link, so each upload finishes only when all of the client's uploads have.
+A job computes for `steps * (seconds_per_step + batch * seconds_per_sample) * slowness` seconds, where `batch` counts
+the samples that a batch really holds. A job that trains a slice of the network needs only the slice's share of this
+time. Each of the two transfers takes `latency + bytes / bandwidth`, with the link as it is when the round begins.
+A client trains its models one after another or side by side (a setting of its tier). Models that are trained side by
+side share the client's link: each upload finishes only when all of the client's uploads have finished.
 
 The server uses the uploads of the clients that are available when the round starts and are neither late nor dropped
-out. A synchronous round lasts as long as the slowest of these clients. It does not wait for a client that drops out;
-with a deadline it lasts until the deadline. All this is known before training, so that other jobs are not computed. The
-upload of a job that fails in training is not used either.
+out. A synchronous round lasts as long as the slowest of these clients. It does not wait for a client that drops out,
+but with a deadline it then lasts until the deadline. All this is known before training, so no jobs of other clients are
+computed. The upload of a job that fails in training is not used either.
 
 Example:
     Two clients with steps of 0.5 s; the round waits for the first one to finish.
@@ -41,13 +41,13 @@ STATUS = ("ok", "no data", "late", "dropped", "unavailable", "past deadline", "f
 
 @dataclass(frozen=True)
 class CountingRule:
-    """Whose uploads of a round the server will use.
+    """The rule that decides which uploads of a round the server uses.
 
     Attributes:
-        first: How many clients of each tier a round waits for, the fastest first; later ones are `late`. None: all that
-            were chosen.
+        first: For each tier, how many of its clients a round waits for: the fastest ones. The others are `late`. None:
+            the round waits for all clients that were chosen.
         dropout: Probability that a participant drops out and sends nothing, in [0, 1).
-        deadline: Virtual seconds after which the round waits for no client; None: no deadline.
+        deadline: Virtual seconds after which the round waits for no client any more; None: no deadline.
     """
 
     first: tuple[int, ...] | None = None
@@ -56,12 +56,12 @@ class CountingRule:
 
 
 class RoundTiming(NamedTuple):
-    """When the jobs of a round end, and which of their uploads the server will use.
+    """When the jobs of a round end, and which uploads the server will use.
 
     Attributes:
-        job: Virtual seconds of each job, `[J]`.
+        job: Virtual seconds that each job takes, `[J]`.
         status: Whether the upload of each job will be used, and if not, why: an index into `STATUS`, `[J]`.
-        round: Virtual seconds of the round in each world, `[R]`.
+        round: Virtual seconds that the round takes in each world, `[R]`.
     """
 
     job: FloatArray
@@ -70,14 +70,14 @@ class RoundTiming(NamedTuple):
 
 
 class JobCosts(NamedTuple):
-    """What the jobs of a plan do, `[J]` each.
+    """The work and the traffic of the jobs of a plan, `[J]` each.
 
     Attributes:
-        steps: Optimizer steps.
+        steps: Number of optimizer steps.
         up: Bytes sent.
         down: Bytes received.
-        samples: Samples in all batches; None: a sample costs nothing.
-        work: Arithmetic of the job's network as a share of the whole one's, above 0; None: 1.
+        samples: Number of samples in all batches; None: samples take no time.
+        work: Arithmetic of the job's network, as a share of the arithmetic of the whole network, above 0; None: 1.
     """
 
     steps: IntArray
@@ -90,13 +90,13 @@ class JobCosts(NamedTuple):
 def time_round(
     devices: Devices, rule: CountingRule, plan: Plan, costs: JobCosts, *, seeds: IntArray, t: int, now: FloatArray
 ) -> RoundTiming:
-    """Times a round and says which uploads the server will use.
+    """Returns how long a round and its jobs take, and which uploads the server will use.
 
     Args:
         devices: What the clients' devices are like.
-        rule: Whose uploads the server will use.
+        rule: Decides which uploads the server uses.
         plan: The jobs, `[J]`.
-        costs: What they do, `[J]`.
+        costs: The costs of the jobs, `[J]`.
         seeds: Seed of each world, `[R]`.
         t: The round, from 0.
         now: Virtual seconds at the start of the round in each world, `[R]`.
@@ -132,9 +132,9 @@ def time_round(
                 status[ready[np.lexsort((client[ready], busy[ready]))][number:]] = LATE
     counted, seconds = status == OK, np.zeros(len(seeds))
     np.maximum.at(seconds, world[counted], busy[counted])
-    if rule.deadline is not None:  # a world that misses a client waits until the deadline
+    if rule.deadline is not None:  # a world in which a client is missing waits until the deadline
         missing = np.isin(status, (DROPPED, PAST_DEADLINE))
-        if rule.first is not None:  # a tier that has as many as it wants waits for no more
+        if rule.first is not None:  # a tier that has its required number of clients waits for no more
             group = world * len(rule.first) + tier
             enough = np.bincount(group, counted, len(seeds) * len(rule.first)) >= np.tile(rule.first, len(seeds))
             missing &= ~enough[group]
@@ -148,14 +148,14 @@ def time_round(
 def time_jobs(
     devices: Devices, seed: IntArray, client: IntArray, costs: JobCosts, now: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns virtual seconds that each job computes, `[J]`, and those of its two transfers, `[J]`.
+    """Returns the virtual seconds that each job computes, `[J]`, and that its two transfers take, `[J]`.
 
     Args:
         devices: What the clients' devices are like.
         seed: Seed of each job's world, `[J]`.
-        client: Its client, `[J]`.
-        costs: What the jobs do, `[J]`.
-        now: Virtual seconds at which it starts, `[J]`.
+        client: Client of each job, `[J]`.
+        costs: The costs of the jobs, `[J]`.
+        now: Virtual second at which each job starts, `[J]`.
     """
     compute = costs.steps * devices.figure("seconds_per_step", client)
     if costs.samples is not None:
@@ -167,14 +167,14 @@ def time_jobs(
 
 
 def time_transfers(devices: Devices, client: IntArray, up: IntArray, down: IntArray, now: FloatArray) -> FloatArray:
-    """Returns virtual seconds of the two transfers of each job, `[J]`.
+    """Returns the virtual seconds of the two transfers of each job together, `[J]`.
 
     Args:
         devices: What the clients' devices are like.
-        client: Its client, `[J]`.
-        up: Bytes that it sends, `[J]`.
-        down: Bytes that it receives, `[J]`.
-        now: Virtual seconds at which it starts, `[J]`.
+        client: Client of each job, `[J]`.
+        up: Bytes that each job sends, `[J]`.
+        down: Bytes that each job receives, `[J]`.
+        now: Virtual second at which each job starts, `[J]`.
     """
     uplink, downlink, latency = (devices.figure(name, client, now) for name in LINK)
     return 2 * latency + up / uplink + down / downlink

@@ -1,4 +1,4 @@
-"""What each simulated device is like: its tier's figures, its own spread, a measured trace, when it is available."""
+"""Simulated devices: figures of their tiers, random spread, measured traces, and when devices are available."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from fedray.files.tables import read_number_table
 
 @dataclass(frozen=True)
 class Links:
-    """Figures that hold from a moment on, until the next one of the same client.
+    """Figures of links; each entry holds from its start until the next entry of the same client starts.
 
-    Before its first moment a client has its last figures if they repeat, and else its first ones.
+    Before its first entry a client has the figures of its last entry if its entries repeat, else those of the first.
 
     Attributes:
-        client: The client of each entry, `[n]`, rising.
-        start: Virtual second from which the entry holds, `[n]`, rising inside a client.
-        period: Virtual seconds after which the entries of each client begin anew, `[N]`; NaN: they do not.
-        values: Figures by name, `[n]` each; NaN leaves the client's usual one.
+        client: Client of each entry, `[n]`, ascending.
+        start: Virtual second from which each entry holds, `[n]`, ascending within a client.
+        period: Virtual seconds after which the entries of each client repeat, `[N]`; NaN: they do not repeat.
+        values: Figures by name, `[n]` each; NaN: the client keeps its usual figure.
 
     Example:
-        Client 0 has 100 bytes/s, and 10 from the second minute on; after three minutes it begins anew.
+        Client 0 has 100 bytes/s, and 10 bytes/s from the second minute on. This repeats every three minutes.
 
         >>> speeds = {"uplink": np.array([100.0, 10.0])}
         >>> links = Links(np.array([0, 0]), np.array([0.0, 60.0]), np.array([180.0]), speeds)
@@ -46,12 +46,12 @@ class Links:
     values: dict[str, FloatArray]
 
     def find(self, name: str, client: IntArray, now: FloatArray) -> FloatArray:
-        """Returns the figure of each client at a moment, `[J]`; NaN for a client without one.
+        """Returns the figure of each client at a given time, `[J]`; NaN for a client without the figure.
 
         Args:
-            name: Of the figure.
-            client: Clients, `[J]`.
-            now: Virtual seconds, `[J]`.
+            name: Name of the figure.
+            client: Ids of the clients, `[J]`.
+            now: Virtual second for each client, `[J]`.
         """
         if name not in self.values or not len(self.client):
             return np.full(len(client), np.nan)
@@ -72,8 +72,8 @@ class Links:
 # ---------------------------------------------------------------------------------------------------------------------
 # A trace is a table (CSV or Parquet) with the column `client` and any of `seconds_per_step`, `seconds_per_sample`,
 # `latency` (s), `uplink`, `downlink` (bytes/s), `available_from`, `available_to`, `period` and `link_from` (virtual
-# s). Several rows of a client are several windows, or several links; other figures are read from its first row; what
-# a trace leaves out comes from the tier (docs/how-to/traces.md).
+# s). Several rows of a client are several windows or several links. Other figures come from the client's first row.
+# Figures that a trace leaves out come from the tier (docs/how-to/traces.md).
 
 DAY = 86_400.0
 TIMES = ("seconds_per_step", "seconds_per_sample")
@@ -87,14 +87,14 @@ class Devices:
     """The devices of all clients.
 
     Attributes:
-        clients: The population, whose tiers have figures of their own.
-        figures: Values by name that win over the tier's, `[N]` each; NaN leaves the tier's in place.
-        links: Links that change over time; None: they do not.
+        clients: The population, with the figures of its tiers.
+        figures: Figures of clients by name, `[N]` each. They replace those of the tiers, except where they are NaN.
+        links: Links that change over time; None: no link changes.
         available: A function (seed of the world, client, virtual seconds now) -> virtual seconds until the client is
-            available, `[J]` each; 0: it is. None: every client is always available.
+            available, `[J]` each; 0: the client is available now. None: every client is always available.
 
     Example:
-        A measured uplink wins over the tier's, and NaN leaves the tier's in place.
+        A measured uplink replaces the uplink of the tier. NaN keeps the uplink of the tier.
 
         >>> from fedray.core.types import Tier
         >>> devices = Devices(Clients((Tier("phone", 2, uplink=1e6),)), {"uplink": np.array([5e5, np.nan])})
@@ -108,12 +108,12 @@ class Devices:
     links: Links | None = None
 
     def figure(self, name: str, client: IntArray, now: FloatArray | None = None) -> FloatArray:
-        """Returns a figure of each client, `[J]`; the names are those of `Tier`.
+        """Returns a figure of each client, `[J]`.
 
         Args:
-            name: Of the figure.
-            client: Clients, `[J]`.
-            now: Virtual seconds, `[J]`, for links that change over time; None: those at the start.
+            name: Name of the figure: a field of `Tier`.
+            client: Ids of the clients, `[J]`.
+            now: Virtual second for each client, `[J]`, for links that change over time; None: 0.
         """
         tiers = self.clients.tiers
         if len(tiers) == 1:
@@ -129,23 +129,23 @@ class Devices:
         return values
 
     def slowness(self, seeds: IntArray, client: IntArray) -> FloatArray:
-        """Draws the lognormal factor of each client's compute time, by address, `[J]`; 1 if the time was measured."""
+        """Draws a log-normal factor of each client's compute time, `[J]`; 1 if the client's time was measured."""
         spread = self.figure("spread", client)
         for measured in (self.figures[name][client] for name in TIMES if name in self.figures):
             spread = np.where(np.isnan(measured), spread, 0.0)
         if not spread.any():
             return np.ones(len(client))
         factor: FloatArray = np.exp(spread * rng.normal(rng.keys(seeds, "speed", client), 1)[:, 0])
-        return factor.round(9)  # exp and cos have other last bits on other processors
+        return factor.round(9)  # the last bits of exp and cos differ between processors
 
 
 def diurnal_availability() -> Available:
-    """Returns a rule: each client is available for half of every day, from a phase that is drawn by address."""
+    """Returns the rule by which each client is available for half of every day, from a random time of the day on."""
 
     def wait(seeds: IntArray, client: IntArray, now: FloatArray) -> FloatArray:
         phase = rng.uniform(rng.keys(seeds, "phase", client), 1)[:, 0]
         at = (now / DAY + phase) % 1.0
-        return np.where(at < 0.5, 0.0, (1.0 - at + 1e-9) * DAY)  # 1e-9: past the turn in spite of rounding
+        return np.where(at < 0.5, 0.0, (1.0 - at + 1e-9) * DAY)  # 1e-9: rounding must not end before the turn
 
     return wait
 
@@ -153,13 +153,13 @@ def diurnal_availability() -> Available:
 def window_availability(
     client: IntArray, start: FloatArray, end: FloatArray, period: FloatArray | None = None
 ) -> Available:
-    """Returns a rule: each client is available in its own windows; one without windows always is.
+    """Returns the rule by which each client is available in its windows; a client without windows always is.
 
     Args:
-        client: The client of each window, `[n]`.
-        start: Virtual second at which the window begins, `[n]`.
-        end: Virtual second at which it ends, `[n]`; may be infinite.
-        period: Virtual seconds after which the window comes again, `[n]`; NaN: it does not. None: no window does.
+        client: Client of each window, `[n]`.
+        start: Virtual second at which each window begins, `[n]`.
+        end: Virtual second at which each window ends, `[n]`; may be infinite.
+        period: Virtual seconds after which each window repeats, `[n]`; NaN: it does not repeat. None: no window does.
 
     Example:
         >>> wait = window_availability(np.array([0]), np.array([60.0]), np.array([90.0]))
@@ -189,11 +189,11 @@ def window_availability(
 
 
 def read_trace(clients: Clients, path: Path) -> Devices:
-    """Reads the devices of a trace file.
+    """Reads the devices of a population from a trace file.
 
     Args:
         clients: The population.
-        path: A CSV or Parquet file.
+        path: Path of the trace, a CSV or Parquet file.
 
     Raises:
         BadInput: The file cannot be read, has no `client` column, names a client that does not exist, or holds a figure
@@ -232,13 +232,13 @@ def read_trace(clients: Clients, path: Path) -> Devices:
         windows |= ~np.isnan(table[name]) if name in table else windows
     if not {"available_from", "available_to"} & set(table):
         return Devices(clients, figures, links=links)
-    windows |= ~changing  # a row without both is always there, unless it says a link alone
+    windows |= ~changing  # a row without both means always available, unless it only has a link
     available = _read_windows(client[windows], {name: values[windows] for name, values in table.items()}, path)
     return Devices(clients, figures, available, links)
 
 
 def _read_windows(client: IntArray, table: dict[str, FloatArray], path: Path) -> Available:
-    """Reads the windows of a trace; an empty cell leaves a window open, or without a period."""
+    """Reads the windows of a trace; an empty cell means a window without beginning, end or period."""
     nothing = np.full(len(client), np.nan)
     start, end, period = (table.get(name, nothing) for name in ("available_from", "available_to", "period"))
     start = np.where(np.isnan(start), 0.0, start)
@@ -273,16 +273,16 @@ def _make_links(clients: Clients, client: IntArray, table: dict[str, FloatArray]
 # ---------------------------------------------------------------------------------------------------------------------
 # Populations of devices with published figures: `clients.profile`.
 
-TENFOLD = math.log(10.0) / (2 * 1.2815515655446004)  # sd of a log-normal whose 90th percentile is ten times its 10th
+TENFOLD = math.log(10.0) / (2 * 1.2815515655446004)  # sd of a log-normal with a 90th percentile ten times its 10th
 
 
 class LogNormal(NamedTuple):
     """A figure of a population: `median * exp(sd z)` with z standard normal, for each client.
 
     Attributes:
-        median: Of the figure.
-        sd: Of its logarithm.
-        source: Where the median is from.
+        median: Median of the figure.
+        sd: Standard deviation of the figure's logarithm.
+        source: Source of the median.
     """
 
     median: float
@@ -306,14 +306,14 @@ PROFILES: dict[str, dict[str, LogNormal]] = {
 
 
 def make_profile(name: str, clients: Clients, seed: int) -> Devices:
-    """Makes devices whose figures are drawn from a profile, each client at its address.
+    """Draws the figures of devices from a profile, for each client by its id.
 
-    A step has no cost beside its samples. The four figures of a client are independent.
+    A step takes only the time of its samples. The four figures of a client are independent.
 
     Args:
-        name: Of the profile.
+        name: Name of the profile.
         clients: The population.
-        seed: Of the run.
+        seed: Seed of the run.
 
     Example:
         >>> from fedray.core.types import Tier

@@ -26,23 +26,23 @@ from fedray.training.block import count_steps, samples_seen
 # ---------------------------------------------------------------------------------------------------------------------
 # When a run ends before its last round, and which of its rounds was the best.
 #
-# A rule that watches a score reads it on withheld rows, where there are any: a round that the test rows choose has a
-# score that is too good. Before the last phase of a method nothing is watched.
+# A rule that watches a score takes the score on withheld samples, if there are any: if test samples choose a round, the
+# test score of the round is too good. No rule watches a score before the last phase of a method.
 
-PATIENCE, BEST = "stop", "best"  # what the courses of a run are kept for
-WITHHELD = "hold_out_"  # before the name of a score on withheld rows
+PATIENCE, BEST = "stop", "best"  # keys of `Progress.courses`
+WITHHELD = "hold_out_"  # prefix of the names of scores on withheld samples
 
 
 def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
-    """Returns the value of a metric in a row; None if it was not measured in this round.
+    """Returns the value of a metric in one world; None if the metric was not measured in this round.
 
     Args:
-        row: metrics by name.
-        name: of the metric.
-        key: the scenario's, for the error message.
+        row: Metrics of the world by name.
+        name: Name of the metric.
+        key: Scenario key that names the metric, for the error message.
 
     Raises:
-        BadInput: there is no such metric in this run.
+        BadInput: There is no such metric in this run.
     """
     if name not in row:
         known = ", ".join(k for k, v in row.items() if isinstance(v, float))
@@ -52,11 +52,11 @@ def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
 
 
 def watched_score(row: Mapping[str, Any], name: str) -> str:
-    """Returns the score that a rule reads: that of the withheld rows, if a row has it.
+    """Returns the name of the score that a rule watches: the score on withheld samples, if there is one.
 
     Args:
-        row: metrics by name.
-        name: of the score.
+        row: Metrics by name.
+        name: Name of the score.
 
     Example:
         >>> watched_score({"accuracy": 0.5, "hold_out_accuracy": 0.4}, "accuracy"), watched_score({"nll": 1.0}, "nll")
@@ -66,18 +66,18 @@ def watched_score(row: Mapping[str, Any], name: str) -> str:
 
 
 def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
-    """Lists the keys of a scenario that choose a round, and the scores that they name."""
+    """Lists the scenario keys that choose a round, each with the score that it names."""
     patience, stop_at, best = evaluation.patience, evaluation.stop_at, evaluation.best
     found = {"stop.metric": patience and patience.metric, "evaluate.stop_at.metric": stop_at and stop_at[0]}
     return {key: name for key, name in {**found, "checkpoint.best": best}.items() if name}
 
 
 def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
-    """Lists the keys that chose a round of a run by its test rows, and the scores that they read.
+    """Lists the scenario keys that chose a round of a run by a score on test samples, each with this score.
 
     Args:
-        study: what ran.
-        progress: the end of the run.
+        study: The study that ran.
+        progress: The progress at the end of the run.
     """
     row: Mapping[str, Any] = progress.metrics[0] if progress.metrics else {}
     chosen = {key: watched_score(row, name) for key, name in list_choosing_keys(study.evaluation).items()}
@@ -90,7 +90,7 @@ def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
 
 
 def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Collects the values of every metric in the rows of the worlds that have it.
+    """Collects the values of every metric over the worlds that have the metric.
 
     Example:
         >>> collect_values([{"accuracy": 0.5, "nll": None}, {"accuracy": 0.75, "nll": 1.0}])
@@ -107,15 +107,15 @@ def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 def follow_course(
     best: list[list[float]], values: Sequence[float | None], round: int, *, lower: bool, min_delta: float = 0.0
 ) -> bool:
-    """Keeps the values that are better than all before, and says whether there is one.
+    """Stores new values that are better than all earlier ones, and returns whether there is such a value.
 
     Args:
-        best: value and round, for each world, or for their mean; empty for a world without a value so far. It is
-            changed in place.
-        values: of the round, one for each entry.
-        round: the round.
-        lower: whether lower values are better.
-        min_delta: by how much a value must be better.
+        best: The best value so far and its round, for each world or for the mean of all worlds; an empty list for a
+            world without a value so far. `best` is changed in place.
+        values: The new values, one for each entry of `best`.
+        round: The round of the new values.
+        lower: Whether lower values are better.
+        min_delta: By how much a value must be better.
     """
     sign, found = -1.0 if lower else 1.0, False
     for place, value in enumerate(values):
@@ -129,15 +129,15 @@ def follow_course(
 
 
 def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bool:
-    """Whether no entry of a course got better in the last rounds.
+    """Returns whether no entry of a course got better in the last `patience` rounds.
 
     Args:
-        best: as in `follow_course`.
-        round: the round now.
-        patience: rounds without a better value.
+        best: The best values so far and their rounds, as in `follow_course`.
+        round: The current round.
+        patience: Number of rounds without a better value.
 
     Example:
-        The best value of round 4 was not passed in three rounds.
+        Three rounds have not passed the best value, which is from round 4.
 
         >>> best = [[0.8, 4.0]]
         >>> follow_course(best, [0.79], round=7, lower=False), is_out_of_patience(best, 7, patience=3)
@@ -148,14 +148,14 @@ def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bo
 
 
 def follow_metrics(study: Study, progress: Progress) -> bool:
-    """Follows the metrics of an evaluated round that a rule watches, and says whether the round is the best one so far.
+    """Updates the best values of the watched metrics after an evaluation, and returns whether the round is the best.
 
     Args:
-        study: what runs.
-        progress: where it stands; its courses are changed in place.
+        study: The study that runs.
+        progress: The progress of the run; its `courses` are changed in place.
 
     Raises:
-        BadInput: this run has no such metric.
+        BadInput: This run has no such metric.
     """
     rules, rows = study.evaluation, progress.metrics
     if not rows or progress.round <= study.last_phase > 0:
@@ -175,11 +175,11 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
 
 
 def find_stop(study: Study, progress: Progress) -> str:
-    """Says in words why a run ends after an evaluated round; empty if no rule ends it.
+    """Describes in words why a run ends after an evaluated round; empty if no rule ends the run.
 
     Args:
-        study: what runs.
-        progress: where it stands.
+        study: The study that runs.
+        progress: The progress of the run.
     """
     rules = study.evaluation
     if rules.stop_at is not None and progress.metrics and not progress.round <= study.last_phase > 0:
@@ -195,12 +195,14 @@ def find_stop(study: Study, progress: Progress) -> str:
 
 
 def ask_callbacks(study: Study, progress: Progress, *, measured: bool) -> str:
-    """Calls the user's functions after a round; the first one that asks for the end of the run is named, if one does.
+    """Calls the user's callbacks after a round, and returns why the run ends: the first callback that asked for it.
+
+    The text is empty if no callback asks for the end of the run.
 
     Args:
-        study: what runs.
-        progress: where it stands.
-        measured: whether the round was evaluated.
+        study: The study that runs.
+        progress: The progress of the run.
+        measured: Whether the round was evaluated.
     """
 
     def models() -> list[dict[str, Tensor]]:
@@ -214,14 +216,14 @@ def ask_callbacks(study: Study, progress: Progress, *, measured: bool) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the round loop does with a round that was trained: it measures, asks who may end the run, and saves.
+# After a round was trained, the loop evaluates the models, asks rules and callbacks whether the run ends, and saves.
 
-CountRounds = Callable[[FloatArray], int]  # virtual seconds of world 0 after each of the next rounds -> how many pass
+CountRounds = Callable[[FloatArray], int]  # virtual seconds of world 0 after each next round -> how many rounds pass
 
 
 @dataclass
 class Measuring:
-    """What the loop does with a round that was trained: the arguments of `run_rounds`, and when the run began."""
+    """Evaluates and saves after training: holds the arguments of `run_rounds`, and the time at which the run began."""
 
     study: Study
     runtime: Runtime
@@ -231,25 +233,25 @@ class Measuring:
     began: float
 
     def measure(self) -> None:
-        """Evaluates the models and keeps the metrics, and the models if they are the best so far.
+        """Evaluates the models and keeps the metrics; keeps the models, too, if they are the best so far.
 
         Raises:
-            BadInput: A target names no metric of this run.
+            BadInput: A rule or the target names a metric that this run does not have.
         """
         progress, target = self.progress, self.study.evaluation.target
         progress.metrics = self.evaluate(progress)
         progress.wall_seconds = time.perf_counter() - self.began
         if target is not None and progress.metrics:
-            read_value(progress.metrics[0], target[0], "evaluate.target.metric")  # refuses a name that is no metric
+            read_value(progress.metrics[0], target[0], "evaluate.target.metric")  # raises if there is no such metric
         if follow_metrics(self.study, self.progress):
             self.recorder.keep_best(self.progress)
-        self.recorder.evaluated(progress, progress.metrics)  # whoever watches may end the run here, which is then saved
+        self.recorder.evaluated(progress, progress.metrics)  # a watcher may end the run here; then the run is saved
 
     def count_rounds(self, seconds: FloatArray) -> int:
-        """Counts the rounds that may pass until the loop does more than record their jobs, at least 1.
+        """Counts the rounds, at least 1, until the loop must do more than record jobs, such as evaluate or save.
 
         Args:
-            seconds: Virtual seconds at the end of each of the next rounds, of the first world, `[n]`.
+            seconds: Virtual seconds of the first world at the end of each of the next rounds, `[n]`.
         """
         study, progress, rules, t = self.study, self.progress, self.study.evaluation, self.progress.round
         if study.callbacks:
@@ -261,10 +263,10 @@ class Measuring:
         return max(1, int(due.argmax()) + 1 if due.any() else most)
 
     def finish_round(self, before: FloatArray) -> bool:
-        """Measures, asks who may end the run, and saves; returns whether it ends.
+        """Evaluates and saves if this is due, and returns whether the run ends.
 
         Args:
-            before: Virtual seconds at which the round, or the first of several, began, `[R]`.
+            before: Virtual seconds at which the round (or the first of several rounds) began, `[R]`.
         """
         study, progress = self.study, self.progress
         last = progress.round >= study.rounds
@@ -295,15 +297,15 @@ def _count_due(seconds: FloatArray, every: float) -> FloatArray:
         >>> _count_due(np.array([0.5, 0.59, 3 * 0.2]), 0.1).tolist()  # 0.5 // 0.1 is 4
         [5.0, 5.0, 6.0]
     """
-    due: FloatArray = np.floor(seconds / every + 1e-9)  # a tick that rounding makes a little earlier is one
+    due: FloatArray = np.floor(seconds / every + 1e-9)  # counts a tick that rounding has made a little earlier
     return due
 
 
 def meets_target(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
-    """Whether a row of metrics has reached the target of a scenario.
+    """Returns whether the metrics of one world have reached the target of a scenario.
 
     Args:
-        row: Metrics by name; None where one was not measured in this round.
+        row: Metrics of the world by name; None for a metric that was not measured in this round.
         target: The name of a metric and the value to reach.
 
     Raises:
@@ -320,8 +322,8 @@ def meets_target(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The loop knows no method and no feature by name. What is particular about a method is in its `Phase`: the schedule
-# that plans a round, the server that steps, and, where they differ from the usual, the samples and bytes of its jobs
-# (`Phase.sizes`, `Phase.traffic`), what participants say about it (`Phase.choose`), and what its state keeps of them
+# that plans a round, and the server that steps. A `Phase` may also change the samples and bytes of jobs (`Phase.sizes`,
+# `Phase.traffic`), let participants choose their models (`Phase.choose`), and keep results of jobs in the state
 # (`Phase.remember`).
 
 NOT_REACHED = (clock.NO_DATA, clock.DROPPED, clock.UNAVAILABLE)  # clients that download nothing
@@ -329,7 +331,7 @@ _REACHED = np.isin(np.arange(len(clock.STATUS)), NOT_REACHED, invert=True)
 
 
 def draw_first_state(study: Study, phase: Phase) -> State:
-    """Draws the initial models: every (world, model) at its own address."""
+    """Draws the initial models, each with random numbers of its own (world, model)."""
     rows = [study.net.init(int(rng.keys(seed, "init", k))) for seed in study.init_seeds for k in range(phase.models)]
     models = torch.stack(rows).to(study.dtype)
     counters = torch.zeros(len(models), len(study.net.layout.counters), dtype=torch.int64)
@@ -346,15 +348,15 @@ def begin_progress(study: Study, phase: Phase) -> Progress:
 
 
 class RoundResult(NamedTuple):
-    """What a round leaves.
+    """The result of a round, or of several server steps of asynchronous training.
 
     Attributes:
-        plan: Its jobs, `[J]`, also those that did not count.
-        table: What is kept of them, `[J]`.
-        state: What the server knows afterwards.
-        now: Virtual seconds at its end, `[worlds]`.
-        rounds: How many rounds it stands for: several server steps of asynchronous training.
-        at: Of several rounds: that of each job, from 1, `[J]`; None: it is one round.
+        plan: The jobs, `[J]`, also those whose uploads were not used.
+        table: What is recorded of the jobs, `[J]`.
+        state: The state of the server afterwards.
+        now: Virtual seconds at the end, `[worlds]`.
+        rounds: Number of rounds; each server step of asynchronous training is one.
+        at: If there are several rounds: the round of each job, from 1, `[J]`; None: there is one round.
     """
 
     plan: Plan
@@ -365,7 +367,7 @@ class RoundResult(NamedTuple):
     at: IntArray | None = None
 
 
-Advance = Callable[[Progress, CountRounds], RoundResult]  # (where the run stands, how many may pass) -> rounds
+Advance = Callable[[Progress, CountRounds], RoundResult]  # (progress, how many rounds may pass) -> result
 
 
 def run_rounds(
@@ -377,20 +379,20 @@ def run_rounds(
     *,
     advance: Advance | None = None,
 ) -> Progress:
-    """Runs a study from `progress` to its end, or until a rule or a callback ends it, and returns where it stands.
+    """Runs a study from `progress` to its end, or until a rule or a callback ends it, and returns the new progress.
 
     Args:
-        study: What runs.
-        runtime: Where its jobs run.
+        study: The study that runs.
+        runtime: The runtime on which jobs run.
         recorder: Keeps finished jobs, metrics and checkpoints.
-        evaluate: A function of the progress that returns a row of metrics for each world.
-        progress: Where the run begins or resumes; it is changed in place.
-        advance: Computes the next rounds; None: `run_round` does.
+        evaluate: A function of the progress that returns the metrics of each world.
+        progress: The progress from which the run begins or resumes; it is changed in place.
+        advance: The function that computes the next rounds; None: `run_round`.
     """
     if advance is None:
         advance = partial(run_round, study, runtime, study.method.phase)
     run = Measuring(study, runtime, recorder, evaluate, progress, time.perf_counter() - progress.wall_seconds)
-    if progress.round == 0 and not progress.metrics:  # with metrics it was measured, and the run is made longer
+    if progress.round == 0 and not progress.metrics:  # with metrics, a longer run goes on from round 0
         run.measure()
     rules = study.evaluation
     if progress.round == 0 or (rules.every_seconds is None and progress.round % rules.every == 0):  # it was measured
@@ -408,7 +410,7 @@ def run_rounds(
 
 
 def add_round(progress: Progress, result: RoundResult) -> None:
-    """Adds what was computed to the totals of a run."""
+    """Adds the result of a round to the progress of a run, in place."""
     progress.state = result.state
     progress.round += result.rounds
     np.add.at(progress.up_bytes, result.plan.world, result.table.up_bytes)
@@ -420,13 +422,13 @@ def add_round(progress: Progress, result: RoundResult) -> None:
 def run_round(
     study: Study, runtime: Runtime, phase: Phase, progress: Progress, _count_rounds: CountRounds | None = None
 ) -> RoundResult:
-    """Plans a round, times it, trains the jobs that count, and steps the server.
+    """Plans and times a round, trains the jobs whose uploads the server uses, and steps the server.
 
     Args:
-        study: What runs.
-        runtime: Where its jobs run.
+        study: The study that runs.
+        runtime: The runtime on which jobs run.
         phase: The training that the round belongs to.
-        progress: Where the run stands; it is not changed.
+        progress: The progress of the run; it is not changed.
     """
     t = progress.round
     plan, losses = ask_participants(runtime, phase, phase.schedule(t, progress.state), progress.state)
@@ -443,7 +445,7 @@ def run_round(
     work = next((found for piece in phase.pieces if (found := piece.work(tier)) is not None), None)
     costs = clock.JobCosts(steps, up, down, samples, work)
     now = progress.sim_seconds
-    with np.errstate(over="ignore"):  # what follows from it is one line, below
+    with np.errstate(over="ignore"):  # an infinite time raises an error below
         timing = clock.time_round(study.devices, study.rule, plan, costs, seeds=study.seeds, t=t, now=now)
     if not np.isfinite(now + timing.round).all():
         raise FedrayError(
@@ -457,15 +459,16 @@ def run_round(
 
 
 def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -> tuple[Plan, FloatArray | None]:
-    """Asks the participants of a round which models they train, if the method does so, and returns the plan.
-
-    Beside it are the losses that they have told, `[J, K]`; None where nobody was asked.
+    """Lets the participants of a round choose which models they train, if the method does so.
 
     Args:
-        runtime: Where the participants are.
+        runtime: The runtime in which the participants live.
         phase: The training that the plan belongs to.
-        plan: The jobs that the schedule has written, `[J]`.
-        state: What the server knows before the round.
+        plan: The jobs that the schedule has planned, `[J]`.
+        state: The state of the server before the round.
+
+    Returns:
+        The plan, and the losses of the models that the participants have reported, `[J, K]`; None if nobody was asked.
     """
     if phase.choose is None or not len(plan.client):
         return plan, None
@@ -481,10 +484,10 @@ def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -
 def _train_counted(
     runtime: Runtime, phase: Phase, t: int, jobs: SizedPlan, *, state: State, status: IntArray
 ) -> tuple[State, IntArray, FloatArray, NDArray[np.object_]]:
-    """Trains the jobs whose status is OK and steps the server on those of them that did not fail.
+    """Trains the jobs whose status is OK, and steps the server with the uploads of those that did not fail.
 
     Returns:
-        The state, and status, loss and error of each job, `[J]`: see `JobTable`.
+        The new state; and status, loss and error of each job, `[J]`: see `JobTable`.
     """
     counted, status = status == clock.OK, status.copy()
     loss, error = np.full(len(status), np.nan), np.full(len(status), None, dtype=object)
@@ -506,7 +509,7 @@ def _train_counted(
 def _ask_clients(
     runtime: Runtime, phase: Phase, t: int, jobs: SizedPlan, *, state: State, sent: tuple[Stats, JobRows]
 ) -> tuple[Stats, JobRows]:
-    """Returns what jobs have sent, and the answers to `phase.ask` of those that did not fail."""
+    """Adds to what jobs have sent the answers to `phase.ask`, from the jobs that did not fail."""
     stats, rows = sent
     asked = None if phase.ask is None or len(rows.errors) == len(jobs.size) else phase.ask(state, stats)
     if asked is None:
@@ -518,12 +521,12 @@ def _ask_clients(
 
 
 def size_jobs(study: Study, phase: Phase, plan: Plan) -> SizedPlan:
-    """Returns a plan with the training samples and the optimizer steps of each job.
+    """Returns a plan with the numbers of training samples and optimizer steps of each job.
 
     Args:
-        study: What runs.
+        study: The study that runs.
         phase: The training that the jobs belong to.
-        plan: Its jobs, `[J]`.
+        plan: The jobs, `[J]`.
     """
     size = study.shards.sizes(plan.world, plan.client) if phase.sizes is None else phase.sizes(plan)
     steps = count_steps(size, phase.local) if phase.steps is None else phase.steps(plan, size)[0]
@@ -531,28 +534,28 @@ def size_jobs(study: Study, phase: Phase, plan: Plan) -> SizedPlan:
 
 
 def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:
-    """Returns bytes that each job sends and receives, `[J]` each.
+    """Returns the bytes that each job sends and the bytes that each job receives, `[J]` each.
 
-    They are what `phase.traffic` says; without it models go from the server to the client and back. A client that is
-    asked which model it trains gets all of them. Where the loss reads all models, the first job of a client brings
-    those that it does not train.
+    `phase.traffic` may define them. Otherwise models go from the server to the client and back. A client that chooses
+    which model it trains receives all models. If the loss uses all models, the client's first job also receives the
+    models that the client does not train.
 
     Args:
-        study: What runs.
+        study: The study that runs.
         phase: The training that the jobs belong to.
-        plan: Its jobs, `[J]`.
+        plan: The jobs, `[J]`.
         t: The round, from 0.
     """
     if phase.traffic is not None:
         return phase.traffic(t, plan)
     layout, tier = study.net.layout, study.clients.tier_of(plan.client)
-    stays = int(layout.mask(phase.stays).sum()) if phase.stays else 0  # with the client: it is never sent
+    stays = int(layout.mask(phase.stays).sum()) if phase.stays else 0  # numbers that are never sent
     each = np.array([net.layout.d for net in phase.nets or (study.net,)])
     vector = 4 * (each[tier if phase.nets else np.zeros_like(tier)] - stays)
     more = sum(piece.up_numbers for piece in phase.pieces)
     up = phase.compress.bytes(plan.client, tier) + vector * phase.up_vectors + 4 * more
     counters = sum(name.rpartition(".")[0] not in phase.stays for name in layout.counters)
-    sent = 8 * counters * (phase.down_vectors > 0)  # they come with a model
+    sent = 8 * counters * (phase.down_vectors > 0)  # counters come with a model
     down = (vector * phase.down_vectors + sent) * (1 if phase.choose is None else phase.models)
     down = down + 4 * count_shared(phase.local.loss)
     if reads_ensemble(phase.local.loss) and phase.choose is None:
@@ -564,11 +567,12 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
 
 
 def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) -> tuple[IntArray, IntArray]:
-    """Returns bytes that count as sent and as received, `[J]` each.
+    """Returns the bytes that count as sent and the bytes that count as received, `[J]` each.
 
-    With a server an upload counts where the server used it: it does not wait for late clients and tells them to stop. A
-    download counts where the client was reached, also where it is late or fails. Where clients hand models on there are
-    no other messages: what a client sends the next one receives in the same round, also when its training failed.
+    With a server an upload counts if the server uses it: the server does not wait for late clients and tells them to
+    stop. A download counts if the client was reached, even if the client is late or fails. If clients hand models on,
+    there are no other messages: the next client receives in the same round what a client sends, even if its training
+    failed.
 
     Args:
         phase: The training that the jobs belong to.

@@ -1,4 +1,4 @@
-"""A stack as one study: its bases and its meta model are parts that train in the same plan.
+"""A stack as one study: its bases and its meta model are parts, and one plan has the jobs of all parts.
 
 Example:
     >>> from fedray.assembly.study import build_study
@@ -38,10 +38,10 @@ class PartJobs(NamedTuple):
     """The jobs of a plan that train one part of a stack.
 
     Attributes:
-        number: The number of the part.
+        number: Number of the part.
         part: The part.
-        jobs: Places of the jobs in the plan of the whole, `[j]`.
-        plan: The same jobs as the part's own study numbers them.
+        jobs: Indexes of the jobs in the plan of the whole stack, `[j]`.
+        plan: The same jobs, numbered as in the part's own study.
     """
 
     number: int
@@ -51,7 +51,7 @@ class PartJobs(NamedTuple):
 
 
 def split_plan(parts: Sequence[Part], plan: Plan) -> Iterator[PartJobs]:
-    """Splits the plan of a stack by parts; parts without jobs are left out."""
+    """Splits the plan of a stack into the jobs of each part; parts without jobs are left out."""
     for number, part in enumerate(parts):
         own = plan.model - part.first
         jobs = np.flatnonzero((own >= 0) & (own < part.folds * part.models))
@@ -61,19 +61,19 @@ def split_plan(parts: Sequence[Part], plan: Plan) -> Iterator[PartJobs]:
 
 
 def read_part(state: State, part: Part) -> State:
-    """Returns a part's own state, `[worlds * F * x, d_i]`, from the rows of the whole."""
+    """Returns the state of one part, `[worlds * F * x, d_i]`, from the state of the whole stack."""
     rows, number = state.models, part.folds * part.models * len(state.models)
     both = [rows[:, where].reshape(number, -1) for where in (part.trainable, part.buffers)]
     return State(torch.cat(both, dim=1), state.counters[:, part.counters].reshape(number, -1), {})
 
 
 def write_part(state: State, part: Part, own: State) -> State:
-    """Returns the state of the whole with a part's own state in its place.
+    """Returns the state of the whole stack, in which the state of one part is replaced.
 
     Args:
-        state: The state of the whole, `[worlds, d]`.
+        state: The state of the whole stack, `[worlds, d]`.
         part: The part.
-        own: The part's own state, `[worlds * F * x, d_i]`; its `extra` is not read.
+        own: The new state of the part, `[worlds * F * x, d_i]`; its `extra` is ignored.
     """
     models, counters, worlds = state.models.clone(), state.counters.clone(), len(state.models)
     trainable = part.study.net.layout.trainable
@@ -84,7 +84,7 @@ def write_part(state: State, part: Part, own: State) -> State:
 
 
 def is_trained(counters: Tensor) -> bool:
-    """Whether the meta model answers: its rounds are the first of the `counters` `[c]` of one row.
+    """Returns whether the meta model of a stack predicts: the first of the `counters` `[c]` counts its rounds.
 
     Example:
         >>> is_trained(torch.tensor([0, 7])), is_trained(torch.tensor([3, 7]))
@@ -94,11 +94,11 @@ def is_trained(counters: Tensor) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the jobs of a stack cost: training samples and bytes of each, part by part.
+# Costs of the jobs of a stack: training samples and bytes, part by part.
 
 
 def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
-    """Returns training samples of each job, `[J]`: those that the world of its part leaves to the client."""
+    """Returns the number of training samples of each job, `[J]`, without those of a fold that is left out."""
     size = np.zeros(len(plan.client), dtype=np.int64)
     for _, part, jobs, own in split_plan(parts, plan):
         size[jobs] = part.study.shards.sizes(own.world, own.client)
@@ -106,7 +106,7 @@ def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
 
 
 def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[IntArray, IntArray]:
-    """Returns optimizer steps of each job, and the samples in them, `[J]` each: as its part trains."""
+    """Returns the number of optimizer steps of each job, and of samples in these steps, `[J]` each."""
     steps, samples = np.zeros_like(size), np.zeros_like(size)
     for _, part, jobs, _ in split_plan(parts, plan):
         local = part.study.method.phase.local
@@ -116,24 +116,24 @@ def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[In
 
 
 def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> tuple[IntArray, IntArray]:
-    """Returns the bytes up and down of each job, `[J]` each: the part's model, and sub models for features."""
+    """Returns the bytes that each job sends and receives, `[J]` each: models, and sub models for features."""
     up, down = np.zeros_like(plan.client), np.zeros_like(plan.client)
     for _, part, jobs, own in split_plan(parts, plan):
         shards = part.study.shards
-        if isinstance(shards, FeatureShards) and shards.at_server:  # the meta model goes nowhere
-            sent = shards.sizes(own.world, own.client) * shards.pooled  # answers and labels go up once
+        if isinstance(shards, FeatureShards) and shards.at_server:  # the meta model is not sent
+            sent = shards.sizes(own.world, own.client) * shards.pooled  # predictions and labels are sent once
             up[jobs] = sent * (4 * shards.width + 8) * (t == part.begins)
             continue
         up[jobs], down[jobs] = job_traffic(part.study, part.study.method.phase, own, t)
         if part.combine is not None:
             down[jobs] = 0  # a client starts from a network of its own
         if part.combine == "label_shares":
-            up[jobs] += 8 * part.study.classes  # how many rows it has of each class
+            up[jobs] += 8 * part.study.classes  # number of samples of each class
     return up, down + _sub_model_bytes(parts, clients, t, plan)
 
 
 def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArray]:
-    """Returns a function: round -> who has trained from round `begins` on, as `world * N + client`.
+    """Returns a function: round -> clients that trained earlier, from round `begins` on, as `world * N + client`.
 
     Example:
         >>> nobody = track_trained(lambda t, state: Plan(*(np.zeros(0, dtype=np.int64),) * 3), begins=2, number=4)
@@ -141,7 +141,7 @@ def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int
         []
     """
     nobody = np.empty(0, dtype=np.int64)
-    known: dict[str, Any] = {"round": begins, "trained": nobody}  # later rounds add to it without planning again
+    known: dict[str, Any] = {"round": begins, "trained": nobody}  # later rounds are added without planning again
 
     def trained_before(t: int) -> IntArray:
         if t < known["round"]:
@@ -157,14 +157,15 @@ def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int
 
 
 def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> IntArray:
-    """Returns bytes of the sub models that each job's client fetches to compute its features, `[J]`.
+    """Returns the bytes of the sub models that the client of each job fetches to compute features, `[J]`.
 
-    A client fetches them once, when it first trains the meta model; where a server trains it, all clients do so before.
+    A client fetches the sub models once, before it first trains the meta model. If a server trains the meta model, all
+    clients fetch them before its first round.
     """
     nothing, meta = np.zeros(len(plan.client), dtype=np.int64), parts[-1]
     features = meta.study.shards
     pooled = isinstance(features, FeatureShards) and features.pooled
-    own = isinstance(features, FeatureShards) and features.at_server and not pooled  # of the server, which has them all
+    own = isinstance(features, FeatureShards) and features.at_server and not pooled  # the server has all sub models
     if meta.trained_before is None or t < meta.begins or own:
         return nothing
     first_time = ~np.isin(plan.world * clients + plan.client, meta.trained_before(t))
@@ -185,24 +186,24 @@ def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) ->
 # ---------------------------------------------------------------------------------------------------------------------
 # A stack is one model made of parts. A row of the state holds the numbers of all sub models and of the meta model,
 # and each round trains some parts. Every part is an ordinary study. The study of a base has one world for each (world
-# of the whole, fold), and the shards of that world leave the fold out (`fedray.features.stacking.LeaveOutShards`), so
-# that the n * F trainings of a base are jobs of one plan. The study of the meta model reads features that are
-# computed where its jobs run (`fedray.runtime.stacking`). The round loop, the recorder, checkpoints and hashes see
-# one row of numbers per world.
+# of the whole, fold). The shards of this world leave the fold out (`fedray.features.stacking.LeaveOutShards`). So the
+# n * F trainings of a base are jobs of one plan. The study of the meta model takes features that are computed where
+# its jobs run (`fedray.runtime.stacking`). For the round loop, the recorder, checkpoints and hashes the stack is one
+# row of numbers for each world.
 #
-# `build_stack_study` makes the study of the whole; `fedray.simulation.stacking` goes from the whole to a part and back.
+# `build_stack_study` makes the study of the whole; `read_part` and `write_part` convert the state to a part and back.
 
 
 def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> Study:
     """Returns the study of a stack.
 
     Args:
-        study: The plain study, whose method has a phase for each base and one for the meta model.
-        stack: The bases, how they are left out, and the meta model.
-        keep_losses: Whether the state keeps each job's loss, `[worlds, N, models]`, for the adaptive schedule.
+        study: The plain study. Its method has a phase for each base and one for the meta model.
+        stack: The bases, how folds are left out, and the meta model.
+        keep_losses: Whether the state keeps the loss of each job, `[worlds, N, models]`, for the adaptive schedule.
     """
     parts = tuple(_list_parts(study, stack))
-    if stack.meta is not None:  # which knows who has trained it before
+    if stack.meta is not None:  # its part gets `trained_before`
         trained = track_trained(_make_schedule(parts), parts[-1].begins, study.clients.number)
         parts = *parts[:-1], parts[-1]._replace(trained_before=trained)
     number = sum(part.folds * part.models for part in parts)
@@ -229,7 +230,7 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
         remember=write_losses if keep_losses else None,
     )
     weights = np.zeros((study.worlds, 1 + number - (stack.meta is not None)))
-    weights[:, 0] = 1.0  # the answer of the stack comes first, those of its sub models follow
+    weights[:, 0] = 1.0  # outputs of the stack come first, then those of its sub models
     method = Method(
         study.name,
         phase,
@@ -241,7 +242,7 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
 
 
 def _make_schedule(parts: Sequence[Part]) -> Schedule:
-    """Returns the jobs of all parts that train in a round."""
+    """Returns the schedule that plans the jobs of all parts that train in a round."""
 
     def schedule(t: int, state: State | None) -> Plan:
         empty = Plan(*(np.empty(0, dtype=np.int64) for _ in Plan._fields))
@@ -252,7 +253,7 @@ def _make_schedule(parts: Sequence[Part]) -> Schedule:
 
 
 def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[State, Stats, int], State]:
-    """Makes the server's step: each part's own server steps on its own statistics, which are called `i/...`."""
+    """Makes the server's step: the server of each part i steps with the statistics that are called `i/...`."""
     worlds, join = study.worlds, study.method.join
 
     def step(state: State, stats: Stats, t: int) -> State:
@@ -280,18 +281,18 @@ def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[S
 
 
 def _of_part(values: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Returns what the clients of a part have sent, or its server keeps; the whole calls it `number/...`."""
+    """Returns the values of one part, without their prefix `number/`."""
     return {name.partition("/")[2]: value for name, value in values.items() if name.startswith(f"{number}/")}
 
 
 def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
-    """Lists the bases, which train in each of the first rounds (votes in none), and the meta model, which follows."""
+    """Lists the bases, which train in the first rounds (those that vote in none), then the meta model."""
     nets = [base.net for base in stack.bases] + ([] if stack.meta is None else [stack.meta])
     folds = [stack.folds] * len(stack.bases) + [1]
     models = [base.models for base in stack.bases] + [1]
     copies = [f * x for f, x in zip(folds, models, strict=True)]
     whole = sum(n * net.layout.trainable for n, net in zip(copies, nets, strict=False))
-    first, trainable, buffers, counters = 0, 0, whole, 1  # the first counter is the meta model's rounds
+    first, trainable, buffers, counters = 0, 0, whole, 1  # the first counter counts the meta model's rounds
     for i, net in enumerate(nets):
         layout, number = net.layout, copies[i]
         ends = [trainable + number * layout.trainable, buffers + number * (layout.d - layout.trainable)]
@@ -318,7 +319,7 @@ def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
 
 
 def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
-    """Makes the ordinary study of a part; bases have own initial models, and the folds of a base share them."""
+    """Makes the ordinary study of a part; each base has other initial models, which its folds share."""
     phase = study.method.parts[i]
     starts = study.init_seeds if i == 0 else (rng.keys(study.init_seeds, "part", i) >> np.uint64(2)).astype(np.int64)
     own = replace(study, method=Method(study.name, phase), parts=())
@@ -345,9 +346,9 @@ def _refuse_features(_world: int, _client: int) -> Tensor:
 
 
 def _plan_part(part: Part, t: int, state: State | None) -> Plan:
-    """Plans a part's jobs in round t of the whole, with the numbers of the whole; clients without data do not train."""
+    """Plans a part's jobs in round t, numbered as in the whole stack; clients without data do not train."""
     shards = part.study.shards
-    if isinstance(shards, FeatureShards) and shards.at_server:  # one job a world, of the server
+    if isinstance(shards, FeatureShards) and shards.at_server:  # one job of the server for each world
         worlds = np.arange(part.study.worlds)
         return Plan(np.zeros_like(worlds), np.full_like(worlds, part.first), worlds)
     own = part.study.method.phase.schedule(t - part.begins, None if state is None else _part_losses(state, part))
@@ -366,7 +367,7 @@ def _part_losses(state: State, part: Part) -> State:
 
 
 def _draw_parts(state: State, parts: Sequence[Part], *, at_once: bool) -> State:
-    """Draws the initial models, part by part, each at its own address; `at_once`: the meta model answers at once."""
+    """Draws the initial models of all parts; with `at_once` the meta model predicts from the start."""
     state.counters[:, 0] = int(at_once)
     for part in parts:
         state = write_part(state, part, draw_first_state(part.study, part.study.method.phase))

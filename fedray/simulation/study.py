@@ -45,21 +45,23 @@ from fedray.training.update import Site
 
 @dataclass(frozen=True)
 class AsyncRule:
-    """When the server steps, and how much a late upload weighs.
+    """The rule of asynchronous training: when the server steps, and how much a late upload weighs.
 
     Attributes:
-        mode: `semi`: every `tick` seconds; `buffered`: when a model has `goal` uploads (FedBuff, Nguyen et al. 2022);
-            `async`: at every arrival (FedAsync, Xie et al. 2019).
-        concurrency: Clients that train at the same time.
-        goal: Uploads of a model that make the server step.
-        tick: Virtual seconds between two steps of the server.
-        alpha: Of `async`: weight of an upload that is not late, in (0, 1].
-        staleness: Which function of the staleness tau weighs an upload: 1, `(1 + tau) ** -a`, or 1 up to b and
+        mode: When the server steps. `semi`: every `tick` seconds. `buffered`: when `goal` uploads of a model have
+            arrived (FedBuff, Nguyen et al. 2022). `async`: at every arrival (FedAsync, Xie et al. 2019).
+        concurrency: How many clients train at the same time.
+        goal: In mode `buffered`: number of uploads of one model that the server collects before it steps.
+        tick: In mode `semi`: virtual seconds between two steps of the server.
+        alpha: In mode `async`: weight of an upload that is not late, in (0, 1].
+        staleness: Name of the function s that weighs an upload by its staleness tau, the number of steps that its
+            model took meanwhile. `constant`: 1. `polynomial`: `(1 + tau) ** -a`. `hinge`: 1 up to `tau = b`, and
             `1 / (a (tau - b) + 1)` above.
-        a: Of `polynomial` and `hinge`.
-        b: Of `hinge`.
-        dropout: Probability that a client sends nothing; its place is free when it would have been done.
-        deadline: Virtual seconds after which the server gives a client up; None: never.
+        a: In the formulas of `polynomial` and `hinge`: how fast the weight falls with the staleness.
+        b: In the formula of `hinge`: the staleness up to which an upload keeps its full weight.
+        dropout: Probability that a client sends nothing. It still occupies one of the `concurrency` slots until its
+            upload would have arrived.
+        deadline: Virtual seconds after its start at which the server gives a client up; None: never.
 
     Example:
         >>> rule = AsyncRule("async", concurrency=8, alpha=0.6, staleness="hinge", a=10.0)
@@ -79,7 +81,10 @@ class AsyncRule:
     deadline: float | None = None
 
     def weigh(self, tau: IntArray) -> FloatArray:
-        """Returns s(tau), times alpha if arrivals are mixed in one by one, `[J]`.
+        """Returns the weight of each upload, `[J]`: s(tau), in mode `async` times alpha.
+
+        Args:
+            tau: Staleness of each upload, `[J]`.
 
         Example:
             >>> AsyncRule("buffered", 1, staleness="polynomial").weigh(np.array([0, 3])).tolist()
@@ -99,18 +104,19 @@ class AsyncRule:
 # A study: everything a run needs, as plain objects.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `fedray.assembly.study.build_study` makes it from a scenario; the round loop, runtimes and evaluation only read it.
+# `fedray.assembly.study.build_study` makes a study from a scenario. The round loop, runtimes and evaluation never
+# change the study.
 
 OOD = "ood"  # the split of out-of-distribution inputs
 
 
 class Patience(NamedTuple):
-    """When a run ends because it gets no better.
+    """The rule that ends a run because a metric gets no better.
 
     Attributes:
-        metric: Whose values are watched.
-        rounds: How many rounds may pass without a better value, in every world.
-        min_delta: By how much a value must be better to count.
+        metric: Name of the metric that is watched.
+        rounds: Number of rounds without a better value after which the run ends, once this holds in every world.
+        min_delta: By how much a value must be better than the best one so far to count as better.
     """
 
     metric: str
@@ -126,19 +132,19 @@ class Evaluation:
         every: Rounds from one evaluation to the next.
         every_seconds: Virtual seconds from one evaluation to the next, in the first world; None: `every` counts.
         average: What an ensemble averages: "probabilities", "logits" or "outputs".
-        gamma: Temperature of the weights that a known client gives to the members by their losses on its data; None:
-            known clients are not evaluated with weights of their own.
+        gamma: Temperature of a known client's own weights of the members, which follow from the members' losses on its
+            data. None: known clients are not evaluated with own weights.
         noise: Variance added to predicted targets: "none", "residual" (estimated from training data) or "fixed" (1).
-        stop_at: (metric, value) that ends the run early when every world has reached it.
-        target: (metric, value); the summary tells which round reached it first.
-        patience: Ends the run when a metric gets no better; None: nothing does.
-        best: The metric whose best round keeps its models; None: no round does.
-        metrics: The user's own metrics by name.
-        clients: How many known clients have their scores recorded one by one; there may be fewer.
-        conformal: How the sets are made that hold the right answer with a given probability; None: there are none.
-        dropout_at_test: Whether the dropout of the networks stays on in every answer (`fedray.models.net`).
-        ood: Whether the uncertainty of out-of-distribution inputs is compared with that of the rows.
-        by_tier: Whether known clients are scored by every score, tier by tier and together.
+        stop_at: (metric, value); the run ends early when the metric has reached the value in every world.
+        target: (metric, value); the summary gives the first round in which the metric reached the value.
+        patience: The rule that ends the run when a metric gets no better; None: no such rule.
+        best: Name of the metric that chooses the best round, whose models are kept. None: no models are kept.
+        metrics: The user's own metric functions by name.
+        clients: At most this many known clients have their scores recorded one by one.
+        conformal: How conformal sets are made, which hold the right value with a given probability. None: no sets.
+        dropout_at_test: Whether the dropout of the networks stays on when they predict (`fedray.models.net`).
+        ood: Whether the uncertainty on out-of-distribution inputs is compared with the uncertainty on test samples.
+        by_tier: Whether known clients get every score, for each tier and for all tiers together.
     """
 
     every: int = 1
@@ -159,25 +165,26 @@ class Evaluation:
 
 
 class Part(NamedTuple):
-    """One training of a stack: an ordinary study of `worlds * folds` worlds, and its place in the whole.
+    """One part of a stack: an ordinary study of `worlds * folds` worlds, and where it belongs in the whole stack.
 
     Attributes:
-        study: The study of the part alone.
-        folds: F, how many sub models leave a part of the data out; 1 for the meta model.
-        models: x, models of each fold.
-        first: Number of its first model in the whole; fold f has the models from `first + f * x` on.
-        begins: Its first round in the whole.
-        ends: One past its last round.
-        trainable: Where its trainable parameters lie in a row of the whole.
-        buffers: Where its float buffers lie in a row of the whole.
-        counters: Where its integer buffers lie in a row of counters of the whole.
-        voter: What its clients fit instead of being trained (`fedray.runtime.stacking`); such a part has no rounds
-            and no numbers. None: the part is trained.
-        combine: Of a base whose model i is client i's own: how their answers make one where there is no meta model
-            (`fedray.features.stacking`). None: its models are nobody's own.
-        features: Of a base: what the meta model learns from (`fedray.features.stacking.Stack.features`).
-        answers: Of a base: whether it has a part in the mean that answers where there is no meta model.
-        trained_before: Of the meta model: a function round -> who has trained it before, as `world * N + client`.
+        study: The study of this part alone.
+        folds: F, the number of folds; the sub models of a fold leave the data of the fold out. 1 for the meta model.
+        models: x, the number of models for each fold.
+        first: Number of this part's first model in the whole stack; fold f has the models from `first + f * x` on.
+        begins: First round of this part, counted in the whole stack.
+        ends: One past the last round of this part.
+        trainable: Columns of this part's trainable parameters in a row of the whole stack's state.
+        buffers: Columns of this part's float buffers in a row of the whole stack's state.
+        counters: Columns of this part's integer buffers in a row of the whole stack's counters.
+        voter: The classifier that each client fits in place of training a network (`fedray.runtime.stacking`). Such a
+            part has no rounds and no numbers. None: the part is trained.
+        combine: For a base whose model i is client i's own: how the predictions of these models are combined where
+            there is no meta model (`fedray.features.stacking`). None: the models belong to no client.
+        features: For a base: what the meta model learns from (`fedray.features.stacking.Stack.features`).
+        answers: For a base: whether it takes part in the mean that predicts where there is no meta model.
+        trained_before: For the meta model: a function from a round to the clients that trained the meta model in
+            earlier rounds, as `world * N + client`.
     """
 
     study: Study
@@ -198,37 +205,36 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """Everything a run needs. A world is one replicate of one fold of the data.
+    """Everything that a run needs. A world is one replicate of one fold of the data.
 
     Attributes:
         name: Name of the method.
-        method: What is trained, and which models answer.
+        method: What is trained, and which models predict.
         net: The network of the models.
         clients: The population.
         shards: The clients' data in every world.
         seeds: Seed of each world, `[worlds]`.
-        folds: Fold of each world, `[worlds]`; the folds of a replicate lie side by side.
-        rounds: Length of the run.
+        folds: Fold of each world, `[worlds]`; the folds of one replicate follow one another.
+        rounds: Number of rounds of the run.
         input_shape: Shape of one network input.
-        classes: C; 0 for regression.
-        hold_out: Whether rows of the clients are held out of training.
+        classes: C, the number of classes; 0 for regression.
+        hold_out: Whether some samples of the clients are held out of training.
         evaluation: What is measured, and when.
         devices: What the simulated devices are like.
-        rule: Which uploads of a round the server will use (not late, dropped or failed).
-        checkpoint_every: Rounds from one checkpoint to the next.
+        rule: The rule that decides which uploads of a round the server uses (not late, dropped or failed).
+        checkpoint_every: Number of rounds from one checkpoint to the next.
         checkpoint_keep: How many checkpoints stay on disk.
-        scenario: The scenario in plain types, for what no other field says; empty for a study without one.
+        scenario: The scenario in plain types, for what no other field holds; empty if the study has no scenario.
         dtype: Type of the models' numbers.
-        lanes: Whether compiled kernels may train, must, or must not.
+        lanes: Whether compiled kernels may, must or must not train the models.
         skip: Whether a job that fails is left out; otherwise it ends the run.
         client_timeout: Wall seconds that one job may take; None: any time.
-        starts: Seeds of the first models alone, `[worlds]`, where repetitions share everything else (`vary: init`);
-            None: `seeds`.
-        rates: Learning rate of each world, `[worlds]`, where worlds have their own (`local.lr_grid`); None: the one of
-            `Local`.
-        asynchronous: When the server steps, where clients do not wait for each other; None: in rounds.
-        parts: Of a stack: its bases, then its meta model. A row of the state holds all of them for one world.
-        callbacks: Names and functions of a user's own that are called after each round.
+        starts: Seeds of the initial models, `[worlds]`, where replicates differ in nothing else (`vary: init`). None:
+            the initial models use `seeds`.
+        rates: Learning rate of each world, `[worlds]` (`local.lr_grid`). None: all worlds have the rate of `Local`.
+        asynchronous: The rule of asynchronous training; None: the run goes in rounds.
+        parts: For a stack: its bases, then its meta model. A row of the state holds all of them for one world.
+        callbacks: Names of the user's own callbacks and the functions, which are called after each round.
     """
 
     name: str
@@ -260,7 +266,7 @@ class Study:
 
     @property
     def example(self) -> Tensor:
-        """One network input, `input_shape`, of the right type; all zeros."""
+        """One network input of zeros, `input_shape`, of the type that the network takes."""
         tokens = self.shards.data.kind == "tokens"
         return torch.zeros(self.input_shape, dtype=torch.int64 if tokens else self.dtype)
 
@@ -276,7 +282,7 @@ class Study:
 
     @property
     def last_phase(self) -> int:
-        """The round after which the last phase of the method trains, before which its scores are not the method's."""
+        """The round after which the last phase of the method trains. Earlier scores are not those of the method."""
         begins = [*(part.begins for part in self.parts), *(piece.begins for piece in self.method.phase.pieces)]
         return max(begins, default=0)
 
@@ -292,7 +298,7 @@ class Study:
 
     @property
     def per_replicate(self) -> int:
-        """Worlds of one replicate: its folds."""
+        """Number of worlds of one replicate, which is its number of folds."""
         return len(set(self.folds.tolist()))
 
     def place(self, world: int) -> tuple[int, int]:
@@ -301,36 +307,38 @@ class Study:
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """What the clients are called, N names; empty where their data do not say it."""
+        """The names of the N clients; empty if the data do not name them."""
         data = self.scenario.get("data")
         return name_clients(self.shards, data.get("group") if isinstance(data, dict) else None)
 
     @property
     def tests_other_rows(self) -> bool:
-        """Whether known clients with answers of their own are scored on test rows of another kind than theirs."""
+        """Whether known clients predict with own models or weights, but are tested on samples unlike their data."""
         own = self.method.phase.is_personal or self.method.one_model_per_client or self.evaluation.gamma is not None
         tested = [self.shards.client_test(0, 0), self.shards.cluster_test(0, 0)]
         return own and self.shards.clusters(0) is not None and all(rows is None for rows in tested)
 
     def local(self, local: Local, world: int) -> Local:
-        """Returns how the clients of a world train: with the world's own learning rate, if it has one."""
+        """Returns the training settings `local` with the learning rate of a world, if the world has its own."""
         return local if self.rates is None else replace(local, lr=float(self.rates[world]))
 
     def rate_group(self, world: IntArray) -> IntArray:
-        """Returns a number for each world of `[J]`, equal if the learning rates of the worlds are equal."""
+        """Returns a number for each of some worlds, `[J]`; worlds with equal learning rates get equal numbers."""
         return np.zeros_like(world) if self.rates is None else np.unique(self.rates, return_inverse=True)[1][world]
 
     def answer(self, state: State) -> Answer:
-        """Returns the models that answer for a state."""
+        """Returns the models of a state that predict, and their weights."""
         if self.method.answer is not None:
             return self.method.answer(state)
         return Answer(state, self.method.phase.models)
 
     def split(self, name: str, world: int) -> tuple[Tensor, Tensor]:
-        """Returns raw x and y of a world's rows: `test`, `hold_out`, or `ood`, with labels 0 because it has none.
+        """Returns raw inputs and targets of a split of a world: `test`, `hold_out` or `ood`.
+
+        Out-of-distribution inputs have no labels: they get 0.
 
         Raises:
-            BadInput: there are no such rows.
+            BadInput: There are no such samples.
         """
         if name not in ("test", "hold_out", OOD):
             raise BadInput(f"split({name!r}): choose test, hold_out or ood; training rows are study.shards.data.train")
@@ -341,7 +349,12 @@ class Study:
         return self.shards.test(world) if name == "test" else self.shards.holdout(world)
 
     def pool_rows(self, world: int, clients: int | None = None) -> tuple[Tensor, Tensor]:
-        """Returns the training rows of a world's (first) clients in order: network inputs and targets `[n, ...]`."""
+        """Returns the training samples of a world, client after client: network inputs and targets `[n, ...]`.
+
+        Args:
+            world: The world.
+            clients: How many clients, from client 0 on; None: all.
+        """
         number = self.clients.number if clients is None else min(clients, self.clients.number)
         client, where = np.arange(number), torch.tensor([world])
         fetched = self.shards.fetch(np.full_like(client, world), client)
@@ -351,13 +364,13 @@ class Study:
         return x, self.shards.targets(fetched.labels(rows, 0)[None], where)[0]
 
     def unscale(self, outputs: Tensor, world: int) -> Tensor:
-        """Returns regression outputs `[..., q]` in the target's original units, float64."""
+        """Converts regression outputs `[..., q]` of a world to the original units of the targets, float64."""
         data, fold = self.shards.data, int(self.folds[world])
         row = fold if len(data.y_scale) > 1 else 0
         return outputs.double() * torch.from_numpy(data.y_scale[row]) + torch.from_numpy(data.y_shift[row])
 
     def target_scale(self, world: int) -> float:
-        """Returns the standard deviation that regression targets were divided by."""
+        """Returns the standard deviation by which the regression targets of a world were divided."""
         scale, fold = self.shards.data.y_scale, int(self.folds[world])
         return float(scale[fold if len(scale) > 1 else 0, 0])
 
@@ -367,14 +380,14 @@ class Study:
 
 
 def choose_study_engine(study: Study, device: str = "cpu") -> Engine:
-    """Returns the engine of a study's network, with what its scenario says of training and of answers.
+    """Returns the engine that trains and evaluates a study's network.
 
     Args:
         study: The study.
         device: Kind of the device, "cpu" or "cuda".
 
     Raises:
-        BadInput: Compiled kernels must train, and cannot.
+        BadInput: The study requires compiled kernels, which cannot train this network.
     """
     phase, drops = study.method.phase, study.evaluation.dropout_at_test
     choose = partial(choose_engine, study.net, device, study.example, lanes=study.lanes, local=phase.local, drops=drops)
@@ -384,23 +397,25 @@ def choose_study_engine(study: Study, device: str = "cpu") -> Engine:
 # ---------------------------------------------------------------------------------------------------------------------
 # What the round loop needs from outside: a runtime, a recorder, and where a run stands.
 
-Pieces = dict[tuple[int, int], Tensor]  # answers by piece: (world, place of its first row or first client) -> tensor
+Pieces = dict[tuple[int, int], Tensor]  # answers by piece: (world, index of its first sample or client) -> tensor
 
 
 class Question(NamedTuple):
-    """What a runtime asks of models: of clients, where their rows are, or on the rows of a split.
+    """A question about models, which a runtime answers on the samples of a split or on the data of clients.
 
-    It is cut into pieces of a fixed size, so that neither the number of processes nor their order shows in an answer.
+    The runtime cuts a question into pieces of a fixed size. So the answer depends neither on the number of processes
+    nor on their order.
 
     Attributes:
-        compute: A function of a module, or a `partial` of one, which travels by its name: (host, state, world, x) ->
-            the answer to raw inputs `[n, ...]`; or (host, state, world, client) -> that of clients with ids `[c]`,
-            `[numbers, c]`, or with `at_home` one tensor a client.
-        split: Whose rows are answered: `test`, `hold_out` or `ood`; None: clients are asked.
-        worlds: How many worlds are asked; None: all.
-        clients: Those of each world, `[n]` each, whose places are counted; None: the known ones.
-        numbers: How many numbers a client answers; one that fails and is left out answers NaN.
-        at_home: Whether each client is asked in the process where it lives, because it has private vectors there.
+        compute: A function at the top of a module, or a `partial` of one; it is sent to other processes by its name.
+            For a split: (host, state, world, x) -> the answer for raw inputs `x`, `[n, ...]`. For clients: (host,
+            state, world, client) -> the answer for clients with ids `[c]`, `[numbers, c]`; with `at_home` one tensor
+            for each client.
+        split: The split on which the question is answered: `test`, `hold_out` or `ood`; None: clients are asked.
+        worlds: How many worlds are asked, from world 0 on; None: all.
+        clients: Ids of the clients of each world that are asked, `[n]` each; None: the known clients.
+        numbers: How many numbers the answer of a client has. They are NaN for a client that fails and is left out.
+        at_home: Whether each client is asked in the process where it lives, because its private vectors are there.
     """
 
     compute: Callable[..., Any]
@@ -412,16 +427,16 @@ class Question(NamedTuple):
 
 
 class Host(Site, Protocol):
-    """A process that answers questions: it has the data, and the private vectors of the clients that live there."""
+    """A process that answers questions. It has the data, and the private vectors of the clients that live in it."""
 
     study: Study
 
     def own_models(self, state: State, world: int, client: int) -> Tensor:
-        """Returns the models with which a client of this process answers, `[P * K, d]`: K for each personal pass."""
+        """Returns the models with which a client of this process predicts, `[P * K, d]`: K for each personal pass."""
 
 
 class Runtime(Protocol):
-    """Where jobs run and questions are answered. All runtimes give the same bits."""
+    """Runs jobs and answers questions. All runtimes give results that are equal bit for bit."""
 
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of one round.
@@ -433,7 +448,7 @@ class Runtime(Protocol):
             phase: The training that the jobs belong to.
 
         Returns:
-            The statistics of all uploads, added up, and one row a job in the order of `jobs`.
+            The statistics of all uploads, added up; and loss and error of each job, in the order of `jobs`.
         """
 
     def ask(self, question: Question, state: State) -> Pieces:
@@ -444,40 +459,41 @@ class Runtime(Protocol):
             state: The models, `[worlds * K, d]`, and what is broadcast with them.
 
         Returns:
-            The answers by (world, first row or place of the first client); with `at_home` by (world, place).
+            The answers by (world, index of the first sample or of the first client of the piece). With `at_home` each
+            client is a piece.
         """
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
-        """Returns the private vectors of all clients, for a checkpoint; the same for every packing.
+        """Returns the private vectors of all clients for a checkpoint, however clients are packed into processes.
 
         Args:
-            names: Only the vectors of these names; None: all.
+            names: Names of the vectors that are returned; None: all.
         """
 
     def restore(self, private: dict[str, Tensor]) -> None:
         """Replaces the private vectors of all clients by those of a checkpoint."""
 
     def close(self) -> None:
-        """Releases the processes of the runtime; it is not called again."""
+        """Releases the processes of the runtime, which is not used any more."""
 
 
 @dataclass
 class Progress:
-    """Where a run stands.
+    """The progress of a run so far.
 
     Attributes:
-        round: Completed rounds.
-        state: What the server knows after them.
+        round: Number of completed rounds.
+        state: The state of the server after these rounds.
         up_bytes: Bytes that clients have sent so far, `[worlds]`.
         down_bytes: Bytes that clients have received so far, `[worlds]`.
         sim_seconds: Virtual seconds since the start, `[worlds]`.
-        wall_seconds: Real seconds since the start, those of earlier processes of a resumed run included.
-        metrics: The newest row of metrics of each world; empty before the first evaluation.
-        failed: Jobs that were left out because they failed.
-        courses: The best values of metrics that a rule watches, and their rounds (`fedray.simulation.rounds`).
-        stopped: Why the run ended before its last round; empty where it did not.
-        flight: Older versions of models from which jobs in flight started, for a checkpoint (asynchronous training,
-            `fedray.simulation.asynchronous.Versions`).
+        wall_seconds: Real seconds since the start, including earlier processes of a resumed run.
+        metrics: The newest metrics of each world, by name; empty before the first evaluation.
+        failed: Number of jobs that were left out because they failed.
+        courses: For each rule that watches a metric: the best values and their rounds (`fedray.simulation.rounds`).
+        stopped: Why the run ended before its last round; empty if it did not.
+        flight: In asynchronous training: a function that returns the older versions of models from which jobs in
+            flight started, for a checkpoint (`fedray.simulation.asynchronous.Versions`).
     """
 
     round: int
@@ -494,22 +510,22 @@ class Progress:
 
 
 class Recorder(Protocol):
-    """Where finished jobs, evaluated rounds and checkpoints go."""
+    """Keeps finished jobs, evaluated rounds and checkpoints."""
 
     def jobs(self, round: int | IntArray, plan: Plan, table: JobTable) -> None:
         """Keeps the jobs of a round, or of several.
 
         Args:
-            round: The round, from 1, or that of each job, `[J]`.
+            round: The round, from 1, or the round of each job, `[J]`.
             plan: All planned jobs, `[J]`, also those that did not count.
-            table: What is known of them, in the same order.
+            table: What is known of these jobs, in the same order.
         """
 
     def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None:
-        """Keeps the metrics of a round, one row a world."""
+        """Keeps the metrics of a round: one dictionary for each world."""
 
     def checkpoint(self, progress: Progress) -> None:
-        """Keeps all that is needed to resume the run from here."""
+        """Saves all that is needed to resume the run from this round."""
 
     def keep_best(self, progress: Progress) -> None:
         """Keeps the models of the best round so far."""
@@ -519,10 +535,10 @@ class ClientScores(NamedTuple):
     """Scores of some known clients of one world, one by one.
 
     Attributes:
-        client: their ids, rising, `[n]`.
-        samples: training samples of each, `[n]`.
-        scores: column -> `[n]`: `accuracy`, or `rmse`, and the same on held-out rows (`hold_out_`); NaN where a client
-            has no rows to be scored on.
+        client: Ids of the clients, ascending, `[n]`.
+        samples: Number of training samples of each client, `[n]`.
+        scores: Scores by column name, `[n]` each: `accuracy` or `rmse`, and the same score on held-out samples
+            (`hold_out_...`). NaN if a client has no samples to be scored on.
     """
 
     client: IntArray
@@ -535,9 +551,9 @@ class FlightTable(NamedTuple):
 
     Attributes:
         start_seconds: Virtual seconds at which the job started.
-        arrival_seconds: Virtual seconds at which its upload arrived, or would have.
-        version: How many steps its model had taken when it started.
-        staleness: How many steps it took from then to the step that used the upload; -1 where none did.
+        arrival_seconds: Virtual seconds at which the upload of the job arrived or would have arrived.
+        version: How many steps the job's model had taken when the job started.
+        staleness: How many steps the model took from then to the step that used the upload; -1 if no step used it.
     """
 
     start_seconds: FloatArray
@@ -553,14 +569,14 @@ class JobTable(NamedTuple):
         samples: Training samples of the job.
         steps: Optimizer steps; 0 where the job did not count.
         loss: Mean loss over the steps; NaN where nothing was trained.
-        up_bytes: Bytes sent and used; 0 where the job did not count, also where the upload came too late: the server
-            does not wait for it and tells the client to stop.
-        down_bytes: Bytes received; 0 where the client was never reached. Late clients and jobs that failed in training
-            have received their models. In a random walk it is what the next client receives of this one: `up_bytes`.
+        up_bytes: Bytes of the upload; 0 if the server did not use it. So a late upload has 0: the server does not wait
+            for it and tells the client to stop.
+        down_bytes: Bytes received; 0 if the client was never reached. Late clients and jobs that failed in training
+            have received their models. In a random walk: what the next client receives from this one, `up_bytes`.
         sim_seconds: Virtual seconds that the job takes.
         status: Whether the upload was used, and if not, why: an index into `fedray.simulation.clock.STATUS`.
         error: Traceback of a job that failed, else None.
-        flight: Of asynchronous training: when the jobs started and arrived; None in rounds.
+        flight: In asynchronous training: when the jobs started and arrived; None in rounds.
     """
 
     samples: IntArray
@@ -575,13 +591,13 @@ class JobTable(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What models are asked most: their outputs on the rows of a split, and their losses on the rows of clients.
+# The most frequent questions: outputs of models on the samples of a split, and losses on the data of clients.
 
 Score = Callable[[Tensor, Tensor], Tensor]  # (raw inputs `[n, ...]`, targets `[n, ...]`) -> scores `[q, n]`
 
 
 def outputs_on(split: str, models: int, worlds: int | None = None) -> Question:
-    """Asks for the raw outputs of all models on a split, `[K, n, C]` by (world, first row of the piece).
+    """Makes the question for the raw outputs of all models on a split, `[K, n, C]` by (world, index of first sample).
 
     Args:
         split: `test`, `hold_out` or `ood`.
@@ -592,12 +608,14 @@ def outputs_on(split: str, models: int, worlds: int | None = None) -> Question:
 
 
 def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray] | None = None) -> Question:
-    """Asks for the mean training loss of each model on each client's rows, `[K, c]` by (world, first place).
+    """Makes the question for the mean training loss of each model on each client's samples.
+
+    The answers are `[K, c]` by (world, index of the first client).
 
     Args:
         models: Models of each world, K.
         worlds: How many worlds are asked; None: all.
-        clients: The clients of each world, `[n]` each; None: the known ones.
+        clients: Ids of the clients of each world, `[n]` each; None: the known clients.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -614,7 +632,7 @@ def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray
 
 
 def join_pieces(pieces: Pieces, world: int) -> Tensor:
-    """Returns the pieces of a world in order: `[K, n, ...]`.
+    """Joins the answers to all pieces of a world, in order: `[K, n, ...]`.
 
     Example:
         >>> pieces = {(0, 500): torch.ones(1, 2, 3), (0, 0): torch.zeros(1, 500, 3), (1, 0): torch.zeros(1, 9, 3)}
@@ -628,8 +646,8 @@ def compute_outputs(host: Host, state: State, world: int, x: Tensor, *, models: 
     """Computes the raw outputs of a world's models, `[K, n, C]`.
 
     Args:
-        host: Computes.
-        state: Holds the models.
+        host: The process that computes.
+        state: The state that holds the models.
         world: The world.
         x: Raw inputs, `[n, ...]`.
         models: Models of each world, K.
@@ -639,17 +657,17 @@ def compute_outputs(host: Host, state: State, world: int, x: Tensor, *, models: 
 
 
 def mean_losses(host: Host, state: State, world: int, client: IntArray, *, models: int) -> Tensor:
-    """Returns the mean training loss of a world's models on some clients: l_i(w_k) of Fed-ensemble, equation 4.
+    """Computes the mean training loss of a world's models on some clients: l_i(w_k) of Fed-ensemble, equation 4.
 
     Args:
-        host: Computes.
-        state: Holds the models.
+        host: The process that computes.
+        state: The state that holds the models.
         world: The world.
         client: Ids of the clients, `[c]`.
         models: Models of each world, K.
 
     Returns:
-        The losses, `[K, c]`, 0 for a client without rows.
+        The losses, `[K, c]`; 0 for a client without samples.
     """
 
     def loss(x: Tensor, targets: Tensor) -> Tensor:
@@ -660,14 +678,14 @@ def mean_losses(host: Host, state: State, world: int, client: IntArray, *, model
 
 
 def mean_scores(host: Host, world: int, client: IntArray, score: Score, number: int) -> Tensor:
-    """Returns means of a score over the training rows of each client, `[number, c]`, 0 for a client without rows.
+    """Averages scores over the training samples of each client: `[number, c]`, 0 for a client without samples.
 
     Args:
-        host: Computes.
+        host: The process that computes.
         world: The world.
         client: Ids of the clients, `[c]`.
-        score: The scores of each row.
-        number: How many scores a row has.
+        score: A function that returns the scores of each sample.
+        number: How many scores a sample has.
     """
     study = host.study
     fetched = study.shards.fetch(np.full(len(client), world), client)
