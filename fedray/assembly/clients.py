@@ -161,7 +161,7 @@ def _share_candidates(candidates: int | None, clients: Clients, counts: list[int
 
 
 def count_age(scenario: Scenario) -> int:
-    """Returns the rounds of an age: K, or in a stack the least common multiple of K and the bases' numbers of models."""
+    """Returns the number of rounds of an age: K; in a stack, the least common multiple of all bases' K."""
     models = scenario.method.models
     return math.lcm(*(base.get("models", models) for base in scenario.method.options.get("bases", ())), models)
 
@@ -185,7 +185,7 @@ def expect_seconds(
     *,
     nets: Sequence[TierNet] = (),
 ) -> Callable[[int], FloatArray]:
-    """Returns a function: world -> virtual seconds that one round takes on each client, `[N]`, for one dense model.
+    """Returns a function: world -> virtual seconds that a round takes on each client, `[N]`, for one dense model.
 
     Links that change over time count with their speed at the start.
 
@@ -213,7 +213,7 @@ def expect_seconds(
 
 
 def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: int, shards: Shards) -> Method:
-    """Returns the method; if the selection uses losses, its state then holds the losses of all clients.
+    """Returns the method; if the selection uses losses, the method's state then holds the losses of all clients.
 
     Args:
         scenario: the scenario, which names the selection.
@@ -229,7 +229,7 @@ def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: in
 
 
 def _hold_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool) -> rules.Rule:
-    """Returns a user's rule with a check of its choice; refuses an option that it neither declares nor reads."""
+    """Returns a user's rule whose choice is checked; refuses an option that the rule neither declares nor reads."""
     name, recorded, tried = name_callable(function), RecordedOptions(options), list[bool]()
     given = options if declares else cast(Mapping[str, Any], recorded)
 

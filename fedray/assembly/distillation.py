@@ -1,4 +1,4 @@
-"""The inputs on which a server distils, from a scenario: a share of the training samples, another data set, or noise."""
+"""The inputs on which a server distils: a share of the training samples, another data set, or noise."""
 
 from __future__ import annotations
 
@@ -113,9 +113,10 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
 # ---------------------------------------------------------------------------------------------------------------------
 # What a server distils on, from a scenario: a share of the training rows, another data set, or noise.
 
-Learn = Callable[[int, Tensor, Tensor, rng.Keys], Tensor]  # (world, start, teachers [S, d], key) -> student [d] Fuser =
-Callable[[int, Sequence[Student], rng.Keys], list[Tensor]]  # (world, students, key) -> weights of each student `[d]`
-ReadRows = Callable[[int], tuple[Tensor, Tensor]]  # world -> network inputs and targets WITHHELD = "withheld"
+Learn = Callable[[int, Tensor, Tensor, rng.Keys], Tensor]  # (world, start, teachers [S, d], key) -> student [d]
+Fuser = Callable[[int, Sequence[Student], rng.Keys], list[Tensor]]  # (world, students, key) -> their weights `[d]`
+ReadRows = Callable[[int], tuple[Tensor, Tensor]]  # world -> network inputs and targets
+WITHHELD = "withheld"
 _MOST_INPUTS = 10_000  # of noise or another data set, where an own method does not say it (`input_rows`)
 
 
@@ -152,7 +153,7 @@ def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float
 
 
 def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Learn | None:
-    """Returns the function by which a model learns at the server; None if the method's options give the server no inputs.
+    """Returns the function by which a model learns at the server; None if the method's options give it no inputs.
 
     Args:
         scenario: the scenario, with the method's options.
@@ -271,7 +272,7 @@ def make_server_inputs(
 
 
 def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -> Callable[[int, Tensor], float] | None:
-    """Returns a function: (world, model `[d]`) -> score on the server's rows; None if the method's server scores nothing.
+    """Returns a function: (world, model `[d]`) -> score on the server's rows; None if the server scores nothing.
 
     Args:
         scenario: the scenario, with the method's options.
@@ -285,7 +286,7 @@ def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -
 
 
 def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> ServerRows:
-    """Returns the server's data in a world: inputs without labels, and labelled rows that decide when training stops."""
+    """Returns the server's data in a world: inputs without labels, and labelled rows that say when to stop."""
     options, where = scenario.method.options, torch.tensor([world])
     raw, labels = shards.server(world)
     x, y = shards.normalize(raw[None], where)[0], shards.targets(labels[None], where)[0]
@@ -317,7 +318,7 @@ def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> 
 
 
 def _read_other(scenario: Scenario, shards: Shards) -> Tensor:
-    """Returns the inputs of another data set; if the clients' inputs are standardized, by its own training rows."""
+    """Returns the inputs of another data set, standardized (by its own training rows) if the clients' inputs are."""
     data = open_alike("method.inputs", scenario.method.options["inputs"], scenario, shards.data, "withheld or noise")
     x = torch.from_numpy(data.train.x if data.train.x.flags.writeable else data.train.x.copy())
     data = data._replace(standardized=shards.data.standardized)

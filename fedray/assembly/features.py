@@ -66,15 +66,27 @@ def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
         Traceback (most recent call last):
         fedray.core.errors.BadInput: local.private = conv*: the network mlp has no such layer: its layers are 1, 3
     """
-    layers = tuple(dict.fromkeys(name.rpartition(".")[0] for name in net.layout.names)) found: set[str] = set() for word
-    in wanted: if word == "norm": mine = {name for name in layers if isinstance(net.module.get_submodule(name), NORMS)}
-    elif word == "head": last = [name for name, part in net.module.named_modules() if any(True for _ in
-    part.parameters(False))][-1] head = trained_layers(net.layout)[-1]  # which may also contain frozen layers if head
-    != last and not last.startswith(f"{head}."): raise BadInput( f"local.private = head: the last layer of the network
-    {net.name}, {last}, has no trained " f"parameters of its own: name what stays with the clients, {head} say" ) mine =
-    {head} else: mine = {name for name in layers if fnmatchcase(name, word)} if not mine: known = ",
-    ".join(layers)[:300] raise BadInput(f"local.private = {word}: the network {net.name} has no such layer: its layers
-    are {known}") found |= mine return tuple(name for name in layers if name in found)
+    layers = tuple(dict.fromkeys(name.rpartition(".")[0] for name in net.layout.names))
+    found: set[str] = set()
+    for word in wanted:
+        if word == "norm":
+            mine = {name for name in layers if isinstance(net.module.get_submodule(name), NORMS)}
+        elif word == "head":
+            last = [name for name, part in net.module.named_modules() if any(True for _ in part.parameters(False))][-1]
+            head = trained_layers(net.layout)[-1]  # which may also contain frozen layers
+            if head != last and not last.startswith(f"{head}."):
+                raise BadInput(
+                    f"local.private = head: the last layer of the network {net.name}, {last}, has no trained "
+                    f"parameters of its own: name what stays with the clients, {head} say"
+                )
+            mine = {head}
+        else:
+            mine = {name for name in layers if fnmatchcase(name, word)}
+        if not mine:
+            known = ", ".join(layers)[:300]
+            raise BadInput(f"local.private = {word}: the network {net.name} has no such layer: its layers are {known}")
+        found |= mine
+    return tuple(name for name in layers if name in found)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -137,8 +149,9 @@ def refuse_unread_widths(method: Method, tiers: Sequence[Tier]) -> None:
 # table (`graph.failures`) the columns `first`, `last` (steps, inclusive, from 0), `node` and, where only one edge is
 # cut, `neighbour`.
 
-MOST_EDGES = 200_000  # networkx holds an edge in about a kilobyte TRIES = 100  # draws of a random graph, while it is
-not connected DRAWN = ("erdos_renyi", "watts_strogatz")  # another graph in each replicate
+MOST_EDGES = 200_000  # networkx holds an edge in about a kilobyte
+TRIES = 100  # draws of a random graph, while it is not connected
+DRAWN = ("erdos_renyi", "watts_strogatz")  # another graph in each replicate
 
 
 def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
@@ -246,7 +259,7 @@ def _list_neighbors(graph: Any) -> Graph:
 
 
 def read_failures(path: Path, nodes: int) -> IntArray:
-    """Reads a table of failures: rows (first step, last step, node, neighbor or -1), in the form that `Outages` takes."""
+    """Reads a table of failures for `Outages`: rows (first step, last step, node, neighbor or -1)."""
     key = "graph.failures"
     table = read_number_table(key, path, ("first", "last", "node"), ("neighbour",))
     first, last = (_read_whole(key, path, name, table[name], 2**53) for name in ("first", "last"))
@@ -444,8 +457,8 @@ def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) ->
 # ---------------------------------------------------------------------------------------------------------------------
 # Training without rounds: when the server steps, and a method whose uploads are added up by server step.
 
-MOST_NUMBERS = 4_000_000  # in the sums of one call, about 32 MB IN_ROUNDS = ("choose", "remember", "ask", "walk")  #
-functions of a phase that are called in rounds only
+MOST_NUMBERS = 4_000_000  # in the sums of one call, about 32 MB
+IN_ROUNDS = ("choose", "remember", "ask", "walk")  # functions of a phase that are called in rounds only
 
 
 def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:

@@ -33,8 +33,8 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
         - `source`: a digest of each of the user's functions and classes, as "loss mine: smooth"; empty if there is no
           source.
         - `files`: a digest of each of the user's modules that these functions and classes need.
-        - `values`: a digest of each value that they use, as "loss mine: weights"; values that a callback uses are left
-          out, because it may have changed them.
+        - `values`: a digest of each value that they use, as "loss mine: weights"; values of callbacks are left out,
+          because a callback may write what it reads.
         - `names`: the file that registered each of the user's names, as "method mine".
     """
     name, code = scenario.data.name, list_own_code(scenario, own)

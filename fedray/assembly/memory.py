@@ -246,7 +246,7 @@ def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
 
 
 def _extra_tensors(study: Study) -> dict[str, Tensor]:
-    """Returns the server's tensors beside the models, as tensors without memory; empty if their making needs real values."""
+    """Returns the server's tensors beside the models, without memory; empty if they depend on the models' values."""
     phase = study.method.phase
     try:
         with torch.device("meta"):
