@@ -131,8 +131,8 @@ def dsvgd(setting: kit.Setting) -> kit.Method:
     """Composes K particles `[K, d]` and one client per round; each of its K jobs sends d numbers down and d up.
 
     Raises:
-        BadInput: Several clients take part in a round, uploads are compressed, or local training has a user's
-            optimizer, weight decay or a pull.
+        BadInput: Several clients take part in a round, uploads are compressed, or local training has an optimizer other
+            than Adam or SGD, weight decay or a pull.
     """
     options, decay = setting.options, setting.options["decay"]
     if setting.participants > 1 or setting.compress is not None:  # q would not be the product of the clients' factors
