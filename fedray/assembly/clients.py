@@ -60,19 +60,19 @@ def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
 
 
 def invited_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
-    """Returns how many clients of each tier are chosen in a round: with over-commitment more than are waited for."""
+    """Returns how many clients of each tier are chosen in a round: more than it waits for, with over-commitment."""
     return overcommit(clients, participants_per_tier(scenario, clients), scenario.participation.overcommit)
 
 
 def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:
-    """Whose uploads the server will use, of the clients that were chosen."""
+    """Returns the rule that says which of the chosen clients' uploads the server uses."""
     keys = scenario.participation
     first = tuple(participants_per_tier(scenario, clients)) if keys.overcommit > 1 else None
     return CountingRule(first, keys.dropout, keys.deadline)
 
 
 def make_devices(scenario: Scenario, clients: Clients) -> Devices:
-    """Returns what each simulated device is like."""
+    """Returns the simulated devices: speeds and links from a profile, a trace or the tiers."""
     keys = scenario.clients
     if keys.profile is not None:
         devices = make_profile(keys.profile, clients, scenario.seed)
@@ -103,14 +103,15 @@ def make_participation(
     sizes: Sizes | None = None,
     seconds: Callable[[int], FloatArray] | None = None,
 ) -> Participation | Informed:
-    """Who is chosen in a round.
+    """Returns the function that chooses the clients of a round.
 
     Args:
         scenario: the scenario.
-        own: the user's objects; a rule of theirs comes first.
+        own: the user's objects; their own selection rule takes precedence.
         clients: the population.
-        sizes: training samples of all clients of a world, `[N]`, where a rule reads them.
-        seconds: how long a round of each client of a world takes, `[N]`, where a rule reads it.
+        sizes: function: world -> training samples of all its clients, `[N]`; required by rules that use sizes.
+        seconds: function: world -> virtual seconds that a round takes on each of its clients, `[N]`, for rules that use
+            it.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -143,7 +144,7 @@ def make_participation(
 
 
 def _share_candidates(candidates: int | None, clients: Clients, counts: list[int]) -> rules.Rule:
-    """Power-of-choice, whose candidates are shared out over the tiers as the participants are."""
+    """Returns the power-of-choice rule; each tier gets the same share of the candidates as of the participants."""
     if candidates is None:
         return rules.power_of_choice()
     if not sum(counts) <= candidates <= clients.number:
@@ -160,7 +161,7 @@ def _share_candidates(candidates: int | None, clients: Clients, counts: list[int
 
 
 def count_age(scenario: Scenario) -> int:
-    """Rounds after which every row has met every model: K, or in a stack the ages of all its bases together."""
+    """Returns the number of rounds of an age: K; in a stack, the least common multiple of all bases' K."""
     models = scenario.method.models
     return math.lcm(*(base.get("models", models) for base in scenario.method.options.get("bases", ())), models)
 
@@ -184,16 +185,16 @@ def expect_seconds(
     *,
     nets: Sequence[TierNet] = (),
 ) -> Callable[[int], FloatArray]:
-    """Returns a function: world -> virtual seconds that a round of each client takes, `[N]`, for one dense model.
+    """Returns a function: world -> virtual seconds that a round takes on each client, `[N]`, for one dense model.
 
-    Links that change over time are those at the start.
+    Links that change over time count with their speed at the start.
 
     Args:
-        devices: What the clients' devices are like.
-        sizes: Training samples of all clients of a world.
-        local: How they train.
-        seeds: One for each world.
-        numbers: Of a model, d.
+        devices: The simulated devices of the clients.
+        sizes: Function: world -> training samples of all its clients, `[N]`.
+        local: How clients train.
+        seeds: One seed for each world.
+        numbers: How many numbers a model has, d.
         nets: The network of each tier, where tiers train slices.
     """
     each = np.array([one.net.layout.d for one in nets] or [numbers] * len(devices.clients.tiers))
@@ -212,10 +213,10 @@ def expect_seconds(
 
 
 def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: int, shards: Shards) -> Method:
-    """Returns the method with the losses of all clients in its state, where the selection reads them.
+    """Returns the method; if the selection uses losses, the method's state then holds the losses of all clients.
 
     Args:
-        scenario: names the selection.
+        scenario: the scenario, which names the selection.
         own: the user's objects.
         method: the method.
         worlds: number of worlds, R.
@@ -228,7 +229,7 @@ def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: in
 
 
 def _hold_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool) -> rules.Rule:
-    """Returns a user's rule with a check of its choice; refuses an option that it neither declares nor reads."""
+    """Returns a user's rule whose choice is checked; refuses an option that the rule neither declares nor reads."""
     name, recorded, tried = name_callable(function), RecordedOptions(options), list[bool]()
     given = options if declares else cast(Mapping[str, Any], recorded)
 

@@ -1,4 +1,4 @@
-"""What a server distils on, from a scenario: a share of the training rows, another data set, or noise."""
+"""The inputs on which a server distils: a share of the training samples, another data set, or noise."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ NOISE = "noise"
 
 
 def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: str = NOISE) -> Dataset:
-    """Returns a data set whose inputs have the kind and shape of another one's.
+    """Opens a second data set and checks that its inputs have the kind and shape of the clients' inputs.
 
     Args:
-        key: that names it, for messages.
-        name: of the data set.
-        scenario: says where data files are.
-        data: the clients'.
-        choices: what else the key may be, for the message.
+        key: the key that names the second data set, for messages.
+        name: name of the second data set.
+        scenario: the scenario, which says where data files are.
+        data: the clients' data set.
+        choices: other values that the key may have, for the message.
 
     Raises:
         BadInput: there is no such data set, it cannot be read, or its inputs are of another shape.
@@ -76,12 +76,12 @@ def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: 
 def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
     """Adds the out-of-distribution inputs to the data set, if the scenario names some.
 
-    They are the test rows of the other data set, or noise with the mean and standard deviation of the training rows: as
-    many as there are test rows, at most, evenly spread.
+    These are test rows of the other data set, or noise with the mean and standard deviation of the training rows. There
+    are at most as many as the clients' data set has test rows. They are spread evenly over the other data set.
 
     Args:
-        scenario: its `evaluate.ood` names them.
-        data: the clients'.
+        scenario: the scenario; `evaluate.ood` names the inputs.
+        data: the clients' data set.
 
     Raises:
         BadInput: the task has real targets, or the named inputs do not fit.
@@ -113,22 +113,22 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
 # ---------------------------------------------------------------------------------------------------------------------
 # What a server distils on, from a scenario: a share of the training rows, another data set, or noise.
 
-Learn = Callable[[int, Tensor, Tensor, rng.Keys], Tensor]  # (world, start, teachers [S, d], address) -> student [d]
-Fuser = Callable[[int, Sequence[Student], rng.Keys], list[Tensor]]  # (world, students, address) -> their rows `[d]`
+Learn = Callable[[int, Tensor, Tensor, rng.Keys], Tensor]  # (world, start, teachers [S, d], key) -> student [d]
+Fuser = Callable[[int, Sequence[Student], rng.Keys], list[Tensor]]  # (world, students, key) -> their weights `[d]`
 ReadRows = Callable[[int], tuple[Tensor, Tensor]]  # world -> network inputs and targets
 WITHHELD = "withheld"
 _MOST_INPUTS = 10_000  # of noise or another data set, where an own method does not say it (`input_rows`)
 
 
 def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float:
-    """Returns the share of the training rows that a method's server holds instead of the clients, from its options.
+    """Returns the share of the training rows that the server holds instead of the clients, from the method's options.
 
     Args:
-        scenario: has the options.
-        own: the user's objects; of a method of their own without a spec the option `server_data` alone counts.
+        scenario: the scenario, with the method's options.
+        own: the user's objects; for a method of their own without a spec only the option `server_data` counts.
 
     Raises:
-        BadInput: it is no share.
+        BadInput: the option is no share.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -153,13 +153,13 @@ def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float
 
 
 def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Learn | None:
-    """Returns how a model learns at the server, for methods whose options give it inputs; None for the others.
+    """Returns the function by which a model learns at the server; None if the method's options give it no inputs.
 
     Args:
-        scenario: has the options.
+        scenario: the scenario, with the method's options.
         net: the network.
-        shards: hold the server's rows.
-        seeds: one for each world.
+        shards: the data of all clients, and the server's rows.
+        seeds: one seed for each world.
         own: the user's objects.
 
     Raises:
@@ -174,7 +174,7 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
     engine = choose_students(scenario.lanes)(net)
 
     def learn(world: int, _start: Tensor, teachers: Tensor, key: rng.Keys) -> Tensor:
-        """FedBE's student, which starts at the first of its teachers."""
+        """Trains FedBE's student, which starts from the first of its teachers."""
         x = shards.normalize(shards.server(world)[0][None], torch.tensor([world]))[0]
         return train_student(net, how, x, teachers, key, engine=engine)
 
@@ -182,18 +182,18 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
 
 
 def _list_specified(scenario: Scenario, own: UserObjects) -> set[str]:
-    """Lists the options that a specification has; those of a user's own function mean what it says."""
+    """Lists the options with a specification; options of a user's own function without one have no fixed meaning."""
     specified = {} if own.method is not None else method_spec_of(scenario.method.name).options
     return set(scenario.method.options) & set(specified)
 
 
 def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Fuser | None:
-    """How students learn the answer of the ensemble of all uploads, for methods whose options say so; else None.
+    """Returns the function by which students learn to predict as the ensemble of all uploads; None for other methods.
 
     Args:
-        scenario: has the options.
-        shards: hold the server's rows.
-        seeds: one for each world.
+        scenario: the scenario, with the method's options.
+        shards: the data of all clients, and the server's rows.
+        seeds: one seed for each world.
         own: the user's objects.
 
     Raises:
@@ -218,15 +218,15 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
 
 
 def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> ReadRows:
-    """Returns a reader of the server's rows of a world, as a network reads them; refuses a server without rows.
+    """Returns a function: world -> the server's rows as inputs and targets of a network; refuses a server without rows.
 
     Args:
-        scenario: has the options.
-        shards: hold the server's rows.
+        scenario: the scenario, with the method's options.
+        shards: the data of all clients, and the server's rows.
         own: the user's objects.
 
     Raises:
-        BadInput: the share is so small that it is no row.
+        BadInput: the share is too small to give the server a row.
     """
     share = share_of_server(scenario, own)
     if share and not len(shards.server(0)[1]):
@@ -247,17 +247,17 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Re
 def make_server_inputs(
     scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects, read: ReadRows
 ) -> Callable[[int], Tensor]:
-    """Returns what reads the inputs without labels that the server of a user's own method has in a world.
+    """Returns a function: world -> the inputs without labels of the server, for a user's own method.
 
-    Its option `inputs` says which, as FedDF's does: the server's rows (`withheld`, also where it is not declared),
-    `noise`, or the name of a data set, of which `input_rows` are taken.
+    The method's option `inputs` chooses them, as for FedDF: the server's rows (`withheld`, also if the method does not
+    declare the option), `noise`, or the name of a data set. `input_rows` inputs are taken from noise or a data set.
 
     Args:
-        scenario: has the options.
-        shards: hold the server's rows.
-        seeds: one for each world.
+        scenario: the scenario, with the method's options.
+        shards: the data of all clients, and the server's rows.
+        seeds: one seed for each world.
         own: the user's objects.
-        read: reads the server's rows of a world.
+        read: function: world -> the server's rows.
 
     Raises:
         BadInput: the options name no inputs, or inputs that the network does not take.
@@ -272,12 +272,12 @@ def make_server_inputs(
 
 
 def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -> Callable[[int, Tensor], float] | None:
-    """Returns a function that scores a model `[d]` of a world on the server's rows; None without such a solver or rows.
+    """Returns a function: (world, model `[d]`) -> score on the server's rows; None if the server scores nothing.
 
     Args:
-        scenario: has the options.
+        scenario: the scenario, with the method's options.
         net: the network.
-        read: reads the rows of a world.
+        read: function: world -> the server's rows.
         own: the user's objects.
     """
     if "solver" not in _list_specified(scenario, own) or not share_of_server(scenario):
@@ -286,7 +286,7 @@ def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -
 
 
 def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> ServerRows:
-    """Returns what the server of a world has: inputs without labels, and rows with labels that say when it stops."""
+    """Returns the server's data in a world: inputs without labels, and labelled rows that say when to stop."""
     options, where = scenario.method.options, torch.tensor([world])
     raw, labels = shards.server(world)
     x, y = shards.normalize(raw[None], where)[0], shards.targets(labels[None], where)[0]
@@ -303,7 +303,7 @@ def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> S
 
 
 def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> Tensor:
-    """Draws inputs that are no training rows: noise, or rows of the data set that `method.inputs` names."""
+    """Draws inputs other than training rows: noise, or rows of the data set that `method.inputs` names."""
     key = rng.keys(seed, "server inputs")
     if scenario.method.options["inputs"] != NOISE:
         other = _read_other(scenario, shards)
@@ -318,7 +318,7 @@ def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> 
 
 
 def _read_other(scenario: Scenario, shards: Shards) -> Tensor:
-    """Inputs of another data set, standardized by its own training rows where the clients' are; labels are not read."""
+    """Returns the inputs of another data set, standardized (by its own training rows) if the clients' inputs are."""
     data = open_alike("method.inputs", scenario.method.options["inputs"], scenario, shards.data, "withheld or noise")
     x = torch.from_numpy(data.train.x if data.train.x.flags.writeable else data.train.x.copy())
     data = data._replace(standardized=shards.data.standardized)

@@ -1,4 +1,4 @@
-"""Makes what features need of a scenario: private layers, slices, walks, stacks, aggregators, conformal sets."""
+"""Makes the objects of features from a scenario: private layers, slices, walks, stacks, aggregators, conformal sets."""
 
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalRes
 
 
 def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Returns the layers of a network that some words name.
+    """Returns the layers of a network that the given words name.
 
     Args:
         net: the network.
-        wanted: `norm`: normalization layers; `head`: the last layer; else patterns of the layers' names, such as `fc*`.
+        wanted: words: `norm` (normalization layers), `head` (the last layer), or patterns of layer names, such as
+            `fc*`.
 
     Raises:
         BadInput: a word names no layer.
@@ -72,7 +73,7 @@ def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
             mine = {name for name in layers if isinstance(net.module.get_submodule(name), NORMS)}
         elif word == "head":
             last = [name for name, part in net.module.named_modules() if any(True for _ in part.parameters(False))][-1]
-            head = trained_layers(net.layout)[-1]  # which beside its own parameters may have frozen ones inside
+            head = trained_layers(net.layout)[-1]  # which may also contain frozen layers
             if head != last and not last.startswith(f"{head}."):
                 raise BadInput(
                     f"local.private = head: the last layer of the network {net.name}, {last}, has no trained "
@@ -95,17 +96,17 @@ def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
 def cut_network(
     scenario: Scenario, net: Net, tiers: Sequence[Tier], sample: tuple[int, ...], *, is_own: bool = False
 ) -> tuple[TierNet, ...]:
-    """Returns the network of each tier; none for a method that slices no networks.
+    """Returns the network of each tier; an empty tuple for a method that slices no networks.
 
     Args:
-        scenario: names the method.
+        scenario: the scenario, which names the method.
         net: the whole network.
-        tiers: of the population.
+        tiers: the tiers of the population.
         sample: shape of a network input.
         is_own: whether the method is a user's own function, which may slice networks.
 
     Raises:
-        BadInput: a network is to be sliced that is not made of plain layers.
+        BadInput: a network that is to be sliced does not consist of plain layers.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -149,7 +150,7 @@ def refuse_unread_widths(method: Method, tiers: Sequence[Tier]) -> None:
 # cut, `neighbour`.
 
 MOST_EDGES = 200_000  # networkx holds an edge in about a kilobyte
-TRIES = 100  # of random graphs that turn out not to be connected
+TRIES = 100  # draws of a random graph, while it is not connected
 DRAWN = ("erdos_renyi", "watts_strogatz")  # another graph in each replicate
 
 
@@ -158,11 +159,11 @@ def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
 
     Args:
         scenario: the scenario.
-        nodes: clients N.
-        seeds: `[R]`, one for each world.
+        nodes: number of clients, N.
+        seeds: one seed for each of R worlds.
 
     Raises:
-        BadInput: the graph cannot be made, is not connected, or a file of it cannot be used.
+        BadInput: the graph cannot be made or is not connected, or one of its files cannot be used.
     """
     keys = scenario.graph
     drawn: dict[int, Graph] = {}
@@ -178,12 +179,12 @@ def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
 
 
 def make_graph(keys: GraphKeys, nodes: int, seed: int) -> Graph:
-    """Returns the graph over N nodes; a random one is drawn again until it is connected.
+    """Returns the graph over N nodes; a random graph is drawn again until it is connected.
 
     Args:
         keys: the section `graph` of the scenario.
-        nodes: N.
-        seed: of the random numbers.
+        nodes: number of nodes, N.
+        seed: seed of the random numbers.
 
     Raises:
         BadInput: the graph cannot be made, or is not connected.
@@ -242,9 +243,9 @@ def _make_with_networkx(keys: GraphKeys, nodes: int, seed: int) -> Any:
 
 
 def _probability(keys: GraphKeys, nodes: int) -> float:
-    """Returns the probability of an edge, or of rewiring one: as the scenario says, else 2 log(N) / N, or 0.1.
+    """Returns the probability of an edge (default 2 log(N) / N), or of rewiring an edge (default 0.1).
 
-    A large random graph is connected from log(N) / N on.
+    A large random graph is almost surely connected if the probability of an edge is above log(N) / N.
     """
     usual = min(1.0, 2 * float(np.log(nodes)) / nodes) if keys.kind == "erdos_renyi" else 0.1
     return usual if keys.probability is None else keys.probability
@@ -258,7 +259,7 @@ def _list_neighbors(graph: Any) -> Graph:
 
 
 def read_failures(path: Path, nodes: int) -> IntArray:
-    """The failure table of a file: rows (first step, last step, node, neighbor or -1), as `Outages` takes them."""
+    """Reads a table of failures for `Outages`: rows (first step, last step, node, neighbor or -1)."""
     key = "graph.failures"
     table = read_number_table(key, path, ("first", "last", "node"), ("neighbour",))
     first, last = (_read_whole(key, path, name, table[name], 2**53) for name in ("first", "last"))
@@ -272,7 +273,7 @@ def read_failures(path: Path, nodes: int) -> IntArray:
 
 
 def _read_whole(key: str, path: Path, name: str, column: FloatArray, number: int) -> IntArray:
-    """Returns a column as whole numbers, 0 to `number` - 1; nothing is cut or rounded."""
+    """Returns a column as whole numbers from 0 to `number` - 1; refuses all others, and rounds nothing."""
     wrong = column[~((column >= 0) & (column < number) & (column == np.floor(column)))]  # NaN is wrong too
     if len(wrong):
         raise BadInput(
@@ -290,16 +291,16 @@ META: dict[str, tuple[str, dict[str, Any]]] = {"softmax": ("linear", {}), "mlp":
 
 
 def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
-    """Makes the stack of a scenario from `method.bases`, or from the scenario's own model without them.
+    """Makes the stack of a scenario from `method.bases`, or without bases from the scenario's own model.
 
     Args:
         scenario: the scenario.
-        classes: C of the data; 0 for regression.
-        clients: N.
-        network: makes the network of a scenario.
+        classes: number of classes, C; 0 for regression.
+        clients: number of clients, N.
+        network: function that makes the network of a scenario.
 
     Raises:
-        BadInput: there is nothing that can be left out.
+        BadInput: `folds` is `client`, but the number of clients does not allow leaving each out once.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -343,15 +344,15 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
 
 
 def _model_keys(base: dict[str, Any]) -> ModelKeys:
-    """Returns a base as a model section."""
+    """Returns the section `model` that describes a base."""
     return ModelKeys(base["name"], options={key: base[key] for key in base if key not in ("name", "models")})
 
 
 def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
     """Returns the base of a classifier, or None for the name of a network.
 
-    A process that answers fits the classifiers of all clients (F of each with `folds: within`), so their number is
-    limited.
+    Every process that predicts fits the classifiers of all clients (with `folds: within`, F for each client). Their
+    number is therefore limited.
     """
     if model.name not in CLASSIFIERS:
         return None
@@ -364,19 +365,19 @@ def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The clients' networks of FENS and the aggregator that reads them, from a scenario.
+# The clients' networks of FENS, and the aggregator that takes their predictions as inputs, from a scenario.
 
-MOST_CLIENTS = 1000  # whose networks one process keeps and asks
+MOST_CLIENTS = 1000  # whose networks one process keeps and evaluates
 
 
 def make_fens(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
-    """Returns the one base, which has a network for each client, and the aggregator.
+    """Returns the stack of FENS: one base with a network for each client, and the aggregator.
 
     Args:
         scenario: the scenario.
-        classes: C of the data; 0 for regression.
-        clients: N.
-        network: makes the network of a scenario.
+        classes: number of classes, C; 0 for regression.
+        clients: number of clients, N.
+        network: function that makes the network of a scenario.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -408,15 +409,15 @@ def make_fens(scenario: Scenario, classes: int, clients: int, network: Callable[
 
 
 def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
-    """Returns the rule that keys mean for a data set.
+    """Returns the conformal rule that the keys describe for a data set.
 
     Args:
-        keys: of the scenario.
-        classes: C; 0 for a regression.
+        keys: the scenario's keys of conformal sets.
+        classes: number of classes, C; 0 for a regression.
         data: name of the data set, for the message.
 
     Raises:
-        BadInput: the score belongs to the other task.
+        BadInput: the score is for regression and the data have classes, or the other way round.
     """
     score = ("lac" if classes else "regression") if keys.score == "auto" else keys.score
     if (score == "regression") == bool(classes):
@@ -426,15 +427,15 @@ def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
 
 
 def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) -> None:
-    """Refuses an alpha for which every set of some world would hold every label.
+    """Refuses an alpha for which, in some world, every conformal set would hold every label.
 
     Args:
-        rule: how sets are made.
+        rule: how conformal sets are made.
         shards: the clients' data.
         hold_out: `data.hold_out`, for the message.
 
     Raises:
-        BadInput: names the least alpha that the withheld rows are enough for.
+        BadInput: the withheld rows are too few for alpha; the message names the least alpha that they allow.
     """
     for world in range(shards.worlds):
         sizes = [len(shards.client_holdout(world, c)) for c in range(min(shards.number, EVALUATED_CLIENTS))]
@@ -456,15 +457,15 @@ def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) ->
 # ---------------------------------------------------------------------------------------------------------------------
 # Training without rounds: when the server steps, and a method whose uploads are added up by server step.
 
-MOST_NUMBERS = 4_000_000  # of the sums of one call, about 32 MB
-IN_ROUNDS = ("choose", "remember", "ask", "walk")  # of a phase: called in rounds only
+MOST_NUMBERS = 4_000_000  # in the sums of one call, about 32 MB
+IN_ROUNDS = ("choose", "remember", "ask", "walk")  # functions of a phase that are called in rounds only
 
 
 def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:
-    """When the server steps; None in rounds.
+    """Returns the rule that says when the server steps in training without rounds; None in rounds.
 
     Args:
-        scenario: says it.
+        scenario: the scenario.
         clients: the population.
 
     Example:
@@ -492,7 +493,7 @@ def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:
 
 
 def count_buffered(scenario: Scenario, clients: Clients) -> int:
-    """Returns the most uploads of a model that one server step uses."""
+    """Returns the largest number of uploads that one server step uses."""
     rule = make_async_rule(scenario, clients)
     assert rule is not None
     return {"buffered": rule.goal, "async": 1, "semi": rule.concurrency}[rule.mode]
@@ -501,13 +502,13 @@ def count_buffered(scenario: Scenario, clients: Clients) -> int:
 def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Callable[[Setting], Method]) -> Method:
     """Returns the method whose server adds up the uploads of several server steps at once.
 
-    Its sums are those of the same method with one model in as many worlds as there are groups.
+    The sums are those of the same method with one model in as many worlds as there are groups.
 
     Args:
-        scenario: has a mode without rounds.
-        pieces: of the method.
-        method: for rounds.
-        compose: makes it from other pieces.
+        scenario: a scenario whose mode of participation has no rounds.
+        pieces: the pieces that the method was composed from.
+        method: the method, as composed for rounds.
+        compose: function that composes the method from given pieces.
 
     Raises:
         BadInput: the method cannot train without rounds.

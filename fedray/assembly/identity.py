@@ -1,4 +1,4 @@
-"""What a study trains, as digests: its data, its network, and the user's own code with the values that it reads."""
+"""Digests of what a study trains: data, network, and the user's own code with the values that this code uses."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ Digests = dict[str, dict[str, str]]  # part -> what of it -> digest
 
 
 def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digests:
-    """Digests of what decides the results of a study beside the keys of its scenario.
+    """Returns digests of everything beside the scenario's keys that decides the results of a study.
 
     Args:
-        scenario: the study's.
+        scenario: the scenario of the study.
         own: the user's Python objects.
-        study: made from both.
+        study: the study that was made from scenario and objects.
 
     Returns:
         By part:
-        - `data`, `network`: a digest of each thing that can change.
-        - `source`: of each of the user's functions and classes, as "loss mine: smooth"; empty where there is none.
-        - `files`: of each of the user's modules that these need.
-        - `values`: of each value that they read, as "loss mine: weights"; what a callback reads it may have written.
+        - `data`, `network`: a digest of each property that can change.
+        - `source`: a digest of each of the user's functions and classes, as "loss mine: smooth"; empty if there is no
+          source.
+        - `files`: a digest of each of the user's modules that these functions and classes need.
+        - `values`: a digest of each value that they use, as "loss mine: weights"; values of callbacks are left out,
+          because a callback may write what it reads.
         - `names`: the file that registered each of the user's names, as "method mine".
     """
     name, code = scenario.data.name, list_own_code(scenario, own)
@@ -72,7 +74,7 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
 
 
 def _list_constants(module: nn.Module) -> list[str]:
-    """Lists the tensors of a module that are not trained, each summed up."""
+    """Lists the tensors of a module that are not trained, each with a digest of its values."""
     frozen = [(name, value) for name, value in module.named_parameters() if not value.requires_grad]
     kept = {name for name, _ in module.state_dict().items()}
     fixed = [(n, b) for n, b in module.named_buffers() if n not in kept or not (b.is_floating_point() or b.ndim == 0)]

@@ -1,9 +1,9 @@
-"""What a scenario needs in memory, estimated before any of it is taken.
+"""Estimates of the memory that a scenario needs, made before any of it is allocated.
 
 Every key has a range, but products of keys have none: 10^4 models of 10^9 numbers, a round of 10^9 jobs, a client of
-10^12 rows. `estimate_scenario` estimates what follows from the keys alone, `check_network_memory` what the models take,
-before the first one is made, and `estimate_study` everything. A scenario that this machine cannot hold is refused with
-a message that names the keys which decide its size.
+10^12 rows. `estimate_scenario` estimates what follows from the keys alone. `check_network_memory` estimates the models
+before the first one is made. `estimate_study` estimates everything. A scenario that this machine cannot hold is refused
+with a message that names the keys which decide its size.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Need(NamedTuple):
     """Some memory that a run needs.
 
     Attributes:
-        what: what it is for, in words.
-        keys: the keys of the scenario that decide its size.
-        bytes: its size.
+        what: what the memory is for, in words.
+        keys: the keys of the scenario that decide the size.
+        bytes: size in bytes.
     """
 
     what: str
@@ -57,7 +57,7 @@ class Need(NamedTuple):
 
 
 def read_machine_memory() -> float:
-    """Bytes of memory that this machine has, or that its container may use."""
+    """Returns the bytes of memory that this machine has, or that its container may use."""
     available = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -71,7 +71,7 @@ def check_memory(needs: Iterable[Need]) -> None:
     """Checks that this machine can hold all of the needs together.
 
     Raises:
-        BadInput: it cannot; the message names the largest need.
+        BadInput: the needs are too large; the message names the largest.
 
     Example:
         >>> check_memory([Need("5 models of 10 numbers", "method.models", 200.0)])
@@ -91,13 +91,13 @@ def check_memory(needs: Iterable[Need]) -> None:
 
 
 def estimate_rows(scenario: Scenario, data: Dataset, worlds: int, *, copied: bool = False) -> list[Need]:
-    """Estimates tables of clients' rows, copies of all rows, and rows that are changed world by world.
+    """Estimates the tables of the clients' rows, copies of all rows, and rows that differ between worlds.
 
     Args:
-        scenario: its partition says how the rows of clients differ.
+        scenario: the scenario, whose partition says how the rows of clients differ.
         data: the data set.
-        worlds: worlds R, replicates x folds.
-        copied: whether `data` has the copies of `data.partition.copies` already.
+        worlds: number of worlds R, replicates x folds.
+        copied: whether `data` already includes the copies that `data.partition.copies` requests.
 
     Example:
         >>> from fedray.data.catalogue import load_data
@@ -129,8 +129,8 @@ def count_jobs(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]
 
     Args:
         scenario: the scenario.
-        number: clients N.
-        worlds: worlds R, replicates x folds.
+        number: number of clients, N.
+        worlds: number of worlds R, replicates x folds.
     """
     tiers = tier_table(scenario, number)
     invited = invited_per_tier(scenario, Clients(tiers))
@@ -144,8 +144,8 @@ def estimate_scenario(scenario: Scenario, clients: int | None = None, worlds: in
 
     Args:
         scenario: the scenario.
-        clients: N, where it is known already.
-        worlds: R, where it is known already.
+        clients: number of clients N, if known already.
+        worlds: number of worlds R, if known already.
     """
     keys, number, needs = scenario.data.options, clients or scenario.clients.number, list[Need]()
     if scenario.data.name in ("sine", "interval", "cubic"):
@@ -184,11 +184,11 @@ def estimate_scenario(scenario: Scenario, clients: int | None = None, worlds: in
 
 
 def estimate_rbf(features: int, shape: tuple[int, ...]) -> Need:
-    """Radial features (centers), and their distances to the rows of one forward pass.
+    """Estimates radial features: their centers, and the distances from the centers to the rows of one forward pass.
 
     Args:
         features: number of radial features.
-        shape: of one input.
+        shape: shape of one input.
     """
     wide = float(features) * math.prod(shape)
     return Need(f"{features:,} radial features", "model.features", 24.0 * wide + 8.0 * wide * EVALUATED_ROWS)
@@ -202,11 +202,11 @@ def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], w
 
     Args:
         scenario: the scenario.
-        factory: makes the module.
-        worlds: worlds R, replicates x folds.
+        factory: function that makes the module.
+        worlds: number of worlds R, replicates x folds.
 
     Raises:
-        BadInput: it cannot hold them.
+        BadInput: this machine cannot hold the models.
     """
     try:
         with torch.device("meta"), warnings.catch_warnings():
@@ -218,13 +218,13 @@ def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], w
 
 
 def _estimate_models(number: int, d: int, lane: int | None = None) -> Need:
-    """Estimates the models in the state, and three lanes of `lane` numbers each (of d, unless the model has parts)."""
+    """Estimates the models in the state, and three lanes of `lane` numbers each (by default d)."""
     what = f"{number:,} models of {d:,} numbers"
     return Need(what, "method.models x replicates x model", float(MODEL * number) * d + 3.0 * LANE * (lane or d))
 
 
 def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
-    """Everything that one process holds at the same time in a run."""
+    """Estimates everything that one process holds at the same time in a run."""
     phase, number, worlds, d = study.method.phase, study.clients.number, study.worlds, study.net.layout.d
     trained = [part.study for part in study.parts if part.voter is None and part.trained_before is None] or [study]
     work = [_estimate_work(one) for one in trained]  # one after another
@@ -246,7 +246,7 @@ def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
 
 
 def _extra_tensors(study: Study) -> dict[str, Tensor]:
-    """Returns what the server keeps beside the models, without memory; nothing where it reads the models' values."""
+    """Returns the server's tensors beside the models, without memory; empty if they depend on the models' values."""
     phase = study.method.phase
     try:
         with torch.device("meta"):
@@ -257,7 +257,7 @@ def _extra_tensors(study: Study) -> dict[str, Tensor]:
 
 
 def _estimate_work(study: Study) -> list[Need]:
-    """Training a block of lanes (weights, batches, what the layers put out), and the answers on the test rows."""
+    """Estimates the training of a block of lanes (weights, batches, outputs of layers), and the test predictions."""
     (all_layers, widest), engine = measure_layers(study.net.module, study.example), choose_study_engine(study)
     phase = study.method.phase
     d, width, sample = study.net.layout.d, engine.width, math.prod(study.input_shape)

@@ -1,4 +1,4 @@
-"""The method of a study: the pieces that a scenario decides, and the composition that its name stands for."""
+"""The method of a study: the pieces that a scenario decides, and the function that composes them into the method."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ from fedray.simulation.devices import Devices
 def make_setting(
     scenario: Scenario, net: Net, shards: Shards, devices: Devices, seeds: tuple[int, ...], *, own: UserObjects
 ) -> Setting:
-    """Returns the pieces a method is made of.
+    """Returns the pieces from which a method is composed.
 
     Args:
-        scenario: decides them.
+        scenario: the scenario, which decides the pieces.
         net: the network.
         shards: the clients' data.
         devices: the simulated devices.
-        seeds: one for each world.
-        own: the user's objects; a loss, an optimizer, augmentations, a selection and a schedule of theirs come first.
+        seeds: one seed for each world.
+        own: the user's objects; a loss, an optimizer, augmentations, a selection and a schedule replace the scenario's.
     """
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
@@ -98,13 +98,13 @@ def make_setting(
 
 
 def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setting) -> Setting:
-    """Returns the pieces of a method, and of stacking its networks.
+    """Returns the pieces of a method, with the networks of the stack if the method trains several.
 
     Args:
-        scenario: names the networks.
+        scenario: the scenario, which names the networks.
         data: the data set.
         own: the user's objects.
-        pieces: of the method.
+        pieces: the pieces of the method.
     """
     if not is_stack(scenario) or own.method is not None:
         return pieces
@@ -131,12 +131,12 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
 
 
 def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards: Shards) -> Method:
-    """Returns the method, of as many models as the scenario asks for.
+    """Returns the method, with the number of models that the scenario sets.
 
     Args:
-        scenario: names it.
-        own: the user's objects; a method of theirs comes first.
-        pieces: of the method.
+        scenario: the scenario, which names the method.
+        own: the user's objects; their own method takes precedence.
+        pieces: the pieces of the method.
         shards: the clients' data.
 
     Raises:
@@ -167,7 +167,7 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
 
 
 def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
-    """Composes the method; options that a method neither declares nor reads are refused."""
+    """Composes the method; refuses options that the method neither declares nor reads."""
     name, compose, where = scenario.method.name, find_composition(scenario, own), name_own_method(scenario, own)
     if not where:
         return compose(pieces)
@@ -183,12 +183,12 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
 
 
 def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any]) -> Setting:
-    """Returns the pieces of a method, with the method's own ones for those that the scenario leaves at their defaults.
+    """Returns the pieces; a piece whose key has the method's default becomes None, for the method's own ingredient.
 
     Args:
-        scenario: has every key.
-        pieces: as the scenario's keys say.
-        defaults: of the method, as a tree of scenario keys.
+        scenario: the scenario, complete with all keys.
+        pieces: the pieces as the scenario's keys decide them.
+        defaults: defaults of the method, as a tree of scenario keys.
     """
     usual = {section: defaults.get(section, {}) for section in ("schedule", "compress", "server")}
     return replace(
@@ -211,7 +211,7 @@ def find_composition(scenario: Scenario, own: UserObjects) -> Composition:
 
 
 def make_local(scenario: Scenario) -> Local:
-    """Returns how clients train."""
+    """Returns the local training that the section `local` describes."""
     keys = scenario.local
     return Local(
         optimizer=keys.optimizer,  # type: ignore[arg-type]  # `add_own_code` replaces what is neither sgd nor adam
@@ -229,14 +229,14 @@ def make_local(scenario: Scenario) -> Local:
 
 
 def make_rate_schedule(keys: RateKeys, rounds: int) -> RateSchedule:
-    """Returns the course of the learning rate.
+    """Returns the schedule of the learning rate.
 
     Args:
-        keys: of the scenario.
-        rounds: of the scenario, where the keys have none.
+        keys: the scenario's keys of the schedule.
+        rounds: rounds of the scenario, used if the keys give no rounds.
 
     Raises:
-        BadInput: the rounds of a step or of a restart are missing.
+        BadInput: the number of rounds between two steps, or two restarts, is missing.
     """
     if keys.kind == "step" and not keys.at:
         raise BadInput("local.schedule.at is missing: give the rounds in which the rate falls")

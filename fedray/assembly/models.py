@@ -29,7 +29,7 @@ from fedray.scenario.schema import ModelKeys, Scenario
 from fedray.simulation.study import Study
 from fedray.training.compiled import CONV_KERNEL, ask_compiled, begin_compiled, find_student_kernel
 
-TRIAL_ROWS = 8  # on which a network is tried
+TRIAL_ROWS = 8  # rows on which a network is tried
 
 
 def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: int) -> Net:
@@ -39,7 +39,7 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
         scenario: the scenario.
         data: the data set.
         own: the user's Python objects.
-        worlds: worlds R, replicates x folds.
+        worlds: number of worlds R, replicates x folds.
 
     Raises:
         BadInput: the network does not fit the data, or this machine cannot hold the models.
@@ -89,7 +89,7 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
 def _as_trained(
     scenario: Scenario, own: UserObjects, make: Callable[[], nn.Module], shape: tuple[int, ...]
 ) -> Callable[[], nn.Module]:
-    """Returns what makes the networks as the method trains them; a user's function trains them as they are."""
+    """Returns the function that makes networks in the form that the method trains; a user's method changes nothing."""
     around = None if own.method is not None else method_spec_of(scenario.method.name).network
     return make if around is None else wrap_networks(make, around, scenario.method.options, shape, scenario.model.name)
 
@@ -109,7 +109,7 @@ def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
 
 
 def _draw_trial_rows(data: Dataset) -> Tensor:
-    """A few inputs as a network gets them, `[n, ...]`: rows of tokens, or small random numbers in place of features."""
+    """Draws a few network inputs `[n, ...]`: rows of tokens, or small random numbers in place of features."""
     stored = data.test.x if data.population else data.train.x
     if data.kind == "tokens":
         return torch.from_numpy(stored[:: max(1, len(stored) // TRIAL_ROWS)][:TRIAL_ROWS].astype(np.int64))
@@ -122,15 +122,15 @@ def _draw_trial_rows(data: Dataset) -> Tensor:
 
 
 def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[Scenario], Net]) -> Stack:
-    """One base for each of `method.networks`, with the clients that have it; nobody joins their answers but the mean.
+    """Makes one base for each of `method.networks`, with its clients; the mean combines the predictions of the bases.
 
     Args:
         scenario: the scenario.
         clients: the population.
-        network: makes the network of a scenario.
+        network: function that makes the network of a scenario.
 
     Raises:
-        BadInput: there are more networks than clients. That of a tier without clients is the server's.
+        BadInput: there are more networks than clients. (A network of a tier without clients belongs to the server.)
 
     Example:
         >>> from fedray.core.types import Tier
@@ -169,7 +169,7 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
 
 
 def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
-    """Stands in `Setting.outputs` where there are several networks."""
+    """Raises an error: it stands in `Setting.outputs` when there are several networks."""
     raise BadInput(
         "setting.outputs asks one network, but method.networks has several: call "
         "fedray.models.net.compute_raw_outputs(base.net, models, inputs) with a base of setting.stack.bases"
@@ -177,7 +177,7 @@ def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
 
 
 def _choose_members(clients: Clients, i: int, number: int, tier: int | None) -> Members:
-    """Returns who has network i: the clients of its tier, or every client j with `j mod number = i`."""
+    """Returns the clients of network i: those of the network's tier, or every client j with `j mod number = i`."""
     return lambda client: np.asarray(client % number == i if tier is None else clients.tier_of(client) == tier)
 
 
@@ -186,7 +186,7 @@ def _choose_members(clients: Clients, i: int, number: int, tier: int | None) -> 
 
 
 def choose_students(lanes: Lanes) -> EngineOf:
-    """Returns what computes the students of each network.
+    """Returns a function: network -> the engine that computes its students.
 
     Args:
         lanes: whether compiled kernels may train.
@@ -195,7 +195,7 @@ def choose_students(lanes: Lanes) -> EngineOf:
 
 
 def _choose_compiled(net: Net) -> StudentEngine:
-    """Returns the kernels of a network, which answer for convolutions alone: of linear layers torch is as fast."""
+    """Returns compiled kernels for a network, else torch; kernels predict only convolutions, where torch is slower."""
     kernel = find_student_kernel(net)
     if kernel is None:
         return TORCH
@@ -203,10 +203,10 @@ def _choose_compiled(net: Net) -> StudentEngine:
 
 
 def has_compiled_students(study: Study) -> bool:
-    """Whether compiled kernels train a student of a study's server.
+    """Returns whether compiled kernels train a student of a study's server.
 
     Args:
-        study: any; most have no students.
+        study: any study; most have no students.
     """
     options = study.scenario.get("method", {})
     if study.lanes == "torch" or not (options.get("distil_steps") or options.get("distil_epochs")):

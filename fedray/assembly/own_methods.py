@@ -1,4 +1,4 @@
-"""A user's own method with a check around each of its functions: a wrong result is one line that names the function."""
+"""Checks around each function of a user's own method: a wrong result becomes one line that names the function."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from fedray.own_code.contract import Returns, check_fields, contract
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What does not fit the scenario, before anything trains.
+# Refusals of what does not fit the scenario, before anything trains.
 
 
 def refuse_unread_code(given: Local, method: Method) -> None:
-    """Refuses a loss, an optimizer or augmentations, of the scenario's or passed, where a method trains with none.
+    """Refuses a loss, an optimizer or augmentations that a user's method would ignore.
 
     Args:
-        given: how the scenario says that clients train.
-        method: the user's own.
+        given: local training as the scenario and the passed objects describe it.
+        method: the user's own method.
 
     Raises:
-        BadInput: names what is not read.
+        BadInput: the method ignores one of them; the message names it.
 
     Example:
         >>> from types import SimpleNamespace
@@ -50,22 +50,22 @@ def refuse_unread_code(given: Local, method: Method) -> None:
             )
 
 
-NOT_OF_PARTS = (  # fields of a phase that nothing calls where it is one of several
+NOT_OF_PARTS = (  # fields of a phase that nothing calls if the phase is one of several
     "walk", "sizes", "steps", "remember", "choose", "work", "ask",
 )  # fmt: skip
 NOT_BESIDE_PARTS = ("answer", "prepare", "one_model_per_client", "explain_end")  # of a method
 
 
 def fit_parts(method: Method, stack: Stack | None, where: str) -> Method:
-    """A method whose parts are the trainings of a scenario's networks, one of each; its phase is then the first part.
+    """Returns a method with one part for each network of a scenario; the first part is then the method's phase.
 
     Args:
-        method: The user's own.
-        stack: The networks; None: there is one, which is no part.
-        where: How messages call the method.
+        method: The user's own method.
+        stack: The networks; None: there is one network, and the method has no parts.
+        where: Name of the method in messages.
 
     Raises:
-        BadInput: The parts do not fit the networks, or have what parts cannot have.
+        BadInput: The parts do not fit the networks, or a part has a field that nothing would use.
 
     Example:
         >>> from types import SimpleNamespace
@@ -97,9 +97,9 @@ parts=federated_each(setting), a phase of each
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Each function of a method, held to its contract.
+# Each function of a method, wrapped in its check.
 
-ARGUMENTS = {  # of the functions of a method, of a phase and of its parts
+ARGUMENTS = {  # arguments of the functions of a method, of a phase and of its parts
     "answer": "state",
     "prepare": "state, pooled",
     "join": "t, steps",
@@ -122,7 +122,7 @@ _OF_NONE = {"schedule": ": its state is None where a run is planned and not begu
 
 
 class _Method(NamedTuple):
-    """What is known of a method beside its parts: how messages call it, R, N and the names of the network's layers."""
+    """Facts that the checks of a method need: its name in messages, R, N, and the names of the network's layers."""
 
     where: str
     worlds: int
@@ -133,18 +133,18 @@ class _Method(NamedTuple):
 def guard_method(
     method: Any, where: str, *, worlds: int, clients: Clients, layers: tuple[str, ...], stack: Stack | None = None
 ) -> Method:
-    """Wraps a method, so that one line names the part that raised, or returned what cannot be used.
+    """Wraps a method: an exception or an unusable result becomes one line that names the function.
 
     Args:
         method: What the user's function returned.
         where: How messages call it.
-        worlds: R.
-        clients: Who takes part, in which tiers.
+        worlds: number of worlds, R.
+        clients: The population and its tiers.
         layers: Names of the network's layers.
-        stack: The networks, where there are several.
+        stack: The networks, if there are several.
 
     Raises:
-        BadInput: It is no method, or one of its fields cannot be used.
+        BadInput: `method` is no method, or one of its fields cannot be used.
 
     Example:
         >>> guard_method(None, "method mine", worlds=1, clients=Clients(()), layers=())
@@ -182,14 +182,14 @@ def guard_method(
 def method_checks(
     worlds: int, models: int, tiers: int = 1, *, own: bool = False, each: int = 0
 ) -> dict[str, Returns | None]:
-    """For each function of a method: (what it returned, its arguments) -> what is wrong with it, or None.
+    """Returns a check for each function of a method: (result, arguments) -> the error in words, or None.
 
     Args:
-        worlds: R.
-        models: K.
-        tiers: T.
-        own: Whether known clients answer with models or weights of their own.
-        each: N, where client i answers with model i; else 0.
+        worlds: number of worlds, R.
+        models: number of models, K.
+        tiers: number of tiers, T.
+        own: Whether known clients predict with models or weights of their own.
+        each: N if client i predicts with model i; else 0.
     """
     return {
         "answer": lambda found, state: results.check_answer(found, worlds, tiers, state, own=own, each=each),
@@ -200,12 +200,12 @@ def method_checks(
 
 
 def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns | None]:
-    """Returns the same for each function of a phase.
+    """Returns a check for each function of a phase, as `method_checks` does for a method.
 
     Args:
-        worlds: R.
-        clients: N.
-        models: K.
+        worlds: number of worlds, R.
+        clients: number of clients, N.
+        models: number of models, K.
     """
     ranges = {"client": clients, "model": models, "world": worlds}
     return {
@@ -222,13 +222,13 @@ def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns | 
 
 
 def _hold(thing: Any, where: str, checks: Mapping[str, Returns | None], path: str = "") -> dict[str, Any]:
-    """Returns the functions of a part of a method that are there, each held to its contract.
+    """Returns the functions that a part of a method has, each wrapped in its check.
 
     Args:
-        thing: a method, a phase, or what a phase has.
-        where: how messages call the method.
-        checks: for each function, what is wrong with what it returned.
-        path: where the part stands, with a dot at its end.
+        thing: a method, a phase, or a component of a phase.
+        where: name of the method in messages.
+        checks: for each function, the check of its result.
+        path: path of the part inside the method, with a dot at the end.
     """
     found: dict[str, Any] = {}
     for name, returns in checks.items():
@@ -239,7 +239,7 @@ def _hold(thing: Any, where: str, checks: Mapping[str, Returns | None], path: st
 
 
 def _guard_phase(phase: Phase, about: _Method) -> Phase:
-    """Holds the functions of a phase, of its server, its compression and its pieces to their contracts."""
+    """Wraps the functions of a phase, of its server, its compression and its pieces in their checks."""
     where, server, compress = about.where, phase.server, phase.compress
     check_fields(where, phase)
     _check_local(where, phase.local)
@@ -273,7 +273,7 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
 
 
 def _guard_piece(piece: Piece, phase: Phase, about: _Method) -> Piece:
-    """Checks the fields of a piece and holds its functions to their contracts."""
+    """Checks the fields of a piece and wraps its functions in their checks."""
     where, kind = about.where, type(piece).__name__
     if not isinstance(piece, Piece):
         raise BadInput(f"{where}: pieces has {name_type(piece)}: give a Piece")
@@ -290,7 +290,7 @@ def _guard_piece(piece: Piece, phase: Phase, about: _Method) -> Piece:
         )
     if isinstance(piece, Measure) and (phase.walk is not None or phase.nets or phase.find(Correction) is not None):
         raise BadInput(f"{where}: {kind} goes with no walk, no slices and no Correction: leave it out")
-    draws = isinstance(piece, ClientSums)  # what it draws begins at the job's address, and its result is checked there
+    draws = isinstance(piece, ClientSums)  # it draws from the job's key, and its result is checked there
     held = {}
     for name, arguments in piece.takes.items():
         function = getattr(piece, name)
@@ -306,7 +306,7 @@ def _guard_piece(piece: Piece, phase: Phase, about: _Method) -> Piece:
 
 
 def _check_local(where: str, local: Any) -> None:
-    """How clients train, as engines can read it."""
+    """Checks that engines can use a description of local training."""
     if not isinstance(local, Local):
         raise BadInput(f"{where}: local is {name_type(local)}: give a Local")
     check_fields(where, local, "local.")

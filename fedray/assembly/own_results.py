@@ -1,4 +1,4 @@
-"""Checks of what the functions of a user's own method return: each gives the error in words, or None."""
+"""Checks of the results of a user's own method: each check returns the error in words, or None."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATS = (ExactSum, Counts, Largest, Kept)
 
 
 def _describe(value: Any) -> str:
-    """Returns what a value is: its kind, and the shape of an array or a tensor."""
+    """Describes a value: its kind, and the shape of an array or a tensor."""
     if isinstance(value, np.ndarray | Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} of shape {list(value.shape)}"
     return name_type(value)
@@ -33,7 +33,7 @@ def _list_names(names: Any) -> str:
 
 
 def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
-    """Returns what is wrong with the jobs of a round; `ranges` has the number of clients, models and worlds."""
+    """Returns the error in the jobs of a round; `ranges` has the number of clients, models and worlds."""
     if not isinstance(found, Plan):
         return f"{name_type(found)}: return a Plan of clients, models and worlds"
     for name, number in ranges.items():
@@ -66,7 +66,7 @@ def check_choice(found: Any, plan: Plan, ranges: Mapping[str, int]) -> str | Non
 
 
 def check_state(found: Any, rows: int, before: State | None) -> str | None:
-    """Says what is wrong with a state of some rows; it must keep the tensors of the state `before`."""
+    """Returns the error in a state with this number of rows; the state must keep the tensors of the state `before`."""
     if not isinstance(found, State) or not isinstance(found.models, Tensor):
         return f"{name_type(found)}: return a State of models, counters and extra"
     wanted = (rows, *found.models.shape[1:2]) if before is None else tuple(before.models.shape)
@@ -90,14 +90,14 @@ def check_state(found: Any, rows: int, before: State | None) -> str | None:
 
 
 def check_tensors(found: Any) -> str | None:
-    """Returns what is wrong with tensors by name."""
+    """Returns the error in a mapping from names to tensors."""
     if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
         return f"{name_type(found)}: return a dict of tensors, {{}} if there are none"
     return None
 
 
 def check_stats(found: Any) -> str | None:
-    """Returns what is wrong with the statistics of a block of uploads."""
+    """Returns the error in the statistics of a block of uploads."""
     if not isinstance(found, dict) or not all(isinstance(value, STATS) for value in found.values()):
         known = ", ".join(kind.__name__ for kind in STATS)
         return f"{name_type(found)}: return a dict of statistics that add up in any order: {known}"
@@ -105,7 +105,7 @@ def check_stats(found: Any) -> str | None:
 
 
 def check_tensor(found: Any, shape: tuple[int, ...]) -> str | None:
-    """Returns what is wrong with a tensor of a known shape."""
+    """Returns the error in a tensor that must have the given shape."""
     fits = isinstance(found, Tensor) and tuple(found.shape) == shape
     return None if fits else f"{_describe(found)}: return a tensor, {list(shape)}"
 
@@ -123,14 +123,14 @@ def check_counts(found: Any, jobs: int, what: str) -> str | None:
 
 
 def check_pair(found: Any, jobs: int, first: str, second: str) -> str | None:
-    """Returns what is wrong with two numbers of each job: bytes up and down, or steps and samples."""
+    """Returns the error in two numbers per job: bytes up and down, or steps and samples."""
     if not isinstance(found, tuple) or len(found) != 2:
         return f"{name_type(found)}: return a pair, the {first} and the {second} of each job"
     return check_counts(found[0], jobs, first) or check_counts(found[1], jobs, second)
 
 
 def check_joined(found: Any, steps: Sequence[PartStep]) -> str | None:
-    """Returns what is wrong with the models of the parts of a stack."""
+    """Returns the error in the models of the parts of a stack."""
     if not isinstance(found, list | tuple) or len(found) != len(steps):
         return f"{name_type(found)}: return a list of {len(steps)} tensors, the models of each part"
     wrong = (check_tensor(one, tuple(step.after.models.shape)) for one, step in zip(found, steps, strict=True))
@@ -138,7 +138,7 @@ def check_joined(found: Any, steps: Sequence[PartStep]) -> str | None:
 
 
 def check_compressed(found: Any, uploads: Uploads, own: tuple[str, ...]) -> str | None:
-    """What is wrong with uploads after compression; `own` are the private vectors that it keeps at the clients."""
+    """Returns the error in compressed uploads; `own` names the vectors that compression keeps at the clients."""
     if not isinstance(found, Compressed) or not isinstance(found.own, Mapping):
         return f"{name_type(found)}: return a Compressed(delta), its own a dict of vectors"
     if found.own.keys() != set(own):
@@ -153,15 +153,15 @@ def check_compressed(found: Any, uploads: Uploads, own: tuple[str, ...]) -> str 
 
 
 def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bool, each: int = 0) -> str | None:
-    """Returns what is wrong with the models that answer for a trained state, in R worlds.
+    """Returns the error in the models that predict for a trained state, in R worlds.
 
     Args:
-        found: What the function has returned.
-        worlds: R.
-        tiers: T.
-        trained: The state.
-        own: Whether known clients have models or weights of their own, so that a tier's are not read.
-        each: N, where client i answers with model i; 0: nobody has a model.
+        found: The result of the function.
+        worlds: Number of worlds, R.
+        tiers: Number of tiers, T.
+        trained: The trained state.
+        own: Whether known clients have models or weights of their own; the weights of their tier are then not used.
+        each: N if client i predicts with model i; 0: no client has a model.
     """
     if not isinstance(found, Answer) or not isinstance(found.models, int) or found.models < 1:
         return f"{name_type(found)}: return an Answer(state, models), models its number in a world"
@@ -191,7 +191,7 @@ def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bo
 
 
 def _check_weights(found: Any, name: str, shape: tuple[int, ...], where: str) -> str | None:
-    """Returns what is wrong with weights of models, which stand on the last axis; None may take their place."""
+    """Returns the error in weights of models (last axis); None is allowed in place of weights."""
     if found is None:
         return None
     if not isinstance(found, np.ndarray) or found.shape != shape:
@@ -222,7 +222,7 @@ def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | N
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the server's functions of a user's own method and the code of its clients both hold, and one of them changes.
+# Objects that the server's functions and the clients' code of a user's own method both hold, and one of them changes.
 #
 # Clients train in other processes than the server steps, and a run may go on in a new one. There each has a copy of
 # what lies in a closure, so that a change is not seen by the others: such a method would compute something else on
@@ -230,16 +230,16 @@ def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | N
 
 
 def watch_shared(phase: Phase, where: str) -> Phase:
-    """Returns a phase that refuses changes of objects which its server and the code of the clients share.
+    """Returns a phase that refuses changes to objects shared by its server and the code of its clients.
 
-    Tensors, arrays, tables and variables of closures count. A table to which something is added is not changed.
+    Tensors, arrays, tables and variables of closures count. Adding an entry to a table is no change.
 
     Args:
-        phase: Of the user's own method.
-        where: How messages call the method.
+        phase: A phase of the user's own method.
+        where: Name of the method in messages.
 
     Raises:
-        BadInput: Later, in a step of the server: names what was changed.
+        BadInput: An object was changed. The error is raised later, in a step of the server, and names the object.
     """
     step, server = phase.server.step, phase.server
     clients = find_changeable([phase.local, phase.pieces, phase.compress.apply, server.reduce], Setting)

@@ -1,4 +1,4 @@
-"""Pieces of a method that a scenario decides: compression, augmentation, Gaussians, samples, rows that a loss reads."""
+"""Pieces of a method that a scenario decides: compression, augmentation, Gaussians, samples, inputs of a loss."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ UPLINK_CLIENTS = 100_000  # clients whose uplinks give the mean
 
 
 def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Compress:
-    """Returns what clients send of their updates.
+    """Returns the compression of the clients' updates.
 
     Args:
         scenario: the scenario.
-        layout: of the model.
-        devices: the simulated devices, whose uplinks decide how much is kept with `compress.adaptive`.
+        layout: the layout of the model.
+        devices: the simulated devices; with `compress.adaptive`, the speed of a client's uplink decides how much it
+            sends.
 
     Example:
         >>> from torch import nn
@@ -79,20 +80,20 @@ def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Co
 # Augmentations by name, and a user's own, as parts of local training.
 
 _TRIED = 16  # rows
-_SHRUNK = 20.0  # ToTensor divides by 255, and with a Normalize behind it by 50 or more
+_SHRUNK = 20.0  # ToTensor divides by 255, and with a Normalize after it by 50 or more
 _TAKEN = {"rows": "inputs, numbers", "row": "input", "batch": "inputs, targets"}
 
 
 def make_augmentations(wanted: Sequence[Any], options: Mapping[str, Any], data: Dataset) -> tuple[Augmentation, ...]:
-    """Returns what changes the rows of each batch, in this order.
+    """Returns the augmentations that change the samples of each batch, in the given order.
 
     Args:
-        wanted: names, and functions of the user's.
-        options: of the section `local`.
-        data: what clients train on.
+        wanted: names of augmentations, and functions of the user's.
+        options: options of the section `local`.
+        data: the data set on which clients train.
 
     Raises:
-        BadInput: one of fedray's own is for pictures, which the data are not; or one of the user's cannot be used.
+        BadInput: an augmentation of fedray is for pictures, and the data are none; or one of the user's cannot be used.
     """
     made = []
     for one in wanted:
@@ -118,8 +119,8 @@ def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augm
 
     Args:
         thing: a function of one input, or of the inputs and targets of a batch; or a transform of torchvision.
-        name: what messages call it.
-        options: of the scenario.
+        name: name of the augmentation in messages.
+        options: options in the scenario.
 
     Example:
         >>> read_augmentation(lambda x: x, "same", {}).form, read_augmentation(lambda x, y: (x, y), "pair", {}).form
@@ -134,14 +135,14 @@ def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augm
 
 
 def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
-    """Changes rows of the first client with any, twice, to find mistakes in a function at once.
+    """Tries the augmentations twice on samples of the first client that has some, to find mistakes at once.
 
     Args:
         shards: the clients' data.
         rules: the augmentations.
 
     Raises:
-        FedrayError: a function cannot be used; one line.
+        FedrayError: a function cannot be used; the message is one line.
     """
     if all(rule.form == "rows" for rule in rules):
         return
@@ -172,14 +173,14 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
 
 
 def check_augmentations(where: str, rules: Any) -> None:
-    """Refuses what a user's own method has as `local.augment`, if engines cannot read it.
+    """Refuses augmentations (`local.augment`) of a user's own method that engines cannot use.
 
     Args:
-        where: what messages begin with.
-        rules: of the method.
+        where: beginning of the messages.
+        rules: the augmentations of the method.
 
     Raises:
-        BadInput: says what to give.
+        BadInput: they cannot be used; the message says what to give.
     """
     wanted = "give a tuple of fedray.methods.Augmentation"
     for one in rules:
@@ -193,10 +194,10 @@ def check_augmentations(where: str, rules: Any) -> None:
 
 
 def count_draws(study: Study) -> int:
-    """Returns how many networks are drawn from each model's Gaussian to answer (PVI), at least 1.
+    """Returns how many networks are drawn from each model's Gaussian for a prediction (PVI), at least 1.
 
     Args:
-        study: what will run.
+        study: the study that will run.
     """
     if method_spec_of(study.method.name).mean_field != "site":
         return 1
@@ -204,19 +205,19 @@ def count_draws(study: Study) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows of a server's tensor that a loss reads: what they look like, from the first models.
+# Examples, from the first models, of the rows of a server's tensor that a loss uses.
 
 
 def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
-    """Returns a method whose loss has an example of the row that it reads, for trials of engines and counts of bytes.
+    """Gives the loss of a method an example of the server's row that it uses, for trials of engines and byte counts.
 
     Args:
-        method: What is composed.
-        net: Its network; None where clients fit learners.
-        worlds: R.
+        method: The composed method.
+        net: The network; None if clients fit learners.
+        worlds: Number of worlds, R.
 
     Raises:
-        BadInput: Clients do not get the tensor, the server does not keep it, or it has no row for each model.
+        BadInput: Clients do not get the tensor, the server does not keep it, or the tensor lacks a row for some model.
     """
     phase = method.phase
     loss = phase.local.loss
@@ -234,32 +235,32 @@ def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Networks as samples of a client's posterior (β-Predictive Bayes), and what joins their answers, from a scenario.
+# Networks as samples of a client's posterior (β-Predictive Bayes), and how their predictions are combined.
 
 FIRST_BETA = 0.5
 
 
 def count_distinct_samples(options: Mapping[str, Any], steps: int) -> int:
-    """Returns how many different samples a client takes.
+    """Returns how many different posterior samples a client takes.
 
     Args:
-        options: of the method.
-        steps: that the client makes in a round.
+        options: the options of the method.
+        steps: number of steps that the client makes in a round.
     """
     return len(set(read_cycles(options).taken(torch.tensor(steps)).tolist()))
 
 
 def make_samples(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
-    """Returns the one base, which has the samples of each client, and the number between product and mixture.
+    """Returns the stack of β-Predictive Bayes: one base with each client's samples, and the number beta.
 
     Args:
         scenario: the scenario.
-        classes: C of the data; 0 for regression.
-        clients: N.
-        network: makes the network of a scenario.
+        classes: number of classes, C; 0 for regression.
+        clients: number of clients, N.
+        network: function that makes the network of a scenario.
 
     Raises:
-        BadInput: there are no rows on which the server could find beta.
+        BadInput: the server has no rows on which it could fit beta.
 
     Example:
         >>> from fedray.models.nets import build_net

@@ -1,4 +1,4 @@
-"""A user's own code: how it is registered, passed, checked, named, recorded and asked for again."""
+"""A user's own code: how it is registered, passed, checked, named, recorded, and required again on resuming."""
 
 from __future__ import annotations
 
@@ -53,30 +53,31 @@ def register(
 ) -> None:
     """Gives your code a name, which scenario files can then use.
 
-    The name is known in every process that imports the module which calls this: with `fedray run --import MODULE`, also
-    with `tune` and `table`, and on the nodes of a cluster.
+    The name is known in every process that imports the module in which you call `register`. `fedray run --import
+    MODULE` imports it, also for `tune` and `table` and on the nodes of a cluster.
 
     Args:
         kind: "method", "model", "data", "partition", "selection", "schedule", "loss", "optimizer",
             "augmentation", "metric" or "callback".
-        name: a name that fedray does not have. One of yours may be given again: the newest function counts.
+        name: a name that fedray does not have. You may register one of your names again; the newest function counts.
         thing: for a method, a function from `fedray.methods.Setting` to `fedray.core.method.Method`; for a model,
             `thing(input_shape, outputs, **options)` makes an `nn.Module`; for data, `thing(root, **options)` makes a
             `fedray.data.types.Dataset`. For a partition, `thing(labels, clients, generator, options)` gives the rows of
             each client; for a selection, `thing(known, number, generator, options)` chooses `number` of the clients in
-            a `fedray.components.selection.KnownClients`; for a schedule, `thing(models, rows)` makes an assignment as
-            those of `fedray.components.schedule` are. For the others see docs/how-to/training.md.
+            a `fedray.components.selection.KnownClients`; for a schedule, `thing(models, rows)` makes an assignment,
+            like the functions of `fedray.components.schedule`. For the others see docs/how-to/training.md.
         options: the options of the name with their defaults, such as `{"sigma": 0.05}`; a scenario that sets another
-            one is refused. None: they are not declared, and those are refused that a method does not read while it is
-            composed, a partition while it deals, and a selection when it is first asked. A method that declares
-            `networks` (`[]`, say) may get several architectures.
-        models: of a method, how many models it trains where a scenario does not say it (`method.models`); None: 5.
-        spec: of a method, in place of options and models, all that fedray knows of one of its own: options with their
-            ranges, defaults of other keys, what it combines with, and what it makes of the network.
+            option is refused. With None no options are declared. An option that your code does not read is then
+            refused: when a method is composed, when a partition deals, or when a selection first chooses. A method that
+            declares `networks` (`[]`, say) may get several architectures.
+        models: for a method, how many models it trains if a scenario does not set `method.models`; None: 5.
+        spec: for a method, in place of `options` and `models`: a full description, as fedray's own methods have. It
+            holds the options with their ranges, defaults of other keys, what the method combines with, and how it
+            changes the network.
 
     Raises:
-        BadInput: there is no such kind, the name cannot be used, the thing is no function, or a number of models is
-            none, or not that of a method.
+        BadInput: there is no such kind, the name cannot be used, `thing` is no function, or `models` is not a valid
+            number or is given for something other than a method.
 
     Example:
         >>> register("method", "my_method", lambda setting: ..., options={"sigma": 0.05})  # doctest: +SKIP
@@ -111,7 +112,7 @@ def register(
 
 
 def _list_needed(kind: Kind, thing: Any) -> list[str]:
-    """Lists the options without default that a registered function asks for by name; a scenario must give them."""
+    """Lists the options that a registered function requires and has no default for; a scenario must give them."""
     if kind.word == "partition":
         return ["columns"] if wants_columns(thing) else []
     if kind.word not in ("model", "data") or not callable(thing):
@@ -125,7 +126,7 @@ def _list_needed(kind: Kind, thing: Any) -> list[str]:
 
 
 def _find_origin(known: Mapping[str, Any]) -> names.Origin:
-    """Returns the module that registers a name, from its global names."""
+    """Returns which module registers a name, found from the global names of that module."""
     file = known.get("__file__")
     if not isinstance(file, str):
         return names.Origin(str(known.get("__name__", "__main__")), "this session")
@@ -135,14 +136,14 @@ def _find_origin(known: Mapping[str, Any]) -> names.Origin:
 
 
 def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = (), arguments: str | None = None) -> None:
-    """Refuses what cannot be of a kind.
+    """Refuses an object that cannot serve as its kind, such as a loss with the wrong arguments.
 
     Args:
         kind: one of `KINDS`.
         where: what messages begin with.
         thing: the user's object.
-        options: names of keywords that it is called with.
-        arguments: what it is called with, where that is not what one that has a name is called with.
+        options: names of the keywords that the object is called with.
+        arguments: the arguments that the object is called with, if they differ from those of a registered object.
     """
     given = KINDS[kind].arguments if arguments is None else arguments
     if kind == "optimizer":
@@ -161,13 +162,13 @@ def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = (), a
 
 
 def find_function(thing: Any) -> Any:
-    """Returns the function of what a user gives; torch's modules are called by their `forward`."""
+    """Returns the function behind a user's object; for a torch module, its `forward`."""
     thing = thing.function if isinstance(thing, LocalLoss) else thing
     return thing.forward if isinstance(thing, nn.Module) else thing
 
 
 def _explain_transform(thing: Any, options: Iterable[str]) -> str | None:
-    """Says why something is no optimizer, behind the word "it"; None if it can be one."""
+    """Returns why an object is no optimizer, as words that follow "it"; None if it can be one."""
     if isinstance(thing, Transform):
         each = {"init": "parameters", "update": "gradient, state, parameters, context", "at": "parameters, noise"}
         functions = {name: getattr(thing, name) for name in each if name != "at" or thing.at is not None}
@@ -178,11 +179,11 @@ def _explain_transform(thing: Any, options: Iterable[str]) -> str | None:
 
 
 def declare_options(kind: str, thing: Any) -> dict[str, Any]:
-    """Returns the options that a function has by its signature, with their defaults: the keywords with plain defaults.
+    """Returns the options in the signature of a function: its keywords with plain defaults, and these defaults.
 
     Args:
         kind: loss, optimizer, augmentation, metric or callback.
-        thing: one whose keyword-only arguments count, or an optimizer that a function of options makes.
+        thing: the function, whose keyword-only arguments count, or a function of options that makes an optimizer.
 
     Example:
         >>> def smooth(outputs, targets, context, *, smoothing=0.1):
@@ -200,12 +201,12 @@ def declare_options(kind: str, thing: Any) -> dict[str, Any]:
 
 
 def makes_transform(thing: Any, options: Iterable[str] = ()) -> bool:
-    """Whether a function can be called with its options alone: then it makes a transformation."""
+    """Returns whether a function can be called with its options alone; if so, it makes a transformation."""
     return takes_positional(thing, 0, options)
 
 
 def name_thing(thing: Any) -> str:
-    """Returns the name of a function, or the one that a loss or a transformation has."""
+    """Returns the name of a function, a loss or a transformation."""
     return thing.name if isinstance(thing, LocalLoss | Transform) else name_callable(thing).rpartition(".")[2]
 
 
@@ -222,27 +223,27 @@ def functions_of(thing: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class UserObjects:
-    """A user's own Python objects, passed beside the scenario; they replace what the scenario names.
+    """The Python objects that a user passes beside the scenario; they replace what the scenario names.
 
     Attributes:
         data: the data set.
         model: a function that makes an `nn.Module`.
         method: a function from `Setting` to `Method`.
         modules: modules that each process imports first (`fedray run --import`).
-        rates: the learning rate of each world; empty where the scenario's own holds.
-        grid: learning rates; every world is trained with each of them (`fedray.experiments.run`).
-        devices: the simulated devices; None means those of the tiers and of the trace.
-        reading: how the data were read (`fedray.data.adapt`), as far as a file can say it.
+        rates: the learning rate of each world; empty: the scenario's rate holds.
+        grid: learning rates; every world is trained with each rate (`fedray.experiments.run`).
+        devices: the simulated devices; None: those that the tiers and the trace describe.
+        reading: how the data were read (`fedray.data.adapt`), as far as a scenario file can express it.
         partition: a function that deals the rows, or a partitioner of `flwr_datasets`.
         selection: a function that chooses the participants of a round.
         schedule: a function that makes the assignment of models to participants.
         loss: takes the place of the network's loss.
         optimizer: takes the place of `local.optimizer`.
-        augment: takes the place of `local.augment`: functions, and names among them.
+        augment: takes the place of `local.augment`: functions, names, or both.
         metrics: further metrics by name.
-        callbacks: called after each round.
-        dealt: who holds which rows, as another process has dealt them; None means as the scenario says.
-        walk: the walks over a graph, as another process has read it; None means as the scenario says.
+        callbacks: functions that are called after each round.
+        dealt: which client holds which samples, if another process has dealt them; None: dealt as the scenario says.
+        walk: the walks over a graph that another process has read; None: made as the scenario says.
     """
 
     data: Dataset | None = None
@@ -265,13 +266,13 @@ class UserObjects:
     walk: Walk | None = None
 
     def shipped(self, study: Study) -> UserObjects:
-        """These objects with all that was read from files here, which other nodes may lack."""
+        """Returns these objects with all that was read from files here; other nodes may lack these files."""
         shards, walk = study.shards, study.method.phase.walk
         data, dealt = (shards.original, shards.dealt) if isinstance(shards, StoredShards) else (shards.data, None)
         return replace(self, data=data, devices=study.devices, dealt=dealt, walk=walk)
 
     def with_rows(self, scenario: Scenario, study: Study) -> UserObjects:
-        """These objects with the rows as a user's function, a file or Flower dealt them here, for all processes."""
+        """Returns these objects with the samples as a user's function, a file or Flower dealt them."""
         name, shards = scenario.data.partition.name, study.shards
         own = find_own("partition", scenario, self) is not None or name in OPEN
         return replace(self, dealt=shards.dealt) if own and isinstance(shards, StoredShards) else self
@@ -282,12 +283,12 @@ class UserObjects:
         return [(word, one) for word, things in each for one in things if not isinstance(one, str)]
 
     def _list(self, kind: Kind) -> list[Any]:
-        """Returns the objects of a kind, and names among them."""
+        """Returns the objects of a kind; some may be names."""
         found = getattr(self, kind.given)
         return list(found.values()) if isinstance(found, Mapping) else as_list(found)
 
     def named(self) -> dict[str, Any]:
-        """What a scenario calls each object, by its argument of `fedray.run`; without those that are not given."""
+        """Returns the scenario's name for each given object, by its argument of `fedray.run`."""
         found: dict[str, Any] = {}
         for kind in KINDS.values():
             if each := [_name_object(kind, one) for one in self._list(kind)]:
@@ -296,7 +297,7 @@ class UserObjects:
 
 
 def _name_object(kind: Kind, thing: Any) -> str:
-    """Returns what a scenario calls an object, in characters that it can hold."""
+    """Returns the name of an object in a scenario, in characters that a scenario can hold."""
     if isinstance(thing, str) or kind.part == "training":
         return thing if isinstance(thing, str) else name_thing(thing)
     name = thing.name if kind.word == "data" else name_callable(thing)
@@ -309,16 +310,17 @@ def take_objects(
     modules: tuple[str, ...] = (),
     reading: Mapping[str, Any] | None = None,
 ) -> UserObjects:
-    """Returns the objects among what a user gave, each checked; names and mappings are keys of the scenario.
+    """Returns the user's objects, each checked; names and mappings go to the keys of the scenario.
 
     Args:
-        given: what `fedray.run` calls the objects; None where there is none.
-        keys: overrides by dotted key: they get the names, and lose how data are read. None: there are objects alone.
-        modules: the user's, imported first.
-        reading: how data are read that are no `Dataset`, where `keys` do not say it.
+        given: the objects by their argument of `fedray.run`; None for an argument without an object.
+        keys: overrides by dotted key. The names are added to them, and keys about reading data are taken out. None:
+            only objects are allowed.
+        modules: the user's modules, imported first.
+        reading: how data that are no `Dataset` are read, if `keys` do not say so.
 
     Raises:
-        BadInput: an object cannot be used, or the keys have another one in its place.
+        BadInput: an object cannot be used, or `keys` name another object for the same purpose.
 
     Example:
         >>> keys = {}
@@ -356,7 +358,7 @@ def take_objects(
 
 
 def _is_named(kind: Kind, thing: Any) -> bool:
-    """Whether something is a name, several names, or keys of a scenario, and not an object."""
+    """Returns whether something is a name, several names, or keys of a scenario, and not an object."""
     if kind.word == "data":
         return names_data(thing)
     if kind.part == "training":
@@ -367,7 +369,7 @@ def _is_named(kind: Kind, thing: Any) -> bool:
 def _refuse_options(kind: Kind, keys: Mapping[str, Any]) -> None:
     """Refuses options of a method or a network that is passed as a function: only a registered one has options.
 
-    A scenario may have options of what an object takes the place of, an override may not.
+    A scenario may hold options of the name that an object replaces; an override may not.
     """
     if kind.word not in ("method", "model"):
         return
@@ -380,7 +382,7 @@ def _refuse_options(kind: Kind, keys: Mapping[str, Any]) -> None:
 
 
 def _check_object(kind: Kind, thing: Any) -> Any:
-    """Returns an object of a kind as `UserObjects` has it; one that cannot be used is refused."""
+    """Returns an object in the form that `UserObjects` holds; refuses one that cannot be used."""
     if kind.word == "data" or (kind.word == "partition" and is_partitioner(thing)):
         return thing
     if kind.word == "model" and isinstance(thing, nn.Module):
@@ -399,11 +401,11 @@ def _check_object(kind: Kind, thing: Any) -> Any:
 
 
 def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:
-    """Returns the user's object of a kind, passed or named in the scenario; None if it is fedray's.
+    """Returns the user's object of a kind, passed or named in the scenario; None if the scenario uses fedray's.
 
     Args:
-        kind: one of those that a scenario has one of.
-        scenario: may name it.
+        kind: a kind of which a scenario has exactly one, such as "loss".
+        scenario: the scenario, which may name the object.
         own: the user's objects.
     """
     passed = getattr(own, KINDS[kind].given)
@@ -411,7 +413,7 @@ def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:
 
 
 def list_own_names(scenario: Scenario, own: UserObjects) -> list[tuple[str, str]]:
-    """Kinds and names of what a run uses that a user registered."""
+    """Returns the kind and the name of each registered object that a run uses."""
     wanted = [(kind.word, name) for kind in KINDS.values() for name in as_list(value_at(scenario, kind.key))]
     wanted += [("augmentation", name) for name in own.augment if isinstance(name, str)]
     bases = scenario.method.options.get("bases") or scenario.method.options.get("networks") or ()
@@ -420,9 +422,9 @@ def list_own_names(scenario: Scenario, own: UserObjects) -> list[tuple[str, str]
 
 
 def list_own_code(scenario: Scenario, own: UserObjects) -> dict[tuple[str, str], Any]:
-    """The user's functions and objects by kind and name, passed or registered; without data and what is known by it.
+    """Returns the user's functions and objects by kind and name, passed or registered; data are left out.
 
-    The second thing of a name is called so: "crop 2".
+    A second object of the same name gets a number: "crop 2".
     """
     each = [(kind, name_thing(thing), thing) for kind, thing in own.things()]
     each += [(kind, name, names.find_thing(kind, name)) for kind, name in list_own_names(scenario, own)]
@@ -436,7 +438,7 @@ def list_own_code(scenario: Scenario, own: UserObjects) -> dict[tuple[str, str],
 
 
 def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:
-    """Returns the scenario with the Python objects in place of what it names, as a run directory keeps it.
+    """Returns the scenario as a run directory keeps it, with the Python objects in place of the names that it had.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -460,7 +462,7 @@ def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:
 
 
 def _change(keys: Any, section: str, changes: Mapping[str, Any]) -> Any:
-    """Returns the keys with some of a section replaced."""
+    """Returns the keys with some keys of a section replaced."""
     if not section:
         return replace(keys, **changes)
     first, _, rest = section.partition(".")
@@ -468,7 +470,7 @@ def _change(keys: Any, section: str, changes: Mapping[str, Any]) -> Any:
 
 
 def drop_watchers(scenario: Scenario, own: UserObjects) -> tuple[Scenario, UserObjects]:
-    """Returns a scenario and its objects without callbacks and rules about rounds, for runs inside a run."""
+    """Returns a scenario and its objects without callbacks and rules that end rounds, for runs inside a run."""
     kept = {key: name for key, name in (scenario.own or {}).items() if key != "callbacks"}
     checkpoint = replace(scenario.checkpoint, best=None)
     scenario = replace(scenario, own=kept or None, callbacks=None, stop=None, checkpoint=checkpoint)
@@ -476,10 +478,10 @@ def drop_watchers(scenario: Scenario, own: UserObjects) -> tuple[Scenario, UserO
 
 
 def require_objects(scenario: Scenario, own: UserObjects) -> None:
-    """Refuses to go on without a Python object with which the run was started.
+    """Checks that every Python object with which the run was started is given again.
 
     Raises:
-        BadInput: names the object and what to do.
+        BadInput: an object is missing; the message names the object and the remedy.
     """
     for kind in KINDS.values():
         wanted = _find_recorded(kind, scenario)
@@ -491,10 +493,10 @@ def require_objects(scenario: Scenario, own: UserObjects) -> None:
 
 
 def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
-    """Refuses Python objects that would take the place of what a run was started with.
+    """Refuses Python objects that differ from those with which a run was started.
 
     Raises:
-        BadInput: names the object and what the run was started with.
+        BadInput: an object differs; the message names both.
     """
     for kind in KINDS.values():
         if kind.given in own.named() and _find_recorded(kind, scenario) is None:
@@ -510,15 +512,15 @@ def _find_recorded(kind: Kind, scenario: Scenario) -> Any:
 
 
 def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) -> FedrayError | None:
-    """One line about an exception of a run with a user's own objects; errors of fedray stay as they are.
+    """Returns a one-line error for an exception in a run with a user's own objects; errors of fedray stay as they are.
 
     Args:
-        error: what was raised.
-        scenario: what is run.
+        error: the exception that was raised.
+        scenario: the scenario that is run.
         own: the user's Python objects.
 
     Returns:
-        None where no object is the user's, or where a disk or the memory is full.
+        The error; None if the run has no object of the user's, or if a disk or the memory is full.
     """
     if isinstance(error, FedrayError):
         return error
@@ -533,10 +535,10 @@ def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) 
 
 @contextmanager
 def explaining_own_objects(scenario: Scenario, own: UserObjects) -> Iterator[None]:
-    """Raises what `explain_own_objects` says in place of an exception of the block.
+    """Replaces an exception raised inside the `with` block by the error that `explain_own_objects` returns.
 
     Args:
-        scenario: what is run.
+        scenario: the scenario that is run.
         own: the user's Python objects.
     """
     try:
@@ -549,12 +551,12 @@ def explaining_own_objects(scenario: Scenario, own: UserObjects) -> Iterator[Non
 
 
 def name_own_method(scenario: Scenario, own: UserObjects) -> str:
-    """Returns what messages call a user's own method; empty for one of fedray's."""
+    """Returns the name of a user's own method for messages; empty for a method of fedray."""
     return _describe_object(KINDS["method"], scenario, own) or ""
 
 
 def _describe_object(kind: Kind, scenario: Scenario, own: UserObjects) -> str | None:
-    """What messages call the user's object of a kind; None where fedray's is used, or a registered loss or the like."""
+    """Returns the name of the user's object of a kind for messages; None if fedray's is used."""
     name = own.named().get(kind.given)
     if kind.part == "training":
         return None if name is None else f"{kind.given} = {name}"

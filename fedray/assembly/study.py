@@ -39,24 +39,24 @@ from fedray.simulation.study import Evaluation, Patience, Study
 
 
 def fits_learners(scenario: Scenario, own: UserObjects) -> bool:
-    """Whether clients fit learners and train no network; `own` may have a method in place of the scenario's."""
+    """Returns whether clients fit learners instead of training a network; a method in `own` trains networks."""
     return own.method is None and bool(method_spec_of(scenario.method.name).fits)
 
 
 def make_ensemble(
     scenario: Scenario, data: Dataset, own: UserObjects, clients: Clients, worlds: int
 ) -> tuple[Ensemble, Net]:
-    """Returns what the ensemble of a scenario has room for, and its network, which this machine can hold.
+    """Returns the size of a scenario's boosted ensemble, and its network; checks that this machine can hold them.
 
     Args:
-        scenario: its method fits learners.
+        scenario: a scenario whose method fits learners.
         data: the data set.
         own: the user's objects.
         clients: the population.
-        worlds: R.
+        worlds: number of worlds, R.
 
     Raises:
-        BadInput: the data or the user's objects do not fit, or the machine cannot hold it.
+        BadInput: the data or the user's objects do not fit, or the machine cannot hold the ensemble.
     """
     size = size_ensemble(scenario, data, own, clients)
     numbers = size.rounds * (2 + size.seats * size.tree_numbers)
@@ -67,16 +67,16 @@ def make_ensemble(
 
 
 def size_ensemble(scenario: Scenario, data: Dataset, own: UserObjects, clients: Clients) -> Ensemble:
-    """Returns what the ensemble of a scenario has room for.
+    """Returns the size of a scenario's boosted ensemble.
 
     Args:
-        scenario: its method fits learners.
+        scenario: a scenario whose method fits learners.
         data: the data set.
         own: the user's objects.
         clients: the population.
 
     Raises:
-        BadInput: the data have no classes or are text, or there is a network of the user's own.
+        BadInput: the data have no classes or are text, or the user gives a network.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -109,7 +109,7 @@ def size_ensemble(scenario: Scenario, data: Dataset, own: UserObjects, clients: 
 
 
 def build_study(scenario: Scenario, own: UserObjects | None = None) -> Study:
-    """Everything a run needs.
+    """Builds everything a run needs.
 
     Args:
         scenario: the scenario.
@@ -131,18 +131,18 @@ def build_study(scenario: Scenario, own: UserObjects | None = None) -> Study:
 
 
 def _find_pooled(asked: Scenario, own: UserObjects) -> Dealing:
-    """Returns the clients whose rows are pooled."""
+    """Returns how the pooled samples would be dealt to clients."""
     part = asked.data.partition
     return Dealing(part.name, dict(part.options), asked.clients.number, own.partition)
 
 
 def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None) -> Study:
-    """Builds the study of checked keys; `pooled` are the clients whose rows one client has.
+    """Builds the study of a scenario whose keys have been checked.
 
     Args:
-        scenario: its keys have been checked.
+        scenario: the scenario, with checked keys.
         own: the user's objects.
-        pooled: the clients whose rows one client has; None: nothing is pooled.
+        pooled: the clients whose samples are pooled in one client; None: nothing is pooled.
     """
     data = open_data(scenario, own)
     if not data.classes and data.outputs > 1:
@@ -196,13 +196,13 @@ def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None) -> St
 
 
 def seed_world(seed: int, fold: int) -> int:
-    """Returns the seed of a world: of its replicate in fold 0, and in every other fold a seed of its own.
+    """Returns the seed of a world: the replicate's seed in fold 0, and a different seed in every other fold.
 
-    So first models, batches and schedules differ from fold to fold, and the spread over the folds has their share.
+    First models, batches and schedules therefore differ between folds, and add to the spread over the folds.
 
     Args:
-        seed: of the replicate.
-        fold: of the data set, from 0.
+        seed: seed of the replicate.
+        fold: fold of the data set, from 0.
 
     Example:
         >>> seed_world(7, 0), seed_world(7, 1) == seed_world(7, 2)
@@ -225,13 +225,13 @@ def deal_shards(
     Args:
         scenario: the scenario.
         data: the data set.
-        seeds: of the replicates.
+        seeds: seeds of the replicates.
         folds: the folds that are run.
-        pooled: the clients whose rows one client has; None where nothing is pooled.
-        own: the user's objects; a partition of theirs comes first.
+        pooled: the clients whose samples are pooled in one client; None: nothing is pooled.
+        own: the user's objects; their own partition takes precedence.
 
     Raises:
-        BadInput: memory does not hold the tables, or no row would be held out.
+        BadInput: memory cannot hold the tables, or no sample would be held out.
     """
     rows = estimate_rows(scenario, data, len(seeds) * len(folds))
     memory.check_memory([*memory.estimate_scenario(scenario), *rows])
@@ -270,7 +270,7 @@ def open_data(scenario: Scenario, own: UserObjects) -> Dataset:
 
 
 def find_folds(scenario: Scenario, data: Dataset) -> list[int]:
-    """Returns the folds to run: one, or all of the data set's."""
+    """Returns the folds to run: one fold, or all folds of the data set."""
     fold, known = scenario.data.fold, max(1, len(data.folds))
     if fold == "all":
         return list(range(known))
@@ -280,12 +280,12 @@ def find_folds(scenario: Scenario, data: Dataset) -> list[int]:
 
 
 def make_evaluation(scenario: Scenario, classes: int, own: UserObjects) -> Evaluation:
-    """Returns what is measured, and when.
+    """Returns which metrics are measured, and when.
 
     Args:
         scenario: the scenario.
-        classes: C; 0 for regression.
-        own: the user's objects; their metrics are measured too.
+        classes: number of classes, C; 0 for regression.
+        own: the user's objects; the user's metrics are measured, too.
     """
     stop, target = scenario.evaluate.stop_at, scenario.evaluate.target or scenario.evaluate.stop_at
     patience, best = scenario.stop, scenario.checkpoint.best
@@ -324,15 +324,15 @@ def make_evaluation(scenario: Scenario, classes: int, own: UserObjects) -> Evalu
 
 
 def leave_inputs(scenario: Scenario, data: Dataset, own: UserObjects) -> Dataset:
-    """Returns the data set, with inputs that are not standardized if the scenario says so.
+    """Returns the data set; its inputs are not standardized if the scenario says so.
 
     Args:
-        scenario: has the key.
-        data: the clients'.
+        scenario: the scenario, with the key.
+        data: the clients' data set.
         own: the user's objects, which may have a method in place of the scenario's.
 
     Raises:
-        BadInput: the key cannot act.
+        BadInput: the key would have no effect.
 
     Example:
         >>> from fedray.data.catalogue import load_data

@@ -31,13 +31,13 @@ from fedray.training.client_code import mixes_targets, try_code
 
 
 def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: Dataset) -> Local:
-    """Local training with augmentations, and with the user's loss and optimizer.
+    """Returns local training with augmentations and with the user's loss and optimizer.
 
     Args:
-        local: what the keys say.
-        scenario: names them.
-        objects: those of the user's that take the place of names.
-        data: what clients train on.
+        local: local training as the scenario's keys describe it.
+        scenario: the scenario, which may name loss, optimizer and augmentations.
+        objects: the user's objects, which replace names in the scenario.
+        data: the data set on which clients train.
     """
     own = objects
     given_objects = [key for key in ("loss", "optimizer", "augment") if key in own.named()]
@@ -67,12 +67,12 @@ def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: D
 
 
 def read_loss(thing: Any, name: str, options: Mapping[str, Any]) -> LocalLoss:
-    """Returns a user's loss with its options; what it raises is one line.
+    """Returns a user's loss with its options; an exception in it becomes one line.
 
     Args:
         thing: a function or a `LocalLoss`.
-        name: what messages call it.
-        options: of the scenario.
+        name: name of the loss in messages.
+        options: options in the scenario.
     """
     loss = thing if isinstance(thing, LocalLoss) else LocalLoss(thing)
     function = partial(loss.function, **options) if options else loss.function
@@ -81,7 +81,7 @@ def read_loss(thing: Any, name: str, options: Mapping[str, Any]) -> LocalLoss:
 
 
 def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
-    """A user's optimizer with its options: a transformation, or a function (parameters, lr=...) -> torch optimizer."""
+    """Returns a user's optimizer with its options: a transformation or (parameters, lr=...) -> torch optimizer."""
     where = f"local.optimizer = {name}"
     if not isinstance(thing, Transform):
         if not makes_transform(thing, options):
@@ -90,7 +90,7 @@ def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
             def make(parameters: Any, lr: float) -> Any:
                 return factory(parameters, lr=lr)
 
-            make.__name__ = name  # which messages say
+            make.__name__ = name  # the name in messages
             return make
         wanted = "return a fedray.methods.Transform"
         thing = contract(
@@ -106,7 +106,7 @@ def find_metrics(scenario: Scenario, own: UserObjects) -> dict[str, Callable[...
     """Returns the user's metrics by name, from the scenario or passed.
 
     Raises:
-        BadInput: a name cannot be that of a column, or is one of fedray's own.
+        BadInput: a name cannot name a column, or is the name of one of fedray's metrics.
     """
     named = {name: names.find_thing("metric", name) for name in scenario.evaluate.metrics or ()}
     for name in (found := {**named, **own.metrics}):
@@ -124,19 +124,19 @@ def find_metrics(scenario: Scenario, own: UserObjects) -> dict[str, Callable[...
 
 
 def find_callbacks(scenario: Scenario, own: UserObjects) -> tuple[tuple[str, Callable[..., Any]], ...]:
-    """Names and functions that are called after each round; what they raise is one line."""
+    """Returns the names and functions of callbacks, called after each round; an exception in one becomes one line."""
     named = [(name, names.find_thing("callback", name)) for name in scenario.callbacks or ()]
     passed = [(name_thing(one), one) for one in own.callbacks]
     return tuple((name, contract(f"callbacks = {name}", one)) for name, one in [*named, *passed])
 
 
 def try_own_code(study: Study) -> None:
-    """Trains two steps if there is code in local training, to find mistakes in it at once.
+    """Trains two steps if local training contains a user's code, to find mistakes in the code at once.
 
-    Augmentations change some rows of a client's, twice.
+    Augmentations are tried twice on some samples of a client.
 
     Raises:
-        FedrayError: the code cannot be used; one line.
+        FedrayError: the code cannot be used; the message is one line.
     """
     phase, tried = study.method.phase, study.parts[0].study if study.parts else study
     for one in study.method.parts or (phase,):
@@ -167,7 +167,7 @@ def try_own_code(study: Study) -> None:
 
 
 def measure_layers(module: nn.Module, example: Tensor) -> tuple[float, float]:
-    """Counts what all layers of a module put out for an example, and the widest one; 0 where it cannot take it.
+    """Counts the outputs of all layers, and of the widest layer, for an example; 0 if the module cannot take it.
 
     Args:
         module: the network.

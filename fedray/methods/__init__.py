@@ -1,10 +1,11 @@
 """The papers, one file each, as compositions of schedules, local training, compression, servers and predictions.
 
-Beside them stands what a method of your own is made of: `federated`, servers and their exact sums. These names are
-rows of `kit.pyi`, and are loaded when they are first asked for.
+The building blocks for a method of your own are here, too: `federated`, servers and their exact sums. The stub
+`kit.pyi` lists their names; each is loaded when it is first used.
 
-A file of this folder is a method, or the methods of a paper: `SPECS` says by name what scenarios know of them, and
-functions of these names compose them. `METHODS` is the one registry: name -> function from a `Setting` to a `Method`.
+A file of this folder holds one method, or the methods of one paper. Its `SPECS` describes each method for scenarios, by
+name. A function of the same name composes the method. `METHODS` is the one registry: name -> function from a `Setting`
+to a `Method`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ globals().update(METHODS)  # `fedray.methods.fedavg` is the function, and not th
 
 
 def __getattr__(name: str) -> Any:
-    """Loads an ingredient when it is first asked for."""
+    """Loads an ingredient when it is first used."""
     if name == "__all__":
         return ["METHODS", *kit.list_public(), *METHODS]
     if name not in kit.list_public():

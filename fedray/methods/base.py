@@ -1,8 +1,8 @@
-"""What methods are composed from: one federated training, whose ingredients a paper names one by one.
+"""The building blocks of methods: one federated training, whose ingredients a paper names one by one.
 
-A method names its ingredients, and they stand where the scenario leaves a key at the method's default. A scenario that
-says otherwise (`schedule.kind`, `compress.kind`, `server.coefficients`, ...) takes their place: so the file of a method
-reads like the paper's algorithm, and ablations are keys.
+A method names its ingredients. They are used where the scenario leaves a key at the method's default. A scenario that
+sets such a key (`schedule.kind`, `compress.kind`, `server.coefficients`, ...) replaces the ingredient. The file of a
+method therefore reads like the paper's algorithm, and an ablation is a key.
 
 Example:
     >>> import fedray
@@ -48,16 +48,16 @@ def federated(
     merge: Merge = mean,
     pieces: Sequence[Piece] = (),
 ) -> Phase:
-    """One federated training of K models `[K, d]`: by default FedAvg's, of K models in the order of a schedule.
+    """Makes one federated training of K models `[K, d]`; by default that of FedAvg, for K models under a schedule.
 
     Args:
         setting: what the scenario decides.
-        assign: which model each participant trains; a `schedule.kind` other than its default takes its place.
+        assign: which model each participant trains; a `schedule.kind` other than its default replaces this argument.
         local: how a client trains; default: the scenario's section `local`.
-        compress: what survives the uplink; `compress.kind` takes its place.
-        merge: how the uploads of a model become its next state; `server.coefficients` and `server.robust` take its
-            place, and `server.optimizer` acts on the result.
-        pieces: what clients do beside it, before and behind their training.
+        compress: how uploads are compressed; `compress.kind` replaces this argument.
+        merge: how the uploads of a model become the model's next state; `server.coefficients` and `server.robust`
+            replace this argument, and `server.optimizer` acts on the result.
+        pieces: what clients do in addition, before and after their training.
     """
     stay = (PrivateLayers(setting.private, setting.memory),) if setting.private else ()
     return Phase(
@@ -78,7 +78,7 @@ def federated_each(
     compress: Compressor = dense,
     merge: Merge = mean,
 ) -> tuple[Phase, ...]:
-    """One federated training for each network of `method.networks`, among the clients that have it (`Method.parts`).
+    """Makes one federated training for each network of `method.networks`, among its own clients (`Method.parts`).
 
     Args:
         setting: what the scenario decides; it has a `stack`.
@@ -88,7 +88,7 @@ def federated_each(
         merge: as in `federated`.
 
     Raises:
-        BadInput: there is one network, without a list.
+        BadInput: the scenario has no list `method.networks`.
     """
     if setting.stack is None:
         raise BadInput("setting.stack is None, because method.networks is empty: call federated(setting) there")
@@ -109,14 +109,14 @@ def federated_slices(
     compress: Compressor = dense,
     pieces: Sequence[Piece] = (),
 ) -> Phase:
-    """One federated training of which each tier gets a part of the network, as wide as `clients.tiers` says.
+    """Makes one federated training in which each tier gets a part of the network, as wide as `clients.tiers` says.
 
     Args:
         setting: what the scenario decides.
-        slices: what the tiers train of the network, such as `cut_slices(setting.tier_nets, window)`.
+        slices: the part of the network that each tier trains, such as `cut_slices(setting.tier_nets, window)`.
         assign: as in `federated`.
         local: as in `federated`.
-        compress: of a slice; `compress.kind` takes its place.
+        compress: how the upload of a slice is compressed; `compress.kind` replaces this argument.
         pieces: as in `federated`.
     """
     make = setting.compress or compress
@@ -129,7 +129,7 @@ def federated_slices(
 
 
 def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
-    """Who trains which model in each round: the scenario's participants, and its assignment or the given one."""
+    """Makes the schedule: the scenario's participants, and the scenario's assignment of models or the given one."""
     kind = setting.assign
     if kind is not None and assign is not permutation:
         _say_replaced(setting, f"schedule.kind = {kind if isinstance(kind, str) else 'your own'}", "assign")
@@ -141,14 +141,14 @@ def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
 
 
 def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
-    """How uploads are compressed: as the scenario says, or in the given way; private layers are not sent."""
+    """Returns how uploads are compressed: as the scenario says, else in the given way; private layers are not sent."""
     if setting.compress is not None and compress is not dense:
         _say_replaced(setting, "the section compress", "compress")
     return compress_rest(setting.compress or compress, setting.layout, setting.private)
 
 
 def make_server(setting: Setting, merge: Merge = mean) -> Server:
-    """How uploads become the next models: `merge_uploads`, and the scenario's server optimizer on its mean delta."""
+    """Returns the server: `merge_uploads`, then the scenario's server optimizer, which acts on the mean delta."""
     base, optimizer = merge_uploads(setting, merge), setting.optimizer
     if optimizer.kind == "none":
         return base
@@ -157,9 +157,9 @@ def make_server(setting: Setting, merge: Merge = mean) -> Server:
 
 
 def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:
-    """How uploads become the next models, without a server optimizer.
+    """Returns the server that merges uploads into the next models, without a server optimizer.
 
-    A robust server of the scenario comes first, then its coefficients, then the given way.
+    A robust server of the scenario takes precedence, then the scenario's coefficients, then `merge`.
     """
     rows, tiers = setting.state_rows, setting.clients.tiers
     robust = setting.robust.kind != "none"
@@ -194,8 +194,8 @@ def require(method: str, **keys: tuple[object, object]) -> None:
     """Refuses a key whose value is not the one that a method needs.
 
     Args:
-        method: What messages call the method.
-        keys: Of the scenario, with `__` for a dot: the value that it has, and the one that it must have.
+        method: Name of the method in messages.
+        keys: For each key of the scenario, with `__` for a dot: its value, and the value that it must have.
 
     Example:
         >>> require("SCAFFOLD", local__optimizer=("adam", "sgd"))
@@ -209,15 +209,15 @@ def require(method: str, **keys: tuple[object, object]) -> None:
 
 
 def check_own_prior(local: Local, method: str, key: str) -> None:
-    """Refuses what would change the loss of clients who train under a prior of the method.
+    """Refuses keys that would change the loss of clients, for methods with a prior of their own.
 
     Args:
         local: How clients train.
-        method: What messages call the method.
-        key: That of the method which is in the place of weight decay.
+        method: Name of the method in messages.
+        key: The method's key that replaces weight decay.
 
     Raises:
-        BadInput: There is another optimizer than Adam or SGD, weight decay, or a pull.
+        BadInput: The scenario sets an optimizer other than Adam or SGD, weight decay, or a pull.
     """
     if local.step is not None:
         raise BadInput(f"local.optimizer = {local.optimizer_name}, but {method} trains with adam or sgd: set one")

@@ -1,10 +1,10 @@
 r"""Bayesian linear regression on the pooled data in closed form: the linear reference of FedAG's Tables 2 to 4.
 
-Weights `w ~ N(0, I / alpha)` (the bias among them), targets `y ~ N(w^T x, 1 / beta)`. The posterior is Gaussian with
-covariance `S = (alpha I + beta X^T X)^-1` and mean `beta S X^T y`; a prediction is `N(mean^T x, 1 / beta + x^T S x)`.
-`precisions: unit` takes alpha = 1 and `1 / beta` = the variance of the training target (FedAG section 4); `evidence`
-maximizes the marginal likelihood over both (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2, the fixed point
-`gamma = sum l / (l + alpha)`, `alpha = gamma / |mean|^2`, `1 / beta = |y - X mean|^2 / (n - gamma)`).
+The weights are `w ~ N(0, I / alpha)` (including the bias), and the targets `y ~ N(w^T x, 1 / beta)`. The posterior is
+Gaussian with covariance `S = (alpha I + beta X^T X)^-1` and mean `beta S X^T y`; a prediction is `N(mean^T x, 1 / beta
++ x^T S x)`. `precisions: unit` takes alpha = 1 and `1 / beta` = the variance of the training target (FedAG section 4);
+`evidence` maximizes the marginal likelihood over both (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2, the
+fixed point `gamma = sum l / (l + alpha)`, `alpha = gamma / |mean|^2`, `1 / beta = |y - X mean|^2 / (n - gamma)`).
 
 Formulas of bayesian_linear:
     With $w \sim N(0, \alpha^{-1} I)$ and $y \sim N(w^\top x, \beta^{-1})$ on the pooled rows $X, y$:
@@ -65,7 +65,7 @@ STEPS, TOLERANCE = 1000, 1e-10  # of the fixed point
 
 
 class Posterior(NamedTuple):
-    """mean `[d]`, covariance `[d, d]`, and the precisions of weights and noise."""
+    """A Gaussian posterior: mean `[d]`, covariance `[d, d]`, and the precisions of weights and noise."""
 
     mean: kit.types.FloatArray
     covariance: kit.types.FloatArray
@@ -74,7 +74,7 @@ class Posterior(NamedTuple):
 
 
 def bayesian_linear(setting: kit.Setting) -> kit.Method:
-    """One linear model `[1, d]`, its posterior covariance `[d, d]` and noise variance in the state."""
+    """Composes one linear model `[1, d]`; its posterior covariance `[d, d]` and noise variance are in the state."""
     if setting.features is None:
         raise BadInput(
             "method.name = bayesian_linear needs data with one real target, and a linear network: choose linear or rbf "
@@ -117,10 +117,10 @@ def _fit(options: Any, read: Any, has_bias: bool, x: kit.torch.Tensor, y: kit.to
 
 
 def posterior(x: kit.types.FloatArray, y: kit.types.FloatArray, alpha: float, beta: float) -> Posterior:
-    """The posterior for given precisions: design `[n, d]`, targets `[n]`.
+    """Computes the posterior for given precisions.
 
     Args:
-        x: the design, `[n, d]`.
+        x: design matrix, `[n, d]`.
         y: targets `[n]`.
         alpha: precision of the weights, above 0.
         beta: precision of the noise, above 0.
@@ -132,7 +132,7 @@ def posterior(x: kit.types.FloatArray, y: kit.types.FloatArray, alpha: float, be
 
 
 def unit_precisions(x: kit.types.FloatArray, y: kit.types.FloatArray) -> Posterior:
-    """A standard normal prior, and the noise variance of the targets themselves."""
+    """Computes the posterior for a standard normal prior, with the variance of the targets as the noise variance."""
     return posterior(x, y, 1.0, 1.0 / max(float(y.var()), 1e-12))
 
 

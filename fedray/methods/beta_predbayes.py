@@ -1,12 +1,12 @@
-r"""β-Predictive Bayes: clients send samples of their posterior once; beta says how far their answers multiply.
+r"""β-Predictive Bayes: clients send posterior samples once; beta mixes the product and the mean of their predictions.
 
 Source: Hasan, Zhang, Guo, Chen, Poupart, *Calibrated One Round Federated Learning with Bayesian Inference in the
-Predictive Space*, AAAI 2024, arXiv 2312.09817; details are those of the authors' code (hasanmohsin/betaPredBayesFL).
+Predictive Space*, AAAI 2024, arXiv 2312.09817; details follow the authors' code (hasanmohsin/betaPredBayesFL).
 
-A client samples M networks by cyclical SGHMC. The mean of their probabilities is its answer p_k. The product of all p_k
-(BCM) is right where clients have different rows of one kind, and too sure where they have seen other labels; their
-mean Q is too unsure. Between the two lies `log p_beta = beta log P + (1 - beta) log Q + const`, and the server finds
-the beta of least log loss on labelled rows of its own.
+A client samples M networks by cyclical SGHMC. The mean of the networks' probabilities is the client's prediction p_k.
+The product P of all p_k (BCM) is right if clients have different samples of one distribution. It is too sure if clients
+have different labels. The mean Q of all p_k is too unsure. Between P and Q lies `log p_beta = beta log P + (1 - beta)
+log Q + const`, and the server finds the beta of least log loss on its own labelled samples.
 
 Formulas of beta_predbayes:
     Client $k$ starts at weights of its own and samples its posterior by SGHMC, with the friction $a = 1 -$
@@ -18,22 +18,23 @@ Formulas of beta_predbayes:
     \qquad \ell_s = \frac{\ell}{2} \left(1 + \cos \pi r_s\right).
     $$
 
-    $n_k$ are the client's training rows, without those that the server took. $\varepsilon$ is a standard normal number
-    for each weight. $b$ is 0 at the start of a local training, and goes on from cycle to cycle. A training of $L$
-    steps, $s = 0, \dots, L - 1$, has $c =$ `cycles` of equal length, also where $L / c$ is no whole number: $r_s \in
-    [0, 1)$ is the fraction that $s c / L$ has behind the point. $\mathbb{1}_s$ is 1 where $r_s \ge e =$ `exploration`.
+    $n_k$ is the number of the client's training samples, without those that the server took. $\varepsilon$ is a
+    standard normal number for each weight. $b$ is 0 at the start of a local training, and goes on from cycle to cycle.
+    A training of $L$ steps, $s = 0, \dots, L - 1$, has $c =$ `cycles` of equal length, even if $L / c$ is no whole
+    number: $r_s \in [0, 1)$ is the fractional part of $s c / L$. $\mathbb{1}_s$ is 1 where $r_s \ge e =$ `exploration`.
     Of the $q$ samples of a cycle (`samples_per_cycle`), number $j = 1, \dots, q$ of cycle $i = 0, \dots, c - 1$ is $w$
-    behind $\bigl\lceil (i + e + (1 - e) \, j / q) \, L / c \bigr\rceil$ steps; the last one is at the end.
+    after $\bigl\lceil (i + e + (1 - e) \, j / q) \, L / c \bigr\rceil$ steps; the last one is at the end.
 
-    On a quadratic mean loss with curvature $h$, at a small constant rate, the variance of $w$ is $T / (n_k h)$, that of
-    the posterior for the `temperature` $T = 1$. The client sends its last $M$ samples (`samples`), once:
+    On a quadratic mean loss with curvature $h$, at a small constant rate, the variance of $w$ is $T / (n_k h)$. For the
+    `temperature` $T = 1$ this is the variance of the posterior. The client sends its last $M$ samples (`samples`),
+    once:
 
     $$
     p_k(y \mid x) = \frac1M \sum_m p(y \mid x, w_{km}), \qquad
     P(y \mid x) \propto \prod_{k=1}^N p_k(y \mid x), \qquad Q(y \mid x) = \frac1N \sum_k p_k(y \mid x).
     $$
 
-    The answer lies between the product and the mixture,
+    The prediction lies between the product and the mixture,
 
     $$
     \log p_\beta(y \mid x) = \beta \log P(y \mid x) + (1 - \beta) \log Q(y \mid x) - \log \sum_{y'} e^{\beta \log P(y'
@@ -42,26 +43,28 @@ Formulas of beta_predbayes:
 
     (no share is below 0: beyond 1, $1 - \beta$ counts as 0). `beta: fit` finds the $\beta$ of least $-\sum \log
     p_\beta(y \mid x)$ on the server's rows by Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$), from 0.5 on, in `beta_epochs`
-    passes in batches of `beta_batch` rows; between 0 and 1 that is a convex function. It may find more than 1: the
-    answer is then $P^\beta$, made to sum to 1. A step of Adam moves $\beta$ by about `beta_lr`: few rows at the server
-    need a larger one, or more `beta_epochs`. With `beta` a number nobody fits it. One client with one sample answers as
-    its network, whatever $\beta$ is.
+    passes in batches of `beta_batch` rows. Between 0 and 1 this is a convex function of $\beta$. The fit may give more
+    than 1; the prediction is then $P^\beta$, made to sum to 1. A step of Adam moves $\beta$ by about `beta_lr`: with
+    few rows at the server, a larger `beta_lr` or more `beta_epochs` are needed. If `beta` is a number, it is not
+    fitted. One client with one sample predicts as its network, whatever $\beta$ is.
 
 Deviations:
-    1. The noise has `temperature` 1 by default, so that samples are those of the client's posterior, with n its own
-       rows. The authors' code has n of all clients' rows together and a temperature of 1 / n, which is little noise.
-    2. The place in a cycle is the share of its steps that are done, and samples are taken at equal distances in the
-       part with noise. In the code batches and epochs count, and its cosine reads the batch size for the number of
-       batches. `local.momentum` is 1 - a: the code's a is 0.9.
-    3. The server's rows (`server_data`, 0.2) are taken from the clients at random, also for a fixed `beta`, so that all
-       values of it have the same samples. Prior shares of the classes are equal in the product, as in the code.
+    1. The noise has `temperature` 1 by default. The samples are then those of the client's posterior, where n counts
+       its own samples. In the authors' code n counts the samples of all clients together, and the temperature is 1 / n,
+       which is little noise.
+    2. The position in a cycle is the share of the cycle's steps that are done. Samples are taken at equal distances in
+       the part with noise. The authors' code counts batches and epochs, and its cosine takes the batch size for the
+       number of batches. `local.momentum` is 1 - a: the code's a is 0.9.
+    3. The server's rows (`server_data`, 0.2) are taken from the clients at random, also for a fixed `beta`, so that
+       runs with different `beta` use the same samples. Prior shares of the classes are equal in the product, as in the
+       code.
     4. Products are sums of logarithms, and nothing is cut off at 1e-41.
     5. The fit takes the virtual time that its steps take on the device of client 0, and no bytes.
     6. The last step, distillation into one network, is `Run.distil`, for any method. Regression is left out.
-    7. A client whose training fails, that drops out, or that has no rows, answers with its first network. One with
-       fewer steps than samples sends some of them twice, which is said, and cycles of one or two steps have no noise.
-       In later rounds the chains go on, at rest, and the last round's samples count.
-    8. Normalization layers with running statistics are refused: each sample would need its own.
+    7. A client whose training fails, that drops out, or that has no rows, predicts with its first network. A client
+       with fewer steps than samples sends some samples twice (a warning says so), and cycles of one or two steps have
+       no noise. In later rounds the chains go on with $b = 0$ at first, and the last round's samples count.
+    8. Normalization layers with running statistics are refused: each sample would need statistics of its own.
 
 Example:
     >>> import fedray
@@ -163,13 +166,13 @@ SPECS = {
 
 
 def beta_predbayes(setting: kit.Setting) -> kit.Method:
-    """N times M samples `[N, M p]`, those of client i in row i; then beta `[1, 1]`, which the server fits.
+    """Composes N times M samples `[N, M p]` (client i's in row i), and then beta `[1, 1]`, which the server fits.
 
-    `fedray.simulation.stacking` makes one study of the two.
+    `fedray.simulation.stacking` makes one study of the two trainings.
 
     Raises:
-        BadInput: clients train with another optimizer than SGD, the network has running statistics, or there are fewer
-            samples than are to be kept.
+        BadInput: clients train with another optimizer than SGD, the network has running statistics, or chains take
+            fewer samples than are to be kept.
     """
     stack = setting.stack
     assert stack is not None and stack.meta is not None
@@ -199,10 +202,10 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
 
 
 def read_cycles(options: Mapping[str, Any]) -> kit.one_shot.Cycles:
-    """When chains take samples, from the options.
+    """Returns when chains take samples, from the options.
 
     Args:
-        options: of the method.
+        options: the options of the method.
     """
     return kit.one_shot.Cycles(
         options["cycles"], options["samples_per_cycle"], options["samples"], options["exploration"]
@@ -210,7 +213,7 @@ def read_cycles(options: Mapping[str, Any]) -> kit.one_shot.Cycles:
 
 
 def _sample(setting: kit.Setting) -> kit.Local:
-    """Local training by SGHMC."""
+    """Returns local training by SGHMC."""
     local, cycles = setting.local, read_cycles(setting.options)
     if cycles.samples > cycles.number * cycles.per_cycle:
         raise BadInput(

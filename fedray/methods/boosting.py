@@ -1,19 +1,20 @@
 r"""AdaBoost.F, DistBoost.F, PreWeak.F and federated bagging: ensembles of weak learners, and no gradients.
 
 Source: Polato, Esposito, Aldinucci, *Boosting the federation: cross-silo federated learning without gradient descent*,
-IJCNN 2022. Client i holds n_i rows with weights D_i, all of which add up to 1; at first they are equal. In each round:
+IJCNN 2022. Client i holds n_i rows with weights D_i. The weights of all rows of all clients add up to 1, and are equal
+at first. In each round:
 
-1. Client i draws n_i rows by D_i and fits a weak learner h_i; the learners of all clients go to all clients.
-2. Client i sends e_ij, the sum of D_i over the rows on which h_j is wrong, and the sum of D_i. The error of h_j is
-   e_j = sum_i e_ij / sum_i sum(D_i).
-3. AdaBoost.F takes the h_j of the least error. DistBoost.F takes the vote of all h_j as one learner. PreWeak.F: every
-   client runs AdaBoost on its own rows first, for T rounds; later rounds take from these learners and fit none.
+1. Client i draws n_i rows by D_i and fits a weak learner h_i. Every client receives the learners of all clients.
+2. Client i sends e_ij, the sum of D_i over the rows on which h_j is wrong, and the sum of all its D_i. The error of h_j
+   is e_j = sum_i e_ij / sum_i sum(D_i).
+3. AdaBoost.F takes the h_j of the least error. DistBoost.F takes the vote of all h_j as one learner. In PreWeak.F every
+   client first runs AdaBoost on its own rows for T rounds; later rounds choose among these learners and fit none.
 4. alpha_t = log((1 - e) / (e + 1e-10)) + log(C - 1), SAMME's weight; boosting stops where e >= 1 - 1 / C.
 5. D_i(x) is multiplied by exp(alpha_t) where h_t is wrong, and all weights are normalized.
-6. The answer is the class with the largest sum of alpha_t over the h_t that choose it.
+6. The prediction is the class with the largest sum of alpha_t over the learners h_t that choose this class.
 
-Federated bagging has no weights: client i fits a learner on n_i rows drawn with equal odds, and every learner has a
-vote (Breiman 1996, client by client).
+Federated bagging has no weights: client i fits a learner on n_i rows drawn with equal odds, and every learner has one
+vote (Breiman 1996, applied to each client).
 
 Formulas of adaboost_f:
     The weights $D_i(x)$ of all rows of all clients add up to 1. In round $t$
@@ -28,7 +29,8 @@ Formulas of adaboost_f:
     \end{aligned}
     $$
 
-    and the answer is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$. Boosting stops where $e \ge 1 - 1 / C$.
+    and the prediction is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$. Boosting stops where $e \ge 1 - 1 /
+    C$.
 
 Formulas of distboost_f:
     The weights $D_i(x)$ of all rows of all clients add up to 1. In round $t$
@@ -43,12 +45,13 @@ Formulas of distboost_f:
     \end{aligned}
     $$
 
-    and the answer is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$. Boosting stops where $e \ge 1 - 1 / C$.
+    and the prediction is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$. Boosting stops where $e \ge 1 - 1 /
+    C$.
 
 Formulas of preweak_f:
     As AdaBoost.F, but in the first round every client runs AdaBoost on its own rows for $T$ rounds and sends all its
-    learners. Later rounds choose among these and fit none. A client's own AdaBoost counts the classes of its own rows
-    as $C$.
+    learners. Later rounds choose among these and fit none. In a client's own AdaBoost $C$ is the number of classes
+    among its own rows.
 
 Formulas of federated_bagging:
     In each round client $i$ fits $h_i$ on $n_i$ of its rows, drawn with equal odds and with replacement. Every learner
@@ -58,15 +61,15 @@ Deviations:
     1. The authors' code never stops where e >= 1 - 1 / C; the weight of such a learner is negative there.
     2. `draw: weights` gives D_i to the learner as sample weights, as scikit-learn's AdaBoostClassifier does, and draws
        no rows. The default `rows` is the paper's.
-    3. A client's weights are not kept: they follow from the ensemble and its rows. A client that takes part for the
-       first time, or again, fetches the learners that it has not got; its bytes count. Where only some clients take
-       part, the sums in 2. are theirs.
-    4. PreWeak.F's candidates are compared by their weighted errors. The authors' code compares them on rows that are
-       drawn from everybody's, which no federation can do. A client stops boosting by itself where its learner is no
-       better than guessing among its own classes; one whose rows have one class fits one learner.
-    5. Computing takes virtual time as one pass over the client's rows a round, also in PreWeak.F's first. The messages
-       of a round count in the bytes, and their latency once each way. Bytes are those of the clients that were
-       planned: one that drops out still counts in the number of learners that the others receive.
+    3. A client's weights are not kept: they follow from the ensemble and the client's rows. A client that takes part
+       for the first time, or again, downloads the learners that it lacks; these bytes count. If only some clients take
+       part, the sums in step 2 run over these clients.
+    4. PreWeak.F's candidates are compared by their weighted errors. The authors' code compares them on rows drawn from
+       all clients together, which no federation can do. A client stops its own boosting when its learner is no better
+       than guessing among its own classes. A client whose rows have one class fits one learner.
+    5. Computing takes the virtual time of one pass over the client's rows per round, also in PreWeak.F's first round.
+       All messages of a round count in the bytes; their latency counts once in each direction. Bytes count the planned
+       clients: a client that drops out still counts in the number of learners that the others receive.
     6. A learner's random numbers differ from client to client and from round to round; the authors' learners share one
        seed.
 
@@ -94,11 +97,11 @@ _LEARNER: dict[str, Any] = {"name": _TREE, "max_leaf_nodes": 10}  # as in the pa
 
 @means("word or section", "`sklearn/decision_tree`, with its options")
 def check_learner(value: Any, read: ReadSections) -> dict[str, Any]:
-    """The learner, by name or as a section; only what has a form in plain numbers that predicts the same.
+    """Checks the learner, a name or a section; a learner must have a form in plain numbers with equal predictions.
 
     Raises:
         ValueError: the value is neither.
-        BadInput: the learner has no such form, or an option is wrong; the line names its key.
+        BadInput: the learner has no such form, or an option is wrong; the message names the key.
     """
     given = {"name": value} if isinstance(value, str) else value
     if not isinstance(given, Mapping):
@@ -163,25 +166,25 @@ SPECS = {
 
 
 def adaboost_f(setting: kit.Setting) -> kit.Method:
-    """Every learner of a round is a candidate, and the best one joins the ensemble."""
+    """Composes AdaBoost.F: the best learner of each round joins the ensemble."""
     phase = _boost(setting, kit.boosting.each_alone)  # 3: argmin_j e_j
     return kit.Method("adaboost_f", phase, explain_end=kit.boosting.explain_stop)
 
 
 def distboost_f(setting: kit.Setting) -> kit.Method:
-    """The learners of a round join the ensemble as one committee."""
+    """Composes DistBoost.F: the learners of a round join the ensemble as one committee."""
     phase = _boost(setting, kit.boosting.as_committee)  # 3: the vote of all h_j
     return kit.Method("distboost_f", phase, explain_end=kit.boosting.explain_stop)
 
 
 def preweak_f(setting: kit.Setting) -> kit.Method:
-    """Clients boost by themselves first; then each round takes the best learner of all."""
+    """Composes PreWeak.F: clients boost on their own first; then each round takes the best of all their learners."""
     phase = _boost(setting, kit.boosting.each_alone, prepared=True)  # 3: of a pool
     return kit.Method("preweak_f", phase, explain_end=kit.boosting.explain_stop)
 
 
 def federated_bagging(setting: kit.Setting) -> kit.Method:
-    """Learners of rows drawn with equal odds, each with a vote."""
+    """Composes federated bagging: each learner is fitted on rows drawn with equal odds, and has one vote."""
     size = _ensemble(setting)
     return kit.Method(
         "federated_bagging",
@@ -198,11 +201,11 @@ def federated_bagging(setting: kit.Setting) -> kit.Method:
 
 
 def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepared: bool = False) -> kit.Phase:
-    """The rounds of boosting.
+    """Composes the rounds of boosting.
 
     Args:
         setting: what the scenario decides.
-        candidates: what becomes of the learners of a round.
+        candidates: how the learners of a round become candidates for the ensemble.
         prepared: whether all learners are fitted in the first round.
     """
     size = _ensemble(setting)
@@ -226,7 +229,7 @@ def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepare
 
 
 def _one_pass() -> kit.Local:
-    """What a round costs in virtual time; nothing descends."""
+    """Returns local training that costs one pass in virtual time; no gradient step is made."""
     return kit.Local(batch_size=None, epochs=1)
 
 
@@ -242,6 +245,6 @@ def _sizes(setting: kit.Setting, size: kit.Ensemble) -> kit.boosting.Sizes:
 def _learner(
     setting: kit.Setting, size: kit.Ensemble, *, draw: Literal["rows", "weights", "bootstrap"]
 ) -> kit.FitTrees:
-    """What a client fits: one decision tree."""
+    """Returns the learner that a client fits: one decision tree."""
     options = {key: value for key, value in setting.options["learner"].items() if key != "name"}
     return kit.FitTrees(options, size.leaves, size.classes, draw, series=1, numbers=size.tree_numbers)

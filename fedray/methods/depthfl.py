@@ -1,8 +1,8 @@
-r"""DepthFL: weak clients train the first blocks of a network that has a head behind each, and all heads answer.
+r"""DepthFL: weak clients train the first blocks of a network with a head after each block, and all heads predict.
 
 Source: Kim, Yu, Kim, Moon, *DepthFL: Depthwise Federated Learning for Heterogeneous Clients*, ICLR 2023, Alg. 1. The
-network is cut into D blocks. A tier of `clients.tiers` has a `width` r, here the share of the blocks: its clients get,
-train and send the first `ceil(r D)` blocks with their heads. Heads of one client teach each other.
+network is cut into D blocks. A tier of `clients.tiers` has a `width` r, here the share of the blocks. Clients of the
+tier get, train and send the first `ceil(r D)` blocks with their heads. Heads of one client teach each other.
 
 Formulas of depthfl:
     A client of depth $b$ has heads $1, \dots, b$ with logits $z_h$, and trains on
@@ -21,19 +21,19 @@ Formulas of depthfl:
     w_n \leftarrow \frac{1}{|S_n|} \sum_{i \in S_n} u_{i,n} - \frac{1}{\alpha} h_n .
     $$
 
-    The answer is the softmax of the mean of the heads' logits; a known client has the heads of its depth. With
-    `extended: false` a client has and trains the last of its heads alone, which is InclusiveFL without its momentum.
+    The prediction is the softmax of the mean of the heads' logits; a known client uses the heads up to its depth. With
+    `extended: false` a client has and trains only the last of its heads, which is InclusiveFL without its momentum.
 
 Deviations:
-    1. The network is the scenario's, cut where `fedray.models.exits.add_exits` says: ResNet-18 into the four stages of
-       the paper, a `cnn` before its layers with weights. A new head is the mean of each channel and a linear layer; the
-       paper's heads have attention and convolutions of their own.
-    2. Networks whose running statistics count batches are refused where a tier has a part of them: take `model.norm:
-       group`. The paper averages the statistics as it does weights.
-    3. Heads that no client trains do not answer. With `extended: false` the trained heads answer together, a known
-       client with its own.
-    4. Local training is the scenario's section `local`; the paper's are 5 epochs of SGD in batches of 50 with a rate of
-       0.1 times 0.998 each round, and 1,000 rounds. T = 300 is that of the authors' code.
+    1. The network is the scenario's, cut as `fedray.models.exits.add_exits` says: ResNet-18 into the four stages of the
+       paper, a `cnn` before its layers with weights. A new head takes the mean of each channel, followed by a linear
+       layer. The paper's heads have attention and convolutions of their own.
+    2. Networks whose running statistics count batches are refused if a tier has only a part of the network: take
+       `model.norm: group`. The paper averages the statistics like weights.
+    3. Heads that no client trains do not predict. With `extended: false` the trained heads predict together; a known
+       client predicts with its own head.
+    4. Local training is the scenario's section `local`. The paper makes 5 epochs of SGD in batches of 50, at a rate of
+       0.1 that is multiplied by 0.998 each round, for 1,000 rounds. The default T = 300 is from the authors' code.
 
 Example:
     >>> import fedray
@@ -59,14 +59,14 @@ from fedray.methods.feddyn import correct_clients
 
 
 def add_heads(net: Any, options: Mapping[str, Any], shape: tuple[int, ...], name: str) -> Any:
-    """Returns the network in blocks, with a head behind each."""
+    """Returns the network in blocks, with a head after each block."""
     return kit.exits.add_exits(net, options["blocks"], shape, name, "depthfl")
 
 
 def cut_blocks(
     net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
-    """Returns the network of each tier: the first blocks with their heads, or with the last of these alone."""
+    """Returns the network of each tier: the first blocks with all their heads, or only with the last head."""
     blocks, whole_flops = len(net.module.blocks), kit.count_forward_flops(net, row)
 
     def cut(width: float) -> kit.TierNet:
@@ -122,10 +122,10 @@ SPECS = {
 
 
 def depthfl(setting: kit.Setting) -> kit.Method:
-    """K networks `[K, d]` (the paper: 1) of D blocks over clients in tiers; A trained heads of each answer.
+    """Composes K networks `[K, d]` (the paper: 1) of D blocks over clients in tiers; A trained heads of each predict.
 
     Raises:
-        BadInput: the scenario names a loss of its own, or there are no classes.
+        BadInput: the scenario sets `local.loss`, or the data have no classes.
     """
     nets, layout, alpha = [tier.net for tier in setting.tier_nets], setting.layout, setting.options["alpha"]
     if setting.local.loss is not None:
@@ -162,7 +162,7 @@ def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
     """Makes the loss of a client from the logits of its heads, `[B, b, C]`.
 
     Args:
-        options: c as `consistency`, T as `ramp`.
+        options: the method's options: `consistency` (c) and `ramp` (T).
     """
     c, ramp = options["consistency"], options["ramp"]
 
@@ -186,11 +186,11 @@ def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Callable[[kit.State], kit.Answer]:
-    """Lets each trained head answer as a model of its own: the network whose mean over D heads is this one.
+    """Makes each trained head a predicting model: the network whose mean over D heads equals this head.
 
     Args:
         setting: what the scenario decides.
-        heads: those that each tier trains, from 0.
+        heads: the heads that each tier trains, numbered from 0.
     """
     layout, models = setting.layout, setting.models
     every, trained = _heads(layout), sorted({head for each in heads for head in each})  # D of them, A of them
@@ -216,10 +216,10 @@ def _layers(layout: kit.Layout) -> list[str]:
 
 
 def _heads(layout: kit.Layout) -> list[int]:
-    """Lists the heads of a network, from 0."""
+    """Lists the heads of a network, numbered from 0."""
     return sorted({int(name.split(".")[1]) for name in layout.names if name.startswith("heads.")})
 
 
 def _find(layout: kit.Layout, *layers: str) -> Any:
-    """Finds where the numbers of some layers lie in a row, `[s]`, rising."""
+    """Returns the columns of some layers in a row of the state, `[s]`, rising."""
     return kit.torch.from_numpy(kit.numpy.flatnonzero(layout.mask(layers)))

@@ -1,11 +1,13 @@
-r"""Ditto: beside FedAvg every client keeps a personal model that is pulled towards the global one.
+r"""Ditto: FedAvg, and every client also keeps a personal model that is pulled towards the global model.
 
 Source: Li, Hu, Beirami, Smith, *Ditto: Fair and Robust Federated Learning Through Personalization*, ICML 2021, Alg. 1.
-`lambda` is one number or a list; of a list every client trains one personal model each and answers with the one that is
-best on its own held-out rows, by accuracy or RMSE (the paper's section 3.3), so `data.hold_out` must be above 0.
+`lambda` is one number or a list. With a list every client trains one personal model per number. It predicts with the
+model that is best on its own held-out rows, by accuracy or RMSE (the paper's section 3.3); `data.hold_out` must be
+above 0.
 
 Formulas of ditto:
-    Beside FedAvg's model $w$ each client keeps a model $v_i$ of its own, which is pulled to $w$, and answers with it:
+    Beside FedAvg's model $w$ each client keeps a model $v_i$ of its own, which is pulled to $w$. It predicts with
+    $v_i$:
 
     $$
     v_i \leftarrow \mathrm{Train}\Bigl(v_i;\; F_i(v) + \frac{\lambda}{2} \lVert v - w \rVert^2\Bigr).
@@ -13,9 +15,10 @@ Formulas of ditto:
 
 Deviations:
     1. A personal model starts from the broadcast model of the first round in which its client takes part.
-    2. The personal pass has the epochs, batches (drawn anew) and learning rate of the global one.
-    3. With K > 1 a client keeps one personal model for each model it has trained. It answers with the average of K: of
-       these, and of the broadcast models that it has not trained yet.
+    2. The personal training has the epochs, the batch size and the learning rate of the global training; its batches
+       are drawn anew.
+    3. With K > 1 a client keeps one personal model for each model it has trained. It predicts with the average of K
+       models: the personal ones, and the broadcast ones that it has not trained yet.
 
 Example:
     >>> import fedray
@@ -54,7 +57,7 @@ SPECS = {
 
 
 def ditto(setting: kit.Setting) -> kit.Method:
-    """FedAvg, and passes with pull `lambda (v - w)` on each client's own `v` `[d]`."""
+    """Composes FedAvg, with further passes that pull each client's own model `v` `[d]` by `lambda (v - w)`."""
     pulls = setting.options["lambda"]
     if not pulls:
         raise BadInput("method.lambda is an empty list: give a number, or some to choose from")

@@ -16,8 +16,8 @@ Formulas of fed_ensemble:
     \end{aligned}
     $$
 
-    A new client gets the plain average of the models' answers. A known client weighs them by its own training losses,
-    with the temperature $\gamma$ = `predict.gamma`:
+    A new client gets the plain average of the models' predictions. A known client weighs the models by its own training
+    losses, with the temperature $\gamma$ = `predict.gamma`:
 
     $$
     p(y \mid x) = \sum_k a_{ik} \, p_{w_k}(y \mid x), \qquad
@@ -52,7 +52,7 @@ SPECS = {
 
 
 def fed_ensemble(setting: kit.Setting) -> kit.Method:
-    """K models `[K, d]` over N clients."""
+    """Composes K models `[K, d]` over N clients."""
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # lines 2-5: P_r is drawn anew at every age, then row r trains model P_r[t mod K]

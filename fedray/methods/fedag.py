@@ -1,8 +1,9 @@
 r"""FedAG (Alg. 1, eqs. 3-6, 8): FedAvg whose server keeps a Gaussian over the weights and predicts with a sample of it.
 
 Source: Thorgeirsson, Gauterin, *Probabilistic Predictions with Federated Learning*, Entropy 2021, 23, 41. Clients
-restart from the mean; the sample is the uploads themselves (`bootstrap`, the paper's choice) or draws from the Gaussian
-(`omc`). With K > 1 under the permutation schedule there is one Gaussian a model: a mixture of K.
+restart from the mean. The sample consists of the uploads themselves (`bootstrap`, the paper's choice) or of draws from
+the Gaussian (`omc`). With K > 1 under the permutation schedule there is one Gaussian per model; together they are a
+mixture of K Gaussians.
 
 Formulas of fedag:
     The server keeps a Gaussian over each weight, with the mean and the variance of the uploads:
@@ -11,7 +12,7 @@ Formulas of fedag:
     \mu = \sum_{i \in S} p_i \, u_i, \qquad \sigma^2 = \sum_{i \in S} p_i \, u_i^2 - \mu^2 .
     $$
 
-    Clients restart from $\mu$. A sample $v_1, \dots, v_M$ of weights answers: the uploads themselves (`bootstrap`) or
+    Clients restart from $\mu$. A sample $v_1, \dots, v_M$ of weights predicts: the uploads themselves (`bootstrap`) or
     draws from $N(\mu, \operatorname{diag} \sigma^2)$ (`omc`),
 
     $$
@@ -26,17 +27,18 @@ Formulas of fedag:
     \operatorname{diag}(\sigma^2)\, x\bigr)$.
 
 Deviations:
-    1. Observation noise: the paper prints none for networks; `predict.noise: residual` adds the clients' mean training
-       residual variance, each client's that of its own upload. With `residuals: mean` it is that of the mean, which did
-       not see a client's rows last and leaves more (so do `omc` and linear models). The NLLs without and with it are
-       reported (`nll_none`, `nll_residual`).
-    2. The variance is computed over deltas: the same number with less cancellation.
-    3. `samples` draws for `omc`; the paper draws as many as there are clients (the default).
-    4. The noise beta^-1 of a linear model (eq. 6) is the residual variance of the training fit: the published NLL of
-       Power, 2.94, agrees with it within 0.01, and rules out the variance of the target (`beta: target`), whose NLL
-       cannot be below 0.919 + log sd(y). One linear model answers in closed form (eq. 6); with `sampling: omc`, and
-       where there are several, their sample does.
-    5. Under partial participation the sample holds the clients of the last round in which the model was trained.
+    1. Observation noise: the paper gives none for networks. `predict.noise: residual` adds the mean over clients of the
+       variance of the training residuals, where each client's residuals are those of its own upload. With `residuals:
+       mean` (and for `omc` and linear models) they are those of the mean model. They are larger, because the mean model
+       was not trained last on the client's rows. The NLL without and with noise is reported (`nll_none`,
+       `nll_residual`).
+    2. The variance is computed from deltas: the same number with smaller rounding errors.
+    3. `omc` makes `samples` draws; the paper draws as many as there are clients (the default).
+    4. The noise beta^-1 of a linear model (eq. 6) is the residual variance of the training fit: the published NLL on
+       Power, 2.94, agrees with that within 0.01. It rules out the variance of the target (`beta: target`), with which
+       the NLL cannot be below 0.919 + log sd(y). One linear model predicts in closed form (eq. 6). With `sampling:
+       omc`, or with several linear models, the sample predicts.
+    5. Under partial participation the sample holds the uploads of the last round in which the model was trained.
 
 Example:
     >>> import fedray
@@ -105,10 +107,10 @@ TARGET = "target_variance"
 
 
 def fedag(setting: kit.Setting) -> kit.Method:
-    """K Gaussians over `[d]` weights; traffic: d numbers up, 2 d down (mean and deviation).
+    """Composes K Gaussians over `[d]` weights; clients send d numbers and receive 2 d (mean and deviation).
 
     Raises:
-        BadInput: a linear model, whose residuals are those of the mean anyway, is asked for them.
+        BadInput: `residuals: mean` is set for a linear model, whose residuals are those of the mean anyway.
     """
     sampling, samples = setting.options["sampling"], setting.options["samples"]
     slots = setting.participants if sampling == "bootstrap" or samples == "clients" else int(samples)
@@ -132,14 +134,14 @@ def fedag(setting: kit.Setting) -> kit.Method:
 def answer_with_sample(
     state: kit.State, models: int, clients: int, name: str = "sample", *, of_mean: bool = False
 ) -> kit.Answer:
-    """Every member of every model's sample answers (eqs. 4-5).
+    """Returns an answer in which every member of every model's sample predicts (eqs. 4-5).
 
     Args:
-        state: keeps the sample `[M, slots, d]` and its weights `[M, slots]`.
-        models: K.
-        clients: N.
-        name: of the sample in the state.
-        of_mean: whether the training residuals are those of the means (`method.residuals: mean`), not of the sample.
+        state: the state, with the sample `[M, slots, d]` and its weights `[M, slots]`.
+        models: number of models, K.
+        clients: number of clients, N.
+        name: name of the sample in the state.
+        of_mean: whether training residuals are computed for the means (`method.residuals: mean`), not for the sample.
     """
     sample, weight = state.extra[name], state.extra[f"{name}_weight"]
     slots = sample.shape[1]
@@ -155,22 +157,22 @@ def answer_with_sample(
 
 
 def remember_target_variance(worlds: int, state: kit.State, pooled: kit.Pooled) -> kit.State:
-    """The state with beta^-1, the variance of each world's training target (`method.beta: target`), `[R]`.
+    """Adds beta^-1 `[R]` to the state: the variance of each world's training target (`method.beta: target`).
 
     Args:
         worlds: number of worlds R.
         state: the first state.
-        pooled: gives all training rows of a world.
+        pooled: function that returns all training rows of a world.
     """
     target = kit.torch.stack([pooled(world)[1].double().var(correction=0) for world in range(worlds)])
     return state._replace(extra={**state.extra, TARGET: target})
 
 
 def answer_in_closed_form(state: kit.State) -> kit.Answer:
-    """A linear model answers `N(mu^T x, beta^-1 + x diag(variance) x^T)` (eq. 6): no sample is needed."""
+    """Returns the answer of a linear model, `N(mu^T x, beta^-1 + x diag(variance) x^T)` (eq. 6), without a sample."""
     return kit.Answer(state, 1, None, state.extra["variance"], _read_noise(state))
 
 
 def _read_noise(state: kit.State) -> kit.types.FloatArray | None:
-    """beta^-1 of each world where it is the variance of the target, `[R]`; None where `predict.noise` says it."""
+    """Returns beta^-1 of each world, `[R]`, if it is the variance of the target; None if `predict.noise` decides."""
     return state.extra[TARGET].numpy() if TARGET in state.extra else None

@@ -1,4 +1,4 @@
-r"""FedAvg: one model, everyone trains it. FedProx: the same with a proximal term.
+r"""FedAvg: one model, which all participants train. FedProx: FedAvg with a proximal term.
 
 Sources: McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*, AISTATS 2017,
 Alg. 1; Li et al., *Federated Optimization in Heterogeneous Networks*, MLSys 2020, Alg. 2.
@@ -19,9 +19,9 @@ Formulas of fedprox:
     $$
 
 Deviations:
-    1. Uploads are weighted by the examples of their clients, as in FedAvg's line 7; `server.weighting: uniform` is the
-       average of FE Remark 1. FedProx draws clients with odds p_k and averages uniformly; here participants are drawn
-       uniformly, so their uploads are weighted, too.
+    1. Uploads are weighted by the number of samples of their clients, as in FedAvg's line 7; `server.weighting:
+       uniform` is the average of FE Remark 1. FedProx draws clients with odds p_k and averages uniformly. Here
+       participants are drawn uniformly; FedProx's uploads are therefore weighted, too.
     2. FedProx: every client does its full local work (the paper's variable gamma-inexactness is not simulated).
 
 Example:
@@ -63,7 +63,7 @@ SPECS = {
 
 
 def fedavg(setting: kit.Setting) -> kit.Method:
-    """One model `[1, d]` over N clients."""
+    """Composes one model `[1, d]` over N clients."""
     phase = kit.federated(
         replace(setting, models=1),  # server, line 1: one w_0
         assign=kit.permutation,  # lines 3-4: S_t, the participants, all train it (a permutation of one model)
@@ -75,11 +75,11 @@ def fedavg(setting: kit.Setting) -> kit.Method:
 
 
 def fedprox(setting: kit.Setting) -> kit.Method:
-    """FedAvg whose local gradient has the extra term `mu (w - w_start)`."""
+    """Composes FedAvg with the additional term `mu (w - w_start)` in the local gradient."""
     prox = add_proximal_term(setting.local, setting.options["mu"])  # line 5: h_k(w; w_t) = F_k(w) + mu / 2 |w - w_t|^2
     return replace(fedavg(replace(setting, local=prox)), name="fedprox")
 
 
 def add_proximal_term(local: kit.Local, mu: float) -> kit.Local:
-    """Local training whose objective is pulled to the broadcast model: `mu / 2 |w - w_start|^2` more, mu >= 0."""
+    """Returns local training with the term `mu / 2 |w - w_start|^2`, mu >= 0, added to the objective."""
     return replace(local, pull=local.pull + mu)

@@ -2,8 +2,8 @@ r"""FedBE: a Bayesian ensemble at the server, and its distillation into the next
 
 Source: Chen, Chao, *FedBE: Making Bayesian Model Ensemble Applicable to Federated Learning*, ICLR 2021, Alg. 1. The
 teachers of a round are the mean, S samples of a Gaussian (or Dirichlet) fitted to the uploads, and the uploads
-themselves; their average is the prediction. `fedbe` distils them, on unlabelled inputs that the server holds, into the
-model of the next round; `fedbe_nokd` sends one of the samples instead.
+themselves; the teachers' average is the prediction. `fedbe` distils the teachers into the model of the next round, on
+unlabelled inputs that the server holds. `fedbe_nokd` sends one of the samples instead.
 
 Formulas of fedbe:
     $\bar w = \sum_i p_i u_i$ is the mean of the uploads and $\sigma^2 = \sum_i p_i (u_i - \bar w)^2$ their variance.
@@ -15,9 +15,9 @@ Formulas of fedbe:
     \quad\text{or}\quad v_s = \sum_i \gamma_i u_i,\; \gamma \sim \mathrm{Dirichlet}(1, \dots, 1),
     $$
 
-    and the average of their probabilities $\bar p(x) = \frac{1}{|T|} \sum_{v \in T} p_v(x)$ is the answer.
+    and the average of their probabilities $\bar p(x) = \frac{1}{|T|} \sum_{v \in T} p_v(x)$ is the prediction.
 
-    The next model starts from $\bar w$ and learns $\bar p$ on inputs $x$ that the server holds, sharpened by the
+    The next model starts from $\bar w$. On inputs $x$ that the server holds it learns $\bar p$, sharpened by the
     temperature $\tau$:
 
     $$
@@ -25,17 +25,17 @@ Formulas of fedbe:
     q_c(x) \propto \bar p_c(x)^{1 / \tau},
     $$
 
-    as the average of its weights at the ends of the later epochs.
+    The next model is the average of the weights at the ends of the later epochs.
 
 Formulas of fedbe_nokd:
     As FedBE, but the next model is one of the draws $v_s$, and nothing is distilled.
 
 Deviations:
-    1. The server's inputs are a share (`server_data`) of the training rows, taken from the clients at random (every
-       client keeps at least one row); their labels are never read.
+    1. The server's inputs are a share (`server_data`) of the training rows, taken from the clients at random; every
+       client keeps at least one row. The labels of these rows are never used.
     2. The student averages its weights at the ends of the second half of the epochs, at a constant learning rate (the
        paper: a cyclical one).
-    3. The Dirichlet is flat: clients weigh the same in it, also under `server.weighting: examples`.
+    3. The Dirichlet distribution is flat: clients have equal weights in it, also with `server.weighting: examples`.
 
 Example:
     >>> import fedray
@@ -94,7 +94,7 @@ SPECS = {
 
 
 def fedbe(setting: kit.Setting) -> kit.Method:
-    """K models `[K, d]` (the paper: 1), 1 + S + clients teachers each; traffic is FedAvg's."""
+    """Composes K models `[K, d]` (the paper: 1) with 1 + S + clients teachers each; traffic is FedAvg's."""
     learn = setting.distil
     if learn is None:
         raise BadInput("method.server_data: the server holds no inputs to distil on: raise it, or choose fedbe_nokd")
@@ -106,19 +106,19 @@ def fedbe(setting: kit.Setting) -> kit.Method:
 
 
 def fedbe_nokd(setting: kit.Setting) -> kit.Method:
-    """FedBE without distillation: the next model is a random sample."""
+    """Composes FedBE without distillation: the next model is a random sample."""
     return with_teachers(
         setting, "fedbe_nokd", kit.gaussians.follow_random_sample(setting.seeds, setting.options["samples"])
     )
 
 
 def with_teachers(setting: kit.Setting, name: str, follow: kit.gaussians.Follow) -> kit.Method:
-    """FedAvg with FedBE's server; every teacher answers.
+    """Composes FedAvg with FedBE's server; every teacher predicts.
 
     Args:
-        setting: the pieces.
-        name: of the method.
-        follow: makes the next model of the teachers.
+        setting: what the scenario decides.
+        name: name of the method.
+        follow: makes the next model from the teachers.
     """
     sampler = kit.gaussians.TeacherSampler(
         setting.options["sampler"], setting.options["samples"], setting.layout.trainable

@@ -1,32 +1,31 @@
-r"""FedBEns: one shot, after which the server looks for modes of the product of the clients' posteriors.
+r"""FedBEns: one round of training, after which the server finds modes of the product of the clients' posteriors.
 
 Source: Talpini, Savi, Neglia, *FedBEns: One-Shot Federated Learning based on Bayesian Ensemble*, ICML 2025, arXiv
-2503.15367, with diagonal curvature. All clients train the same M starts. What client k sends, M local optima and the
-diagonals of their Fishers, is a mixture of M Gaussians: its posterior, by Laplace's approximation. From the median of
-each start's uploads (of an even number the lower of the middle two) the server goes to a mode of the product of these
-mixtures; the M modes answer together.
+2503.15367, with diagonal curvature. All clients train from the same M starts. Client k sends M local optima and the
+diagonals of their Fisher matrices. By Laplace's approximation these describe a mixture of M Gaussians, the client's
+posterior. For each start the server takes the median of the uploads (of an even number the lower of the middle two).
+From there it goes to a mode of the product of these mixtures; the M modes predict together.
 
 The precision of a Gaussian is `n_k F_km / temperature + precision`. In the product the prior counts once for all
-clients: `(N - 1) prior` is subtracted. In these names and defaults the authors' code is meant (`main_FedBEns_diag.py`).
+clients: `(N - 1) prior` is subtracted. Names and defaults are those of the authors' code (`main_FedBEns_diag.py`).
 
 Formulas of fedbens:
-    All clients train the same $M$ starts (`models`) to local optima $w_{k1}, \dots, w_{kM}$, and send each with the
-    diagonal $F_{km}$ that `fedfisher` measures, too. A client's posterior is taken for a mixture, by Laplace's
-    approximation at each optimum, with the temperature $T$ and the `precision` $c$:
+    All clients train from the same $M$ starts (`models`) to local optima $w_{k1}, \dots, w_{kM}$. They send each
+    optimum with the diagonal $F_{km}$, which is measured as in `fedfisher`. A client's posterior is approximated by a
+    mixture, by Laplace's approximation at each optimum, with the temperature $T$ and the `precision` $c$:
 
     $$
     p_k(w) = \frac1M \sum_m \mathcal N\bigl(w; w_{km}, P_{km}^{-1}\bigr), \qquad P_{km} = \frac{n_k F_{km}}{T} + c.
     $$
 
-    The posterior of all rows is in proportion to the product, in which the `prior` $\mathcal N(0, 1/c_0)$ shall count
-    once:
+    The posterior of all rows is proportional to the product, in which the `prior` $\mathcal N(0, 1/c_0)$ counts once:
 
     $$
     \log p(w) = \sum_{k=1}^N \log p_k(w) + (N - 1) \, \frac{c_0}{2} \, \lVert w \rVert^2 + \text{const}.
     $$
 
-    From the median of each start's uploads the server goes to a mode of it, and the $M$ modes answer together. `solver:
-    exact` does that by fixed points, on which $\log p$ never falls:
+    From the median of each start's uploads the server goes to a mode of $p$, and the $M$ modes predict together.
+    `solver: exact` iterates fixed-point steps, in which $\log p$ never falls:
 
     $$
     r_{km} = \frac{\mathcal N(w; w_{km}, P_{km}^{-1})}{\sum_l \mathcal N(w; w_{kl}, P_{kl}^{-1})}, \qquad
@@ -34,21 +33,23 @@ Formulas of fedbens:
     $$
 
     `solver: descent` makes `solver_steps` steps of Adam, and keeps the model that is best on the server's own rows.
-    Densities of many numbers differ by many orders of magnitude, so that nearly all $r_{km}$ are 0 or 1. With $M = 1$,
-    $c_0 = 0$ and a small $c$ it is `fedfisher`.
+    Densities over many numbers differ by many orders of magnitude; nearly all $r_{km}$ are therefore 0 or 1. With $M =
+    1$, $c_0 = 0$ and a small $c$ it is `fedfisher`.
 
 Deviations:
-    1. The authors' server makes 1,000 steps of Adam (`solver: descent`) and stays where its labelled rows say it is
-       best. The default here is a mode itself, which a few fixed-point steps reach (`solver: exact`), without rows.
-    2. The descent looks at the server's rows at the start, every 50 steps and at the end; theirs behind the first of
-       every 50. These rows are a share of all (`validation`) that no client has.
-    3. The mixture's weights are equal, which is the authors' default; theirs by the Laplace evidence are left out, and
-       so are Kronecker factors and a whole Hessian of the last layer.
-    4. A client's prior (`precision` 10) is not that of the product (`prior` 1) in the authors' code. With `prior` 0
-       numbers of which nobody knows anything stay the mean of the uploads; otherwise they grow by
-       `N precision / (N precision - (N - 1) prior)`.
-    5. Clients that do not take part, or have no rows, are no factor of the product.
-    6. As FedFisher's 3 and 6: the Fisher is sent whole, is that of the network's own loss, and takes no virtual time.
+    1. The authors' server makes 1,000 steps of Adam (`solver: descent`) and keeps the model that is best on its
+       labelled rows. The default here (`solver: exact`) is a mode itself, which a few fixed-point steps reach without
+       labelled rows.
+    2. The descent scores the model on the server's rows at the start, every 50 steps and at the end; the authors' code
+       does so after the first of every 50 steps. These rows are a share of all rows (`validation`) that no client has.
+    3. The mixture's weights are equal, which is the authors' default. Their weights by the Laplace evidence are left
+       out, and so are Kronecker factors and a whole Hessian of the last layer.
+    4. A client's prior (`precision` 10) differs from the prior of the product (`prior` 1), as in the authors' code.
+       With `prior` 0, numbers for which no client has information stay the mean of the uploads; otherwise they grow by
+       the factor `N precision / (N precision - (N - 1) prior)`.
+    5. Clients that do not take part, or have no rows, add no factor to the product.
+    6. As in FedFisher's deviations 3 and 6, the Fisher diagonal is sent whole, belongs to the network's own loss, and
+       takes no virtual time.
 
 Example:
     >>> import fedray
@@ -109,10 +110,10 @@ LOOKED_STEPS = 50  # from one look at the server's rows to the next
 
 
 def fedbens(setting: kit.Setting) -> kit.Method:
-    """M models `[M, d]` over N clients; traffic of each of a client's M jobs: d numbers down, 2 d up.
+    """Composes M models `[M, d]` over N clients; each of a client's M jobs sends d numbers down and 2 d up.
 
     Raises:
-        BadInput: the prior of the product is more precise than that of a client.
+        BadInput: the prior of the product is more precise than a client's prior.
     """
     options = setting.options
     laplace = kit.one_shot.Laplace(

@@ -1,10 +1,10 @@
-r"""FedCross: K models, each trained by other clients in every round, and each mixed with one of the others.
+r"""FedCross: K models; each is trained by different clients in every round, and is then mixed with another model.
 
 Source: Hu, Zhou, Cao, Ling, Xia, Chen, *FedCross: Towards Accurate Federated Learning via Multi-Model
 Cross-Aggregation*, ICDE 2024, Alg. 1.
 
 Formulas of fedcross:
-    $v_i$ is model $i$ behind the training of round $t = 0, 1, \ldots$, and $\mathrm{co}(i)$ its partner:
+    $v_i$ is model $i$ after the training of round $t = 0, 1, \ldots$, and $\mathrm{co}(i)$ is the model's partner:
 
     $$
     w_i \leftarrow \alpha \, v_i + (1 - \alpha) \, v_{\mathrm{co}(i)}, \qquad
@@ -12,15 +12,16 @@ Formulas of fedcross:
     \bar w = \frac{1}{K} \sum_i w_i.
     $$
 
-    With `partner: most_similar` or `least_similar` it is the other model of largest or smallest cosine of $v_i$ and
-    $v_j$. $\bar w$ answers.
+    With `partner: most_similar` or `least_similar` the partner is the other model $j$ with the largest or smallest
+    cosine of $v_i$ and $v_j$. $\bar w$ predicts.
 
 Deviations:
-    1. All clients take part where the scenario does not say how many; in the paper as many as there are models
-       (`participation.per_round`). With more, a model becomes the mean of its uploads first; a model without an upload
-       is mixed as it is.
-    2. With `answer: ensemble` the mean of the K models' probabilities answers; the paper has the mean of the weights.
-    3. Float buffers (BatchNorm) are mixed as weights are, and are in no cosine.
+    1. All clients take part if the scenario does not say how many; in the paper there are as many participants as
+       models (`participation.per_round`). With more participants, a model first becomes the mean of its uploads. A
+       model without an upload is mixed as it is.
+    2. With `answer: ensemble` the mean of the K models' probabilities predicts; the paper predicts with the mean of the
+       weights.
+    3. Float buffers (BatchNorm) are mixed like weights, and do not enter the cosine.
 
 Example:
     >>> import fedray
@@ -61,7 +62,7 @@ SPECS = {
 
 
 def fedcross(setting: kit.Setting) -> kit.Method:
-    """K models `[K, d]`, each sent to other clients in every round."""
+    """Composes K models `[K, d]`, each sent to different clients in every round."""
     alpha, partner = setting.options["alpha"], setting.options["partner"]
     phase = kit.federated(
         setting,
@@ -79,12 +80,12 @@ def fedcross(setting: kit.Setting) -> kit.Method:
 
 
 def cross_mean(rows: kit.Rows, weighting: kit.Weighting, alpha: float, partner: str, trainable: int) -> kit.Server:
-    """`v_i <- mean of its uploads`, then `w_i <- alpha v_i + (1 - alpha) v_co(i)`.
+    """Returns the server: `v_i <- mean of model i's uploads`, then `w_i <- alpha v_i + (1 - alpha) v_co(i)`.
 
     Args:
         rows: the rows of the state.
-        weighting: of the uploads in the mean: uniform, or examples.
-        alpha: the share of a model that stays.
+        weighting: weights of the uploads in the mean: uniform, or examples.
+        alpha: share of a model's own weights in the mixture.
         partner: how co(i) is chosen: `in_order`, `most_similar` or `least_similar`.
         trainable: p, the numbers of a row that the cosine counts.
     """

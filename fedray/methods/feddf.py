@@ -1,4 +1,4 @@
-r"""FedDF: FedAvg whose server trains its mean to answer as the ensemble of the uploads, on inputs that no client has.
+r"""FedDF: FedAvg whose server trains its mean to predict as the ensemble of the uploads, on inputs that no client has.
 
 Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion in Federated Learning*, NeurIPS 2020,
 arXiv 2006.07242, Alg. 1; `teacher: confidence` is the weighted teacher of Fed-ET (Cho, Manoel, Joshi, Sim, Dimitriadis,
@@ -6,10 +6,11 @@ IJCAI 2022). The inputs are a share of the training rows that the server holds i
 withheld`), the rows of another data set of the same shape, or noise.
 
 `networks` gives the clients several architectures. Each is trained and averaged by its own clients (Alg. 3 of the
-paper), and has a student of its own; all students aim at the mean of all uploads' logits, whatever their architecture.
+paper), and has a student of its own. All students learn the mean of the logits of all uploads, whatever the uploads'
+architectures.
 
 Formulas of feddf:
-    FedAvg, whose mean is then trained to answer as the ensemble of the uploads, on inputs $x$ that no client has:
+    FedAvg, whose mean is then trained to predict as the ensemble of the uploads, on inputs $x$ that no client has:
 
     $$
     \bar w = \sum_{i \in S} p_i u_i, \qquad
@@ -18,21 +19,21 @@ Formulas of feddf:
     q(x) = \mathrm{softmax}\Bigl(\sum_{i \in S} a_i(x) \, f_{u_i}(x)\Bigr),
     $$
 
-    where $f$ are logits. With `teacher: mean_logits` all $a_i$ are alike; with `confidence` they are in proportion to
+    where $f$ are logits. With `teacher: mean_logits` all $a_i$ are equal; with `confidence` they are proportional to
     the variance of the logits $f_{u_i}(x)$ over the classes.
 
     With `networks` each architecture has a mean $\bar w$ of its own clients' uploads and a student of its own, and $S$
-    in $q(x)$ are the participants of all architectures. The answer is the mean of the students' probabilities.
+    in $q(x)$ are the participants of all architectures. The prediction is the mean of the students' probabilities.
 
 Deviations:
-    1. With several architectures (`networks`) the answer is the mean of their students' probabilities, and a client
-       without data counts for none of them.
-    2. `validation` is a share of the training rows, with their labels; the student that scores best on them stays, and
-       so does the mean if none is better (the authors' option `return_best_model_on_val`).
-    3. Normalization layers keep the mean's statistics in distillation.
+    1. With several architectures (`networks`) the prediction is the mean of all students' probabilities, and a client
+       without data counts for no architecture.
+    2. `validation` is a share of the training rows, with labels. The student that scores best on these rows is kept, or
+       the mean if no student is better (the authors' option `return_best_model_on_val`).
+    3. During distillation normalization layers keep the statistics of the mean.
     4. Noise is one fixed set of standard normal inputs for each world; the paper draws new noise for every batch.
-    5. `confidence` takes Fed-ET's weights alone: its student is a larger network that aims at hard labels, with a term
-       for the diversity of the clients.
+    5. `confidence` takes only the weights of Fed-ET. The student of Fed-ET is a larger network that learns hard labels,
+       with a term for the diversity of the clients.
 
 Example:
     >>> import fedray
@@ -55,13 +56,13 @@ from fedray.methods import kit
 
 @means("list of sections", "like `model`, with the `tier` of its clients")
 def check_networks(value: Any, read: ReadSections) -> list[dict[str, Any]]:
-    """Several architectures, each a section like `model` that may also name the `tier` of the clients that have it.
+    """Checks a list of architectures: sections like `model`, which may also name the `tier` of their clients.
 
-    One with `answers: false` is trained like the others, and has no part in the answer.
+    An architecture with `answers: false` is trained like the others, but does not predict.
 
     Raises:
         ValueError: the value is no list of sections.
-        BadInput: a section is wrong; the line names its key.
+        BadInput: a section is wrong; the message names the key.
     """
     if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(one, Mapping) for one in value):
         raise ValueError("is not a list of models: write it as [{name: mlp}, {name: linear}]")
@@ -118,7 +119,7 @@ SPECS = {
 
 
 def feddf(setting: kit.Setting) -> kit.Method:
-    """K models `[K, d]` (the paper: 1), each taught by the clients that trained it; traffic is FedAvg's."""
+    """Composes K models `[K, d]` (the paper: 1), each taught by the clients that trained it; traffic is FedAvg's."""
     if setting.stack is not None:
         return _feddf_of_several(setting, setting.stack)
     learn = setting.distil
@@ -137,7 +138,7 @@ def feddf(setting: kit.Setting) -> kit.Method:
 
 
 def _feddf_of_several(setting: kit.Setting, stack: kit.stacking.Stack) -> kit.Method:
-    """One federated training for each architecture (Alg. 3), and what the students learn from all of them.
+    """Composes one federated training per architecture (Alg. 3), and the students that learn from all of them.
 
     `fedray.simulation.stacking` makes one study of these parts.
     """

@@ -3,11 +3,11 @@ r"""FedDyn adds a linear and a quadratic term to each client's loss.
 With these terms a minimum of the global loss is also a minimum of every client's.
 
 Source: Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama, *Federated Learning Based on Dynamic Regularization*,
-ICLR 2021, Alg. 1. FedDyn-ensemble is FedDyn under the schedule of Fed-ensemble (FE Table III): one correction `[d]` per
-client and model, one server vector per model.
+ICLR 2021, Alg. 1. FedDyn-ensemble is FedDyn under the schedule of Fed-ensemble (FE Table III). It has one correction
+`[d]` per client and model, and one server vector per model.
 
 Formulas of feddyn:
-    Client $i$ keeps a vector $h_i$, and the server $h$; both start at 0.
+    Client $i$ keeps a vector $h_i$, and the server keeps $h$; both start at 0.
 
     $$
     \begin{aligned}
@@ -23,11 +23,12 @@ Formulas of feddyn_ensemble:
 
 Deviations:
     1. Clients do their local epochs, not an exact minimisation (as in the paper's experiments).
-    2. With compression a client's correction follows what it computed, the server's what was sent.
-    3. Any way to merge uploads may stand for the mean; the server's h then follows the merged delta.
+    2. With compression, a client's correction uses the delta that the client computed; the server's vector uses the
+       delta that was sent.
+    3. Another way to merge uploads may replace the mean; the server's h then uses the merged delta.
 
 Note:
-    With alpha -> 0 FedDyn does not become FedAvg: h shrinks like alpha, so that `h / alpha` stays finite.
+    With alpha -> 0 FedDyn does not become FedAvg: h shrinks like alpha, and `h / alpha` stays finite.
 
 Example:
     >>> import fedray
@@ -70,12 +71,12 @@ SPECS = {
 
 
 def feddyn(setting: kit.Setting) -> kit.Method:
-    """FedDyn-ensemble with K = 1."""
+    """Composes FedDyn-ensemble with K = 1."""
     return replace(feddyn_ensemble(replace(setting, models=1)), name="feddyn")
 
 
 def feddyn_ensemble(setting: kit.Setting) -> kit.Method:
-    """K models `[K, d]`; the local gradient is `grad - h_i + alpha (w - w_start)`."""
+    """Composes K models `[K, d]` with the local gradient `grad - h_i + alpha (w - w_start)`."""
     alpha, p = setting.options["alpha"], setting.layout.trainable
     local, correction = correct_clients(setting.local, alpha, p)
     phase = kit.federated(
@@ -89,10 +90,12 @@ def feddyn_ensemble(setting: kit.Setting) -> kit.Method:
 
 
 def correct_clients(local: kit.Local, alpha: float, trainable: int) -> tuple[kit.Local, kit.Correction]:
-    """Local training on `F_i(w) - <h_i, w> + alpha / 2 |w - w_start|^2`, and `h_i <- h_i - alpha (u - w_start)`.
+    """Returns FedDyn's local training and correction, `h_i <- h_i - alpha (u - w_start)`.
+
+    The local objective is `F_i(w) - <h_i, w> + alpha / 2 |w - w_start|^2`.
 
     Args:
-        local: how clients train otherwise.
+        local: local training without FedDyn's terms.
         alpha: weight of the regularization, above 0.
         trainable: p, the numbers of a row that have a gradient.
     """
@@ -106,10 +109,10 @@ def correct_clients(local: kit.Local, alpha: float, trainable: int) -> tuple[kit
 
 
 def correct_server(setting: kit.Setting, base: kit.Server) -> kit.Server:
-    """FedDyn's server around the one that merges: `w <- mean of uploads - h / alpha` (lines 11-12).
+    """Returns FedDyn's server, around a server that merges: `w <- mean of uploads - h / alpha` (lines 11-12).
 
     Raises:
-        BadInput: the scenario asks for a server optimizer, too.
+        BadInput: the scenario also sets a server optimizer.
     """
     if setting.optimizer.kind != "none":
         raise BadInput(

@@ -1,12 +1,12 @@
-r"""FedEM: each client's data are a mixture of K distributions, which all clients share.
+r"""FedEM: each client's data are a mixture of K distributions that all clients share.
 
-Every client weighs its samples by how well each of K models explains them, trains all K models on its weighted
-samples, and answers with the mixture that suits it. Source: Marfoq, Neglia, Bellet, Kameni, Vidal, *Federated
-Multi-Task Learning under a Mixture of Distributions*, NeurIPS 2021, Alg. 1.
+Every client weighs its samples by how well each of K models explains them, trains all K models on the weighted samples,
+and predicts with its own mixture of the models. Source: Marfoq, Neglia, Bellet, Kameni, Vidal, *Federated Multi-Task
+Learning under a Mixture of Distributions*, NeurIPS 2021, Alg. 1.
 
 Formulas of fedem:
-    Client $i$ has weights $\pi_i$ over $K$ components. It shares each of its samples out among them, fits its weights,
-    and trains all components on their shares:
+    Client $i$ has weights $\pi_i$ over $K$ components. It divides each of its samples among the components, fits
+    $\pi_i$, and trains each component on its shares of the samples:
 
     $$
     \begin{aligned}
@@ -17,15 +17,16 @@ Formulas of fedem:
     \end{aligned}
     $$
 
-    It answers with $\sum_m \pi_{im} \, p_{w_m}(y \mid x)$.
+    It predicts with $\sum_m \pi_{im} \, p_{w_m}(y \mid x)$.
 
 Deviations:
-    1. The local solver is the scenario's section `local`. A batch's weighted losses are divided by its size, as in the
-       authors' code, and the shares stay those of the broadcast models during a round.
-    2. A share is 1e-12 at least. The likelihood of the E step is that of the network's loss, also with `local.loss`.
-    3. A known client that has not taken part yet is answered as a new one with data would be: by 20 E steps from equal
-       weights on the models as they are. A new client, whose rows nobody knows, gets the average of the K models.
-    4. Virtual time counts the steps and the bytes of the K models, and not the forward passes of the E step.
+    1. The local solver is the scenario's section `local`. The sum of a batch's weighted losses is divided by the batch
+       size, as in the authors' code. During a round the shares stay those of the broadcast models.
+    2. A share is at least 1e-12. The likelihood of the E step comes from the network's own loss, also with
+       `local.loss`.
+    3. A known client that has not taken part yet predicts with weights from 20 E steps on the current models, started
+       from equal weights. A new client, whose samples are unknown, gets the average of the K models.
+    4. Virtual time counts the steps and the bytes of the K models, but not the forward passes of the E step.
 
 Example:
     >>> import fedray
@@ -60,7 +61,7 @@ SPECS = {
 
 
 def fedem(setting: kit.Setting) -> kit.Method:
-    """K components `[K, d]`, and the weights pi `[K]` of each client, which stay with it."""
+    """Composes K components `[K, d]`, with weights pi `[K]` that stay with each client."""
     phase = kit.federated(
         replace(setting, assign=None),
         assign=kit.schedule.every_model,  # lines 2-3: the server sends all K components to the participants

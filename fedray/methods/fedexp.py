@@ -1,4 +1,4 @@
-r"""FedExP: FedAvg whose server makes a longer step where the clients' updates point to different sides.
+r"""FedExP: FedAvg whose server makes a longer step when the clients' updates point in different directions.
 
 Source: Jhunjhunwala, Wang, Joshi, *FedExP: Speeding up Federated Averaging via Extrapolation*, ICLR 2023, Alg. 1.
 
@@ -10,13 +10,13 @@ Formulas of fedexp:
     w \leftarrow w + \eta \, \bar\Delta.
     $$
 
-    Where all $\Delta_i$ are alike, $\eta = 1$ and it is FedAvg; of $N$ updates that are orthogonal, of one length and
-    of one weight, $\eta = N / 2$.
+    If all $\Delta_i$ are equal, $\eta = 1$ and FedExP is FedAvg. For $N$ orthogonal updates of equal length and weight,
+    $\eta = N / 2$.
 
 Deviations:
-    1. The last model answers; the paper reports the mean of the last two.
-    2. $\epsilon$ is what `eps` says; the paper chooses it with the rates.
-    3. Float buffers (BatchNorm) are no steps of SGD: they are averaged, and are in no length.
+    1. The last model predicts; the paper reports the mean of the last two models.
+    2. $\epsilon$ is the option `eps`; the paper tunes it together with the learning rates.
+    3. Float buffers (BatchNorm) are not moved by SGD: they are averaged, and do not enter the lengths.
 
 Example:
     >>> import fedray
@@ -46,7 +46,7 @@ SPECS = {
 
 
 def fedexp(setting: kit.Setting) -> kit.Method:
-    """One or K models `[K, d]` over N clients."""
+    """Composes one or K models `[K, d]` over N clients."""
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # the clients that take part
@@ -58,13 +58,13 @@ def fedexp(setting: kit.Setting) -> kit.Method:
 
 
 def extrapolated_mean(rows: kit.Rows, weighting: kit.Weighting, eps: float, trainable: int) -> kit.Server:
-    """`w <- w + eta mean delta`, eta at least 1; an untrained model stays.
+    """Returns the server `w <- w + eta mean delta`, with eta at least 1; an untrained model stays as it is.
 
     Args:
         rows: the rows of the state.
-        weighting: makes p_i: uniform, or examples (n_i / n).
-        eps: what is added to the squared length of the mean.
-        trainable: p, the numbers of a row that SGD moves; those behind are averaged as they are.
+        weighting: decides the weights p_i: uniform, or examples (n_i / n).
+        eps: number that is added to the squared length of the mean.
+        trainable: p, the numbers of a row that SGD moves; the later numbers are averaged as they are.
     """
     plain = kit.mean(rows, weighting)
 

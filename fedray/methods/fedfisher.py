@@ -1,14 +1,15 @@
-r"""FedFisher: one shot of FedAvg, in which each weight of an upload counts by its Fisher information.
+r"""FedFisher: one round of FedAvg, in which each number of an upload is weighted by its Fisher information.
 
 Source: Jhunjhunwala, Wang, Joshi, *FedFisher: Leveraging Fisher Information for One-Shot Federated Learning*, AISTATS
-2024, its diagonal variant. Each client trains from the same start to w_k and sends, beside it, the diagonal F_k of the
-Fisher information of its rows there. The server wants the w of least `sum_k p_k (w - w_k)' F_k (w - w_k)`, which is
-`(sum_k p_k F_k)^-1 sum_k p_k F_k w_k`. With `solver: exact` it takes that (Fisher merging: Matena, Raffel, NeurIPS
-2022); with `solver: descent` it goes there from the mean, and stays where its own labelled rows say it is best.
+2024, diagonal variant. Each client trains from the same start to w_k. It sends w_k, and the diagonal F_k of the Fisher
+information of its rows at w_k. The server looks for the w of least `sum_k p_k (w - w_k)' F_k (w - w_k)`, which is
+`(sum_k p_k F_k)^-1 sum_k p_k F_k w_k`. With `solver: exact` the server takes this w (Fisher merging: Matena, Raffel,
+NeurIPS 2022). With `solver: descent` it descends from the mean, and keeps the model that is best on its own labelled
+rows.
 
 Formulas of fedfisher:
-    Client $k$ trains from the common start to $w_k$. It then measures, on its rows or on `fisher_rows` of them, the
-    diagonal of the Fisher information of its network, and sends both:
+    Client $k$ trains from the common start to $w_k$. On its rows, or on `fisher_rows` of them, it then measures the
+    diagonal of the Fisher information of its network. It sends both:
 
     $$
     F_k = \frac{1}{n_k} \sum_{x} \sum_{y} p_{w_k}(y \mid x) \, \bigl(\nabla_w \log p_{w_k}(y \mid x)\bigr)^2
@@ -29,23 +30,24 @@ Formulas of fedfisher:
     $g = \sum_k p_k (F_k + \lambda)(w - w_k)$ and $\eta$ = `solver_lr`; it keeps the model that is best on the server's
     own rows.
 
-    Where all $F_k$ are equal, or $\lambda$ is large beside them, it is FedAvg. Numbers of which no client knows
-    anything are averaged. On quadratic losses with diagonal Hessians, whose optima the clients reach, it is the optimum
-    of all rows. For the information of several outputs a row takes one gradient an output, so that `model` costs as
-    many times `empirical` as there are classes.
+    If all $F_k$ are equal, or $\lambda$ is much larger than they are, $w^*$ is FedAvg's mean. Numbers for which no
+    client has information are averaged. On quadratic losses with diagonal Hessians, whose optima the clients reach,
+    $w^*$ is the optimum of all rows. With several outputs, `model` takes one gradient per row and output; its cost is
+    that of `empirical` times the number of classes.
 
 Deviations:
     1. The authors' server descends. The default here is the optimum itself, for which no row leaves the clients.
-    2. `damping` is added to every F_k, so that numbers of which no client knows anything are averaged. The authors'
-       code has no such term in its descent; its Fisher merging averages where `sum p_k F_k` is below 1e-6.
-    3. The authors' code quantizes weights and Fishers before it merges them. Here the Fisher is sent whole, `compress`
-       is about the model alone, and the Fisher is that of the model before compression.
-    4. The descent looks at the server's rows at the start, every 100 steps, and at the end; theirs behind the first of
-       every 100. These rows are a share of all (`validation`) that no client has; theirs are 500 of the clients' rows.
+    2. `damping` is added to every F_k; numbers for which no client has information are then averaged. The authors' code
+       has no such term in its descent. Its Fisher merging averages where `sum p_k F_k` is below 1e-6.
+    3. The authors' code quantizes weights and Fishers before it merges them. Here the Fisher diagonal is sent whole,
+       `compress` applies only to the model, and the diagonal is measured at the model before compression.
+    4. The descent scores the model on the server's rows at the start, every 100 steps, and at the end; the authors'
+       code does so after the first of every 100 steps. These rows are a share of all rows (`validation`) that no client
+       has; in the authors' code they are 500 of the clients' rows.
     5. The variant with Kronecker factors (K-FAC) is left out.
-    6. The Fisher is that of the network's own loss, also with `local.loss` and weight decay, and in evaluation mode.
-       Measuring it takes no virtual time.
-    7. With K > 1 each model is one by itself, of the clients that trained it.
+    6. The Fisher diagonal is that of the network's own loss in evaluation mode, also with `local.loss` and weight
+       decay. Measuring it takes no virtual time.
+    7. With K > 1 each model is merged separately, from the clients that trained it.
 
 Example:
     >>> import fedray
@@ -114,7 +116,7 @@ LOOKED_STEPS = 100  # from one look at the server's rows to the next
 
 
 def fedfisher(setting: kit.Setting) -> kit.Method:
-    """One or K models `[K, d]` over N clients; traffic: d numbers down, 2 d up (the model and its curvature)."""
+    """Composes one or K models `[K, d]` over N clients; d numbers go down, 2 d up (the model and its curvature)."""
     options = setting.options
     descent = kit.one_shot.Descent(
         options["solver_steps"], LOOKED_STEPS, kit.one_shot.summing_adam(options["solver_lr"]), setting.score
@@ -132,6 +134,6 @@ def fedfisher(setting: kit.Setting) -> kit.Method:
 
 
 def read_curvature(setting: kit.Setting) -> kit.Curvature:
-    """What clients measure, from the options `fisher` and `fisher_rows`."""
+    """Returns the curvature that clients measure, from the options `fisher` and `fisher_rows`."""
     rows = setting.options["fisher_rows"]
     return kit.Curvature(setting.options["fisher"], None if rows == "all" else int(rows))

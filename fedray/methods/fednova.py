@@ -1,10 +1,11 @@
-r"""FedNova: normalized averaging, so that clients that take more local steps do not pull the objective to theirs.
+r"""FedNova: normalized averaging; clients with more local steps do not pull the model towards their own objectives.
 
 Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization*, NeurIPS 2020, eq. 7 with plain SGD: `a_i = (1, ..., 1)`, so `|a_i|_1 = tau_i`, the local steps.
 
 Formulas of fednova:
-    Client $i$ takes $\tau_i$ local steps of SGD. The server averages steps, and not sums of steps:
+    Client $i$ takes $\tau_i$ local steps of SGD. The server averages the clients' mean steps, not the sums of their
+    steps:
 
     $$
     w \leftarrow w + \tau_{\mathrm{eff}} \sum_{i \in S} p_i \, \frac{u_i - w}{\tau_i}, \qquad
@@ -12,9 +13,10 @@ Formulas of fednova:
     $$
 
 Deviations:
-    1. The sums run over the clients that took part in a round and trained the model, with `p_i` as their shares.
-    2. Local momentum, Adam and the proximal term have other `a_i`; they are refused. Weight decay is part of the loss.
-    3. Float buffers (BatchNorm) are no steps of SGD: they are averaged with `p_i`, as in FedAvg.
+    1. The sums run over the clients that took part in a round and trained the model; `p_i` are these clients' shares.
+    2. Local momentum, Adam and the proximal term would need other `a_i`, and are refused. Weight decay is part of the
+       loss.
+    3. Float buffers (BatchNorm) are not moved by SGD: they are averaged with `p_i`, as in FedAvg.
     4. `server.weighting: uniform` (the method's default is `examples`) makes every `p_i` the same.
 
 Example:
@@ -44,10 +46,10 @@ SPECS = {
 
 
 def fednova(setting: kit.Setting) -> kit.Method:
-    """One or K models `[K, d]` over N clients.
+    """Composes one or K models `[K, d]` over N clients.
 
     Raises:
-        BadInput: clients do not train with plain SGD, or the scenario names another mean.
+        BadInput: clients do not train with plain SGD, or the scenario sets another way to average uploads.
     """
     local = setting.local
     kit.base.require(
@@ -68,13 +70,15 @@ def fednova(setting: kit.Setting) -> kit.Method:
 
 
 def normalized_mean(rows: kit.Rows, weighting: kit.Weighting, local: kit.Local, trainable: int) -> kit.Server:
-    """`w <- w + tau_eff sum_i p_i delta_i / tau_i` with `tau_eff = sum_i p_i tau_i`; an untrained model stays.
+    """Returns the server `w <- w + tau_eff sum_i p_i delta_i / tau_i`, where `tau_eff = sum_i p_i tau_i`.
+
+    An untrained model stays as it is.
 
     Args:
         rows: the rows of the state.
-        weighting: makes p_i: uniform, or examples (n_i / n).
+        weighting: decides the weights p_i: uniform, or examples (n_i / n).
         local: how clients train, which decides tau_i.
-        trainable: p, the numbers of a row that SGD moves; those behind are averaged as they are.
+        trainable: p, the numbers of a row that SGD moves; the later numbers are averaged as they are.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:

@@ -1,17 +1,18 @@
-r"""FedPA: FedAvg whose clients send where their posterior lies, measured by how sure they are of it.
+r"""FedPA: FedAvg whose clients send the direction to their posterior mean, multiplied by the posterior's precision.
 
 Source: Al-Shedivat, Gillenwater, Xing, Rostamizadeh, *Federated Learning via Posterior Averaging: A New Perspective and
 Practical Algorithms*, ICLR 2021, arXiv 2010.05273.
 
 If the clients' posteriors are Gaussians N(m_i, S_i), the mode of their product, which is the global posterior, has the
-least sum of `1/2 (w - m_i)' S_i^-1 (w - m_i)`. FedPA descends by the gradients `S_i^-1 (w - m_i)` of that; FedAvg takes
-all S_i for the identity, and ends elsewhere where clients differ and make several steps. A client samples while it
-trains (iterate-averaged SGD): the iterates of each of l windows of its steps have a mean `[p]`.
+least sum of `1/2 (w - m_i)' S_i^-1 (w - m_i)`. FedPA descends by the gradients `S_i^-1 (w - m_i)` of this sum. FedAvg
+takes all S_i to be the identity; if clients differ and make several steps, it ends at another point. A client samples
+while it trains (iterate-averaged SGD): it divides its steps into l windows, and the mean `[p]` of a window's iterates
+is a sample.
 
 Formulas of fedpa:
-    In the first `burn_in` rounds FedPA is FedAvg. Then a client of $S_i$ steps passes over the first ones (a share
-    `mixing`), cuts the others into $\ell$ windows $W_1, \dots, W_\ell$ of equal length, and samples its posterior by
-    the means of SGD's iterates:
+    In the first `burn_in` rounds FedPA is FedAvg. Later, a client with $S_i$ steps skips the first ones (a share
+    `mixing`) and cuts the others into $\ell$ windows $W_1, \dots, W_\ell$ of equal length. The means of SGD's iterates
+    in these windows are samples of the client's posterior:
 
     $$
     x_t = \frac{1}{|W_t|} \sum_{s \in W_t} v_s, \qquad \bar x = \frac1\ell \sum_t x_t, \qquad
@@ -28,23 +29,24 @@ Formulas of fedpa:
     \Delta_i = \frac{1}{\rho_\ell} \, A_\ell \, (\bar x - w),
     $$
 
-    where $A_\ell$ is kept as the list of its $v_t$ and factors: $\ell^2 d$ operations and $\ell$ vectors. With
-    $\ell = 1$ or $\rho = 0$ it is FedAvg with averaged iterates; if the only window is the last step, it is FedAvg.
+    where $A_\ell$ is kept as the list of its $v_t$ and factors: $\ell^2 d$ operations and $\ell$ vectors. With $\ell =
+    1$ or $\rho = 0$ FedPA is FedAvg with averaged iterates; if the only window is the last step, FedPA is FedAvg.
 
     Along a direction in which the samples vary by $\sigma^2$, a client's step is multiplied by $(1 + (\ell - 1) \rho) /
-    (1 + (\ell - 1) \rho \, \sigma^2)$. Where samples vary by much less than 1, as those of networks do, that is nearly
-    $1 + (\ell - 1) \rho$ in all directions: a larger $\rho$ means a larger server step first, so tune both.
+    (1 + (\ell - 1) \rho \, \sigma^2)$. If samples vary by much less than 1, as samples of networks do, this factor is
+    nearly $1 + (\ell - 1) \rho$ in all directions. A larger $\rho$ then mainly means a larger server step: tune both
+    together.
 
 Deviations:
-    1. What counts is `local.epochs` or `local.steps`: the first share `mixing` of a client's steps is passed over, and
-       the others are cut into l equal windows, where the authors' code has a sample for each epoch behind the first
-       ones. So `epochs = 5, mixing = 0.2, samples = 4` is a sample an epoch, behind one epoch.
-    2. A client with fewer steps than l takes a sample a step.
-    3. The defaults of `mixing` and `samples` are those of the authors' example for EMNIST, that of `rho` their code's.
-       The example's 400 rounds of burn-in (of 1,500), its momentum of the clients and that of the server (0.9, with
-       `server.lr` 0.5) are keys.
+    1. A client makes the steps of `local.epochs` or `local.steps`. It skips the first share `mixing` of its steps and
+       cuts the others into l equal windows. The authors' code takes one sample for each epoch after the first ones: the
+       same as `epochs = 5, mixing = 0.2, samples = 4`, which takes one sample per epoch after one epoch.
+    2. A client with fewer steps than l takes one sample per step.
+    3. The defaults of `mixing` and `samples` are from the authors' example for EMNIST; the default of `rho` is from
+       their code. The example also has 400 rounds of burn-in (of 1,500), momentum of the clients, and momentum of the
+       server (0.9, with `server.lr` 0.5); set these by keys.
     4. Float buffers (running statistics of normalization layers) have no posterior: they are averaged as in FedAvg.
-    5. Virtual time counts a step as a step; what becomes of the samples, `l^2 p` operations, takes none.
+    5. Virtual time counts the steps; the computation from the samples, `l^2 p` operations, takes no virtual time.
 
 Example:
     >>> import fedray
@@ -84,7 +86,7 @@ SPECS = {
 
 
 def fedpa(setting: kit.Setting) -> kit.Method:
-    """One or K models `[K, d]` over N clients; traffic is FedAvg's."""
+    """Composes one or K models `[K, d]` over N clients; traffic is FedAvg's."""
     options = setting.options
     sampled = kit.Windows(
         kit.one_shot.correct_by_precision(options["rho"]),  # S_i^-1 (w - m_i) of the samples, in time l^2 p

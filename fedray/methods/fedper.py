@@ -6,11 +6,11 @@ Batch Normalization*, ICLR 2021, Alg. 1 (the normalization layers stay); Collins
 *Exploiting Shared Representations for Personalized Federated Learning*, ICML 2021, Alg. 1 (FedRep: as FedPer, but a
 client trains its head first, and then the body).
 
-They differ in the default of one key, `local.private` (`head` or `norm`), which takes patterns of layers too, and which
-other methods have as well; FedRep also has the turns of its two parts.
+The three methods differ in the default of one key, `local.private` (`head` or `norm`). This key also takes patterns of
+layers, and other methods have it as well. FedRep also trains its two parts in turn.
 
 Formulas of fedper:
-    A row is cut in two, $w = (b, h_i)$: the body $b$ is shared, the head $h_i$ (the last layer) is the client's own.
+    A model is cut in two, $w = (b, h_i)$: the body $b$ is shared, the head $h_i$ (the last layer) is the client's own.
 
     $$
     (u_i, h_i) \leftarrow \mathrm{Train}\bigl((b, h_i); F_i\bigr), \qquad b \leftarrow b + \sum_{i \in S} p_i \, (u_i -
@@ -21,23 +21,23 @@ Formulas of fedbn:
     As FedPer, where $h_i$ are the normalization layers, with their running statistics.
 
 Formulas of fedrep:
-    As FedPer, where local training has two parts, first the head with the body at rest, then the body with the head at
-    rest:
+    As FedPer, but local training has two parts: first the head is trained while the body stays fixed, then the body
+    while the head stays fixed:
 
     $$
     h_i \leftarrow \mathrm{Train}\bigl(h_i; F_i(b, \cdot)\bigr), \qquad u_i = \mathrm{Train}\bigl(b; F_i(\cdot,
     h_i)\bigr).
     $$
 
-    The last `body_epochs` of `local.epochs` belong to the body. Of `local.steps` it is as many tenths, and at least one
-    step.
+    The last `body_epochs` of `local.epochs` train the body. With `local.steps` the body gets `body_epochs` tenths of
+    the steps, at least one step.
 
 Deviations:
     1. Private layers start from the server's initial model, the same for every client.
     2. The metrics of new clients (`accuracy`, ...) are those of the server's own model, whose private layers were never
-       trained: read `personal_accuracy`.
-    3. FedRep: of `local.epochs` the last `body_epochs` train the body; of `local.steps` it is as many tenths, and at
-       least one step. It trains with SGD, and a part that rests has no momentum.
+       trained: use `personal_accuracy`.
+    3. FedRep: the last `body_epochs` of `local.epochs` train the body; of `local.steps` the last `body_epochs` tenths
+       do, at least one step. FedRep trains with SGD, and a part that stays fixed has no momentum.
 
 Example:
     >>> import fedray
@@ -90,17 +90,17 @@ SPECS = {
 
 
 def fedper(setting: kit.Setting) -> kit.Method:
-    """FedAvg over what is not private: by default all layers but the last one."""
+    """Composes FedAvg over the layers that are not private: by default all but the last."""
     return kit.Method("fedper", kit.federated(setting))  # Alg. 1, lines 4-7: the base layers are sent and averaged
 
 
 def fedbn(setting: kit.Setting) -> kit.Method:
-    """FedAvg over what is not private: by default all but the normalization layers."""
+    """Composes FedAvg over the layers that are not private: by default all but the normalization layers."""
     return kit.Method("fedbn", kit.federated(setting))  # lines 9-13: every layer is averaged unless it is a BN layer
 
 
 def fedrep(setting: kit.Setting) -> kit.Method:
-    """As FedPer; a client trains what is private first, and the rest in the last epochs.
+    """Composes FedRep: a client trains its private layers first, and the others in the last epochs.
 
     Raises:
         BadInput: clients do not train with SGD, nothing is private, or no step is left for the head.

@@ -1,7 +1,7 @@
-"""What methods are composed from, each thing loaded when it is first used, so that a paper's file imports no torch.
+"""The building blocks of methods. Each is loaded when it is first used: the file of a paper imports no torch.
 
-`kit.federated` is `fedray.methods.base.federated`. Where a name comes from stands once, in the rows of the stub
-`kit.pyi`: type checkers read them, and so does this module.
+`kit.federated` is `fedray.methods.base.federated`. The stub `kit.pyi` says where each name comes from, one name a line.
+Type checkers read the stub, and so does this module.
 
 Example:
     >>> from fedray.methods import kit
@@ -21,7 +21,7 @@ from typing import Any
 
 @cache
 def list_rows() -> Mapping[str, tuple[str, str]]:
-    """The rows of the stub: name -> its module, and what it is called there; empty for a module itself."""
+    """Returns the lines of the stub: name -> its module, and its name there; that name is empty for a whole module."""
     rows = {}
     for row in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body:
         match row:
@@ -35,12 +35,12 @@ def list_rows() -> Mapping[str, tuple[str, str]]:
 
 
 def list_public() -> list[str]:
-    """The names that methods of your own are made of, those of `fedray.methods`."""
+    """Returns the names that `fedray.methods` offers for methods of your own."""
     return [name for name, (_, inside) in list_rows().items() if inside]
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what a row names when it is first asked for."""
+    """Loads the object of this name when it is first used."""
     if name not in list_rows():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, inside = list_rows()[name]

@@ -1,4 +1,4 @@
-"""What every method is given: the pieces that a scenario decides, already built."""
+"""The argument of every method: the pieces that a scenario decides, already built."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Robust:
 
     Attributes:
         kind: median, trimmed_mean, krum, multi_krum, or none.
-        trim: b, the values that a trimmed mean drops at each end.
-        byzantine: f, the bad clients that Krum survives.
+        trim: b, how many values a trimmed mean drops at each end.
+        byzantine: f, how many bad clients Krum tolerates.
     """
 
     kind: str = "none"
@@ -40,8 +40,8 @@ class Optimizer:
 
     Attributes:
         kind: momentum, adam, yogi, or none.
-        lr: its learning rate, above 0.
-        momentum: beta of momentum, or beta_1 of Adam and Yogi, in [0, 1).
+        lr: learning rate of the server optimizer, above 0.
+        momentum: the coefficient beta of momentum, or beta_1 of Adam and Yogi, in [0, 1).
     """
 
     kind: ServerOptimizerKind = "none"
@@ -51,48 +51,52 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Setting:
-    """The pieces of a method. What is None is not decided: the method's own ingredient stands.
+    """The pieces that a method is composed of. Where a field is None, the method's own ingredient is used.
 
     Attributes:
-        models: K.
-        layout: how the d numbers of one model lie in a row.
+        models: number of models, K.
+        layout: how the d numbers of one model lie in a row of the state.
         clients: the population and its tiers.
-        seeds: one for each world.
+        seeds: one seed for each world.
         participation: who takes part in a round.
         local: how a client trains.
-        outputs: (models `[S, d]`, network inputs `[n, ...]`) -> raw outputs `[S, n, C]` in evaluation mode, through
-            which gradients flow; for what the server does (`Server.step`, `Method.answer`).
-        server_rows: world -> network inputs `[n, ...]` and targets of the rows that the server holds instead of the
-            clients: the share `method.server_data`, an option that a method of your own may declare.
-        server_inputs: world -> network inputs `[n, ...]` of the server, without labels, as the options `inputs` and
-            `input_rows` say, which a method of your own may declare: those of `server_rows`, noise, or a data set.
-        label_counts: world -> training rows of each class that each client holds, by its own labels, `[N, C]`, of the
-            first 10,000 clients. No bytes are counted for them. Of a regression it raises `BadInput`.
+        outputs: function: (models `[S, d]`, network inputs `[n, ...]`) -> raw outputs `[S, n, C]` in evaluation mode.
+            Gradients flow through it. For use by the server (`Server.step`, `Method.answer`).
+        server_rows: function: world -> network inputs `[n, ...]` and targets of the samples that the server holds
+            instead of the clients. The option `server_data` sets their share; a method of your own may declare it.
+        server_inputs: function: world -> network inputs `[n, ...]` of the server, without labels: those of
+            `server_rows`, noise, or a data set. The options `inputs` and `input_rows` choose; a method of your own may
+            declare them.
+        label_counts: function: world -> how many training samples of each class each of the first 10,000 clients holds,
+            `[N, C]`, by the client's own labels. No bytes are counted for these numbers. For a regression it raises
+            `BadInput`.
         assign: the kind of schedule: permutation, random, balanced, adaptive, or a user's own function; or None.
-        rows: what a row of the schedule is: client, slot or stratum.
-        weighting: of the uploads in a mean: uniform or examples.
-        coefficients: of the tiers in a mean: equal_groups, paper_eq2, fedavg (none); or None.
-        robust: what takes the place of the mean.
-        optimizer: what acts on the mean delta.
-        compress: makes the compression for a layout; or None.
+        rows: what a row of the schedule stands for: client, slot or stratum.
+        weighting: weights of the uploads in a mean: uniform or examples.
+        coefficients: weights of the tiers in a mean: equal_groups, paper_eq2, fedavg (none); or None.
+        robust: the robust rule that replaces the mean.
+        optimizer: the server optimizer, which acts on the mean delta.
+        compress: function that makes the compression for a layout; or None.
         hold_out: whether clients withhold rows for validation.
-        participants: clients of a round, at most.
-        features: reads `[n, p]` features where the network is linear in its weights and has a closed form; else None.
-        distil: (world, start `[d]`, teachers `[S, d]`, address) -> student `[d]`, where the server holds inputs; else
-            None.
-        score: (world, model `[d]`) -> how well it does on the server's labelled rows (the share `method.validation`),
-            for methods whose server chooses by it; None where it holds none.
-        fuse: (world, students with their uploads, address) -> the students' rows `[d]`, where the server holds inputs
-            and students aim at what all uploads say; else None.
-        walk: where the models are, if there is no server.
-        stack: of stacking: the base networks and the meta model; of `method.networks`: the networks and their clients.
-        ensemble: of boosting: what the ensemble has room for.
-        tier_nets: of methods that slice the network: that of each tier; empty for all others.
+        participants: the most clients that take part in a round.
+        features: function that returns features `[n, p]`, for a network that is linear in its weights and has a closed
+            form; else None.
+        distil: function: (world, start `[d]`, teachers `[S, d]`, key of the random numbers) -> student `[d]`; None if
+            the server holds no inputs.
+        score: function: (world, model `[d]`) -> score of the model on the server's labelled samples (the share
+            `method.validation`), for methods whose server chooses models by score; None if the server holds none.
+        fuse: function: (world, students with their uploads, key of the random numbers) -> the weights of each student,
+            `[d]`. The students learn the mean prediction of all uploads. None if the server holds no inputs or the
+            method does no such thing.
+        walk: the walks of the models over the clients, if there is no server.
+        stack: for stacking: the base networks and the meta model; for `method.networks`: the networks and their
+            clients.
+        ensemble: for boosting: the size of the ensemble.
+        tier_nets: for methods that slice the network: the network of each tier; empty for all others.
         private: layers of the network that stay with the clients (`local.private`).
-        memory: those of them that a model trains with, and does not answer with.
+        memory: the private layers that a model uses in training, but not in prediction.
         options: the method's own options.
-        own_method: what messages call a user's own method; warnings name it where a key replaces one of its
-            ingredients. Empty for a method of fedray.
+        own_method: name of a user's own method in messages and warnings. Empty for a method of fedray.
     """
 
     models: int
@@ -129,7 +133,7 @@ class Setting:
 
     @property
     def state_rows(self) -> Rows:
-        """Where the rows of the state are."""
+        """Returns how the rows of the state are numbered."""
         return Rows(len(self.seeds), self.models)
 
 
