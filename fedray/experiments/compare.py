@@ -62,7 +62,7 @@ class Comparison:
 
     @property
     def dataframe(self) -> Any:
-        """Returns one row per score and run: means over the shared seeds, the difference with its interval, number of pairs.
+        """Returns one row per score and run: means over shared seeds, the difference with its interval, pairs.
 
         The column `chosen_on_test` names runs that ended in a round chosen by a score on the test samples.
         """

@@ -238,7 +238,7 @@ def show_if_wanted(
 
 @contextmanager
 def _show_bar(title: str, heard: Heard) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a function that updates the bar of a notebook, with the phase before the bar and the newest scores after."""
+    """Returns a function that updates the bar of a notebook: the phase before it, the newest scores after it."""
     if importlib.util.find_spec("ipywidgets") is None:
         from tqdm import tqdm
     else:

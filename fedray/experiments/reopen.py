@@ -82,7 +82,7 @@ TRACEBACK_FILE = "error.txt"  # in the run directory
 
 @contextmanager
 def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Callable[[Watch], Watch]]:
-    """Turns what the user's own objects raise in the block into an error of one line; saves the traceback in `error.txt`.
+    """Turns what the user's own objects raise in the block into a line; saves the traceback in `error.txt`.
 
     Any error that ends the run is saved in the run directory too, for `Run.error`.
 

@@ -220,7 +220,7 @@ def make_candidate_scenario(scenario: Scenario) -> Scenario:
 
 
 def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
-    """Returns a function that computes the usual scores without the test set, and the nll of clients' own predictions."""
+    """Returns a function that computes the usual scores without the test set, and the nll of clients' predictions."""
     usual = make_evaluator(study, runtime, test=False)
 
     def evaluate(progress: Progress) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`fedray table`: runs every cell of a scenario's table, and resumes unfinished cells. Published tables have this form."""
+"""`fedray table`: runs every cell of a scenario's table, and resumes unfinished ones. Published tables have this form."""
 
 from __future__ import annotations
 
