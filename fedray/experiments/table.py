@@ -1,4 +1,4 @@
-"""`fedray table`: runs every cell of a scenario's table, and resumes unfinished ones. Published tables have this form."""
+"""`fedray table`: runs every cell of a scenario's table, and resumes unfinished ones."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def find_first_score(rows: CellRows) -> list[str]:
 
 
 def _find_personal(rows: CellRows) -> tuple[str, list[str], list[str]]:
-    """Returns the score of the clients' own predictions, the cells whose clients use these, and cells without the score."""
+    """Returns the score of the clients' own predictions, the cells whose clients use these, and cells without it."""
     apart = list(dict.fromkeys(cell for (cell, _), row in rows.items() if row.get("apart")))
     name = next((name for name in PERSONAL if any((cell, name) in rows for cell in apart)), "")
     return name, apart, [cell for cell in dict.fromkeys(cell for cell, _ in rows) if (cell, name) not in rows]
@@ -532,7 +532,7 @@ def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedC
 
 
 def _write_page(rows: Rows, out: Path, names: list[str]) -> None:
-    """Writes `report.html` of the table: a comparison of the finished cells, and published values beside those found."""
+    """Writes `report.html` of the table: a comparison of the finished cells, with published values."""
     from fedray.report.page import write_report  # matplotlib is slow to import
 
     log.info("drawing the report")

@@ -90,7 +90,7 @@ class Reports(Protocol):
         """Reports the metrics of a round, and the run directory if it is complete."""
 
     def go_on(self, out: Path, scenario_text: str) -> bool:
-        """Makes the run directory from the checkpoint from which the trial goes on; returns False if the trial begins anew."""
+        """Makes the run directory from the checkpoint of a trial that goes on; returns False if it begins anew."""
 
 
 class Trial(NamedTuple):
