@@ -54,7 +54,7 @@ def measure_population(number: int, rows: str) -> None:
     began = time.process_time()
     from fedray.assembly.study import build_study
     from fedray.bench.rows import MB, measure_peak_resident
-    from fedray.runtime.inline import Inline
+    from fedray.runtime.session import Inline
     from fedray.scenario.loader import read_scenario
     from fedray.simulation.rounds import begin_progress, run_round
 
@@ -124,7 +124,7 @@ def measure_coordinator(number: int, jobs: int) -> None:
     from fedray.runtime.exchange import cut_chunks
     from fedray.runtime.placement import Node, plan_actors
     from fedray.scenario.loader import read_scenario
-    from fedray.simulation.clock import JobCosts, time_round
+    from fedray.simulation.devices import JobCosts, time_round
     from fedray.simulation.rounds import job_traffic
 
     study = build_study(read_scenario(scale_scenario(number, jobs, local={"steps": 2})))
@@ -179,7 +179,7 @@ def _time_laps(actors: int, hidden: int, models: int) -> list[tuple[int, float]]
     """Bytes more at the coordinator, and seconds, of some exchanges."""
     from fedray.assembly.registry import UserObjects
     from fedray.assembly.study import build_study
-    from fedray.runtime.ray.runtime import RayRuntime
+    from fedray.runtime.ray.coordinator import RayRuntime
     from fedray.scenario.loader import read_scenario
     from fedray.simulation.rounds import begin_progress, size_jobs
 

@@ -5,7 +5,7 @@ import signal
 import sys
 from contextlib import ExitStack
 
-from fedray.process.session import end_on_signals, exit_quickly, list_signals, settle_streams
+from fedray.process import end_on_signals, exit_quickly, list_signals, settle_streams
 
 
 def main() -> None:

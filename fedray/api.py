@@ -22,12 +22,11 @@ from fedray.experiments.results import Prediction, Run
 from fedray.experiments.run import resume_run, run_scenario
 from fedray.experiments.trainable import Trial, make_trainable
 from fedray.files.plain import choose_out, expand_user_path
-from fedray.own_code.user_code import import_modules
+from fedray.own_code.contract import import_modules
 from fedray.runtime.session import Watch
 from fedray.scenario.loader import names_partition, read_scenario
-from fedray.scenario.names import KINDS, NAMED
+from fedray.scenario.names import KINDS, NAMED, explain_unknown_key
 from fedray.scenario.schema import Scenario, list_sections, section_fields
-from fedray.scenario.unknown_keys import explain_unknown_key
 
 __all__ = ["Prediction", "Run", "load", "resume", "run", "trainable"]
 

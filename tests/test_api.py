@@ -80,7 +80,7 @@ def test_predict_reads_its_checkpoint_and_builds_its_worker_once(
         monkeypatch.setattr(name, counted)
 
     count("fedray.storage.checkpoint.load_checkpoint", checkpoint.load_checkpoint)
-    count("fedray.runtime.inline.make_worker", stacking.make_worker)
+    count("fedray.runtime.session.make_worker", stacking.make_worker)
     opened = fedray.load(run.path)
     x = opened.study.split("test", 0)[0][:5]
     first = [opened.predict(x, client=client).mean for client in (None, 2)]

@@ -33,8 +33,15 @@ from fedray.own_code.source_code import name_callable
 from fedray.scenario.clients import READS_LOSSES
 from fedray.scenario.names import declared_options
 from fedray.scenario.schema import Scenario
-from fedray.simulation.clock import CountingRule, JobCosts, time_jobs
-from fedray.simulation.devices import Devices, diurnal_availability, make_profile, read_trace
+from fedray.simulation.devices import (
+    CountingRule,
+    Devices,
+    JobCosts,
+    diurnal_availability,
+    make_profile,
+    read_trace,
+    time_jobs,
+)
 from fedray.training.block import count_steps, samples_seen
 
 # ---------------------------------------------------------------------------------------------------------------------

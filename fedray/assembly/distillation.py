@@ -52,7 +52,7 @@ def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: 
         BadInput: there is no such data set, it cannot be read, or its inputs are of another shape.
 
     Example:
-        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.data.store import load_data
         >>> from fedray.scenario.loader import read_scenario
         >>> digits, scenario = load_data("digits"), read_scenario({"evaluate": {"ood": "noise"}})
         >>> open_alike("evaluate.ood", "digits", scenario, digits).name

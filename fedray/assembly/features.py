@@ -29,9 +29,9 @@ from fedray.methods.fens import FIXED
 from fedray.methods.setting import Setting
 from fedray.metrics.conformal import ConformalRule, choose_ranks, find_pooled_rank
 from fedray.models.nets import build_net
-from fedray.scenario.classifiers import CLASSIFIERS
 from fedray.scenario.clients import GraphKeys
 from fedray.scenario.names import UNKNOWN, method_spec_of
+from fedray.scenario.options import CLASSIFIERS
 from fedray.scenario.schema import ModelKeys, Scenario
 from fedray.scenario.training import ConformalKeys
 from fedray.simulation.study import AsyncRule

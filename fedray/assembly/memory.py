@@ -20,16 +20,15 @@ import torch
 from torch import Tensor, nn
 
 from fedray.assembly.clients import invited_per_tier
-from fedray.assembly.pieces import count_draws
-from fedray.assembly.training_code import measure_layers
+from fedray.assembly.pieces import count_draws, measure_layers
 from fedray.core.errors import BadInput, format_bytes
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, Clients
 from fedray.data.types import Dataset
 from fedray.features.measure import MAPPED_NUMBERS, Curvature, Measure, count_gradients
 from fedray.features.windows import Windows
 from fedray.models.net import layout_of
+from fedray.scenario.loader import tier_table
 from fedray.scenario.names import method_spec_of
-from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training.block import PIECE_NUMBERS, choose_batch_width, count_steps
@@ -100,7 +99,7 @@ def estimate_rows(scenario: Scenario, data: Dataset, worlds: int, *, copied: boo
         copied: whether `data` already includes the copies that `data.partition.copies` requests.
 
     Example:
-        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.data.store import load_data
         >>> from fedray.scenario.loader import read_scenario
         >>> partition = {"name": "iid", "rotation": 4, "copies": True}
         >>> scenario = read_scenario({"data": {"partition": partition}})

@@ -22,9 +22,8 @@ from fedray.assembly.features import (
 )
 from fedray.assembly.models import make_architectures, make_network, refuse_outputs
 from fedray.assembly.own_methods import guard_method, refuse_unread_code
-from fedray.assembly.pieces import make_compression, make_samples
+from fedray.assembly.pieces import add_own_code, make_compression, make_samples
 from fedray.assembly.registry import UserObjects, find_own, name_own_method
-from fedray.assembly.training_code import add_own_code
 from fedray.components.schedule import guard_schedule, remember_losses
 from fedray.core.errors import BadInput
 from fedray.core.method import Local, Method, RateSchedule

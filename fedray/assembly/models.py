@@ -20,10 +20,9 @@ from fedray.core.types import Clients, Lanes, Members, Net, Objective
 from fedray.data.types import Dataset
 from fedray.features.stacking import Base, Stack
 from fedray.models.dropout import find_dropout
-from fedray.models.net import net_of
+from fedray.models.net import net_of, wrap_networks
 from fedray.models.nets import MODEL_NAMES, model_maker
 from fedray.models.trial import guard_factory, try_factory, try_network, try_training
-from fedray.models.weights import wrap_networks
 from fedray.scenario.names import method_spec_of
 from fedray.scenario.schema import ModelKeys, Scenario
 from fedray.simulation.study import Study
@@ -46,7 +45,7 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
 
     Example:
         >>> from fedray.assembly.registry import UserObjects
-        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.data.store import load_data
         >>> from fedray.scenario.loader import read_scenario
         >>> scenario = read_scenario({"model": {"name": "linear"}})
         >>> make_network(scenario, load_data("digits"), UserObjects(), worlds=1).layout.d  # 64 x 10 weights, 10 biases

@@ -16,7 +16,7 @@ from torch import nn
 from fedray.core.errors import BadInput, FedrayError, quote_value
 from fedray.core.method import READS, LocalLoss, Transform, Walk
 from fedray.core.options import MethodSpec
-from fedray.data import catalogue
+from fedray.data import store
 from fedray.data.adaptation import adapt, is_plain, names_data, take_data_options
 from fedray.data.deal import OPEN
 from fedray.data.partition import Dealt, is_partitioner, register_partition, wants_columns
@@ -24,8 +24,8 @@ from fedray.data.shards import StoredShards
 from fedray.data.types import Dataset
 from fedray.methods import Composition
 from fedray.models import register_model
+from fedray.own_code.contract import describe_exception, explain_uncallable, find_user_line, takes_positional
 from fedray.own_code.source_code import name_callable
-from fedray.own_code.user_code import describe_exception, explain_uncallable, find_user_line, takes_positional
 from fedray.scenario import names
 from fedray.scenario.data import CLIENT_KINDS
 from fedray.scenario.names import KINDS, Kind, as_list
@@ -108,7 +108,7 @@ def register(
     elif kind == "model":
         register_model(name, thing)
     elif kind == "data":
-        catalogue.register_data(name, thing)
+        store.register_data(name, thing)
 
 
 def _list_needed(kind: Kind, thing: Any) -> list[str]:

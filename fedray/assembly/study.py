@@ -1,11 +1,13 @@
-"""From names to functions: a scenario becomes a `Study` of plain objects. Only this folder knows both."""
+"""Makes a `Study` of plain objects from a scenario, and digests of what it trains. Only this folder knows both."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import replace
 
 import numpy as np
+from torch import nn
 
 from fedray.assembly import memory
 from fedray.assembly.clients import invited_per_tier, make_counting_rule, make_devices
@@ -14,25 +16,37 @@ from fedray.assembly.features import check_withheld_rows, make_async_rule, make_
 from fedray.assembly.memory import Need, estimate_rows
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
-from fedray.assembly.pieces import show_shared_rows
-from fedray.assembly.registry import UserObjects, explaining_own_objects, require_objects
-from fedray.assembly.training_code import find_callbacks, find_metrics, try_own_code
+from fedray.assembly.pieces import find_callbacks, find_metrics, show_shared_rows, try_own_code
+from fedray.assembly.registry import (
+    UserObjects,
+    explaining_own_objects,
+    functions_of,
+    list_own_code,
+    list_own_names,
+    require_objects,
+)
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.types import EVALUATED_CLIENTS, Clients, Net
+from fedray.data import store
 from fedray.data.deal import Dealing, build_shards
-from fedray.data.shards import Shards
+from fedray.data.shards import Shards, hash_shards, sum_up
 from fedray.data.store import open_dataset
 from fedray.data.types import Dataset, check_dataset, limit_rows
 from fedray.features.boosting import Ensemble, boosted_net
 from fedray.files.plain import expand_user_path
 from fedray.metrics import scores
-from fedray.scenario.loader import to_plain
+from fedray.own_code.contract import hash_files
+from fedray.own_code.source_code import hash_source, hash_values, is_own_module, write_object
+from fedray.scenario import names
+from fedray.scenario.loader import pool_clients, tier_table, to_plain
 from fedray.scenario.names import method_spec_of
-from fedray.scenario.rules import pool_clients, tier_table
 from fedray.scenario.schema import Scenario
 from fedray.simulation.stacking import build_stack_study
 from fedray.simulation.study import Evaluation, Patience, Study
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From names to functions: a scenario becomes a `Study` of plain objects. Only this folder knows both.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The ensemble of boosting, sized for a scenario and its data.
@@ -80,7 +94,7 @@ def size_ensemble(scenario: Scenario, data: Dataset, own: UserObjects, clients: 
 
     Example:
         >>> from fedray.core.types import Tier
-        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.data.store import load_data
         >>> from fedray.scenario.loader import read_scenario
         >>> scenario = read_scenario({"method": {"name": "distboost_f"}, "rounds": 5})
         >>> size_ensemble(scenario, load_data("digits"), UserObjects(), Clients((Tier("client", 10),)))
@@ -335,7 +349,7 @@ def leave_inputs(scenario: Scenario, data: Dataset, own: UserObjects) -> Dataset
         BadInput: the key would have no effect.
 
     Example:
-        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.data.store import load_data
         >>> from fedray.scenario.loader import read_scenario
         >>> raw = read_scenario({"data": {"standardize": False}})
         >>> leave_inputs(raw, load_data("digits"), UserObjects()).standardized
@@ -349,3 +363,75 @@ def leave_inputs(scenario: Scenario, data: Dataset, own: UserObjects) -> Dataset
             f"apart as they are, or {scenario.method.name} fits trees: leave it out"
         )
     return data._replace(standardized=False)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Digests of what a study trains: data, network, and the user's own code with the values that this code uses.
+
+Digests = dict[str, dict[str, str]]  # part -> what of it -> digest
+
+
+def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digests:
+    """Returns digests of everything beside the scenario's keys that decides the results of a study.
+
+    Args:
+        scenario: the scenario of the study.
+        own: the user's Python objects.
+        study: the study that was made from scenario and objects.
+
+    Returns:
+        By part:
+        - `data`, `network`: a digest of each property that can change.
+        - `source`: a digest of each of the user's functions and classes, as "loss mine: smooth"; empty if there is no
+          source.
+        - `files`: a digest of each of the user's modules that these functions and classes need.
+        - `values`: a digest of each value that they use, as "loss mine: weights"; values of callbacks are left out,
+          because a callback may write what it reads.
+        - `names`: the file that registered each of the user's names, as "method mine".
+    """
+    name, code = scenario.data.name, list_own_code(scenario, own)
+    is_read = own.data is not None or names.is_own("data", name) or store.find_source(name).where is not None
+    source, values = dict[str, str](), dict[str, str]()
+    for (kind, called), thing in code.items():
+        functions, made = functions_of(thing), dict[str, str]()
+        if kind == "model":
+            classes = dict.fromkeys(type(part) for part in study.net.module.modules())
+            functions += [part for part in classes if is_own_module(part.__module__)]
+            made["constants"] = _hash(" ".join(_list_constants(study.net.module)))
+        elif kind == "augmentation":  # one of torchvision says itself what it was made with
+            made["what it was made with"] = _hash(write_object(thing))
+        source |= {f"{kind} {called}: {key}": digest for key, digest in hash_source(*functions).items()}
+        if kind != "callback":
+            read = hash_values(*functions) | made
+            values |= {f"{kind} {called}: {key}": digest for key, digest in read.items()}
+    if augment := own.named().get("augment"):
+        source["augmentations: their order"] = _hash(repr(augment))
+    layout, own_network = study.net.layout, any(kind == "model" for kind, _ in code)
+    shapes = f"{layout.names} {layout.shapes} {layout.trainable} {layout.counters}"
+    return {
+        "data": hash_shards(study.shards, study.folds.tolist(), exact=is_read),
+        "network": {
+            "layers": _hash(shapes),
+            "objective": study.net.objective,
+            "outputs": str(study.net.outputs),
+            **({"modules": _hash(write_object(study.net.module))} if own_network else {}),
+        },
+        "source": source,
+        "files": hash_files(own.modules, code.values()),
+        "values": values,
+        "names": {
+            f"{kind} {name}": names.list_origins()[kind, name].file for kind, name in list_own_names(scenario, own)
+        },
+    }
+
+
+def _list_constants(module: nn.Module) -> list[str]:
+    """Lists the tensors of a module that are not trained, each with a digest of its values."""
+    frozen = [(name, value) for name, value in module.named_parameters() if not value.requires_grad]
+    kept = {name for name, _ in module.state_dict().items()}
+    fixed = [(n, b) for n, b in module.named_buffers() if n not in kept or not (b.is_floating_point() or b.ndim == 0)]
+    return [f"{name} {sum_up(value.detach().cpu().double().numpy())}" for name, value in [*frozen, *fixed]]
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

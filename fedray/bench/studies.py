@@ -31,8 +31,7 @@ from fedray.bench.works import BenchWork, make_plain_laps, plain_mlp, simulate
 from fedray.core.errors import FedrayError
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.run import run_scenario
-from fedray.runtime.inline import Inline
-from fedray.runtime.session import Snapshot
+from fedray.runtime.session import Inline, Snapshot
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress
 

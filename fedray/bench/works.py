@@ -35,7 +35,7 @@ from fedray.data.types import Dataset, Split, classification, regression
 from fedray.models.net import state_dict
 from fedray.models.nets import resnet18
 from fedray.runtime.environment import device_of
-from fedray.runtime.inline import Inline
+from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.schema import Scenario
 from fedray.simulation.asynchronous import choose_advance
@@ -552,7 +552,7 @@ def measure_weight_difference(work: BenchWork, dtype: torch.dtype, device: str =
 @contextmanager
 def on_ray(work: BenchWork, actors: int) -> Iterator[Runtime]:
     """Opens the Ray runtime of a work, with `actors` client actors of one CPU each."""
-    from fedray.runtime.ray.runtime import RayRuntime
+    from fedray.runtime.ray.coordinator import RayRuntime
 
     scenario = replace(work.scenario, runtime="ray", clients=replace(work.scenario.clients, actors=actors))
     with closing(RayRuntime(scenario, work.own, work.study(), "bench")) as runtime:

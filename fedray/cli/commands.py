@@ -16,11 +16,11 @@ from typing import Any
 import click
 
 from fedray import __version__
-from fedray.cli import options
-from fedray.cli.options import loudness
+from fedray.cli import run
 from fedray.cli.run import (
     check_command,
     export_command,
+    loudness,
     plot_command,
     report_command,
     resume_command,
@@ -29,8 +29,8 @@ from fedray.cli.run import (
 from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments.live import log, show_phases
 from fedray.files.plain import confirm_writable
-from fedray.own_code.user_code import import_modules
-from fedray.process.session import show_notes, silence, tolerate_stderr
+from fedray.own_code.contract import import_modules
+from fedray.process import show_notes, silence, tolerate_stderr
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The command `fedray bench`.
@@ -39,7 +39,7 @@ from fedray.process.session import show_notes, silence, tolerate_stderr
 @click.command(name="bench")
 @click.option("--quick", is_flag=True, help="Fewer and shorter measurements; takes minutes.")
 @click.option("--only", multiple=True, metavar="ROW", help="A row to measure; may be repeated (default: all).")
-@click.option("--out", **options.as_path, help="Markdown file to write the table to.")
+@click.option("--out", **run.as_path, help="Markdown file to write the table to.")
 def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
     """Measure how fast fedray trains, beside a plain PyTorch loop."""
     from fedray.bench.rows import run_benchmark
@@ -66,16 +66,16 @@ def clean_command(yes: bool) -> None:
     waited for, and named if that takes longer than 10 seconds.
     """
     from fedray.core.errors import format_bytes
-    from fedray.runtime import leftovers
+    from fedray.runtime import environment
 
-    places = leftovers.session_places()
-    abandoned = [folder for folder in leftovers.find_sessions(places) if leftovers.is_abandoned(folder)]
-    ending = leftovers.wait_for_ends(abandoned)
+    places = environment.session_places()
+    abandoned = [folder for folder in environment.find_sessions(places) if environment.is_abandoned(folder)]
+    ending = environment.wait_for_ends(abandoned)
     found = [folder for folder in abandoned if folder not in ending]
     for folder in found:
-        click.echo(f"{folder}: {format_bytes(leftovers.measure_size([folder]))}{', removed' if yes else ''}")
+        click.echo(f"{folder}: {format_bytes(environment.measure_size([folder]))}{', removed' if yes else ''}")
         if yes:
-            leftovers.remove_session(folder)
+            environment.remove_session(folder)
     for folder in ending:
         click.echo(f"{folder}: its run has ended, but processes of its Ray go on: try again when they have ended")
     runs = _clean_runs(places, yes=yes)
@@ -93,12 +93,12 @@ def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
     """
     from fedray.core.errors import format_bytes
     from fedray.files import plain
-    from fedray.runtime import leftovers
+    from fedray.runtime import environment
 
     free = []
     for folder in plain.find_temporary(places):
         free.append(not plain.is_in_use(folder))
-        what = f"{format_bytes(leftovers.measure_size([folder]))}, a run or a sweep without out="
+        what = f"{format_bytes(environment.measure_size([folder]))}, a run or a sweep without out="
         click.echo(f"{folder}: {what}{(', removed' if yes else '') if free[-1] else ', kept: its process goes on'}")
         if yes and free[-1]:
             shutil.rmtree(folder, ignore_errors=True)
@@ -126,7 +126,7 @@ _NONE = {  # kinds of which only users register names
     ),
     required=False,
 )
-@options.modules
+@run.modules
 def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
     """List the names that a scenario may use; a method trains K (as you choose), 1 or N (one a client) models.
 
@@ -138,7 +138,7 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
         return
     from fedray.methods import METHOD_SPECS
     from fedray.scenario import names
-    from fedray.scenario.classifiers import CLASSIFIERS
+    from fedray.scenario.options import CLASSIFIERS
 
     import_modules(modules)
     own = {name: text for name, text in names.known_names("method").items() if name not in METHOD_SPECS}
@@ -174,10 +174,10 @@ def data_group() -> None:
 
 @data_group.command(name="get")
 @click.argument("name")
-@click.option("--root", **options.as_path, help="Where files go (default: $FEDRAY_DATA, or a cache).")
+@click.option("--root", **run.as_path, help="Where files go (default: $FEDRAY_DATA, or a cache).")
 def data_get_command(name: str, root: Path | None) -> None:
     """Download a data set by its name; torchvision and the UCI repository have them."""
-    from fedray.data.catalogue import download_data
+    from fedray.data.store import download_data
 
     click.echo(str(download_data(name, root)))
 
@@ -194,8 +194,8 @@ def scenarios_group(context: click.Context) -> None:
 
 
 @scenarios_group.command(name="copy")
-@click.argument("name", shell_complete=options.complete_file)
-@click.option("--out", **options.as_path, help="The new file (default: NAME.yaml in this folder).")
+@click.argument("name", shell_complete=run.complete_file)
+@click.option("--out", **run.as_path, help="The new file (default: NAME.yaml in this folder).")
 def scenarios_copy_command(name: str, out: Path | None) -> None:
     """Copy a file that comes with fedray, to be changed."""
     from fedray.scenario.shipped import copy_shipped
@@ -210,9 +210,9 @@ def scenarios_copy_command(name: str, out: Path | None) -> None:
 
 
 @click.command(name="table")
-@options.scenario
+@run.scenario
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--out", **options.as_path, required=True, help="Directory; finished cells are kept.")
+@click.option("--out", **run.as_path, required=True, help="Directory; finished cells are kept.")
 @click.option(
     "--cells",
     metavar="NAMES",
@@ -228,11 +228,11 @@ def scenarios_copy_command(name: str, out: Path | None) -> None:
 @click.option(
     "--jobs", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many cells run at the same time."
 )
-@options.no_report
-@options.address
-@options.wait_for
-@options.modules
-@options.loudness
+@run.no_report
+@run.address
+@run.wait_for
+@run.modules
+@run.loudness
 def table_command(
     scenario: str,
     overrides: tuple[str, ...],
@@ -261,7 +261,7 @@ def table_command(
 
     where: dict[str, Any] = {"address": address, "wait_for": wait_for, "modules": modules}
     only, shown = ([word.strip() for word in words.split(",") if word.strip()] for words in (cells, metrics))
-    result = run_table(wanted, out, only=only, metrics=shown, jobs=jobs, say=options.say_line, **where)
+    result = run_table(wanted, out, only=only, metrics=shown, jobs=jobs, say=run.say_line, **where)
     click.echo(result.text)
     if result.failed:
         many = f"{len(result.failed)} of {len(wanted.table)} cells failed"
@@ -275,16 +275,16 @@ def table_command(
 
 
 @click.command(name="tune")
-@click.argument("sweep", shell_complete=options.complete_file)
+@click.argument("sweep", shell_complete=run.complete_file)
 @click.option("--trials", type=int, help="How many trials in all (default: as SWEEP says).")
-@click.option("--out", **options.as_path, help="Directory of the sweep (default: runs/SWEEP).")
+@click.option("--out", **run.as_path, help="Directory of the sweep (default: runs/SWEEP).")
 @click.option("--resume", is_flag=True, help="Continue an interrupted sweep; finished trials are kept.")
 @click.option("--storage", metavar="URL", help="Where Optuna keeps the trials (default: a file in the directory).")
-@options.no_report
-@options.address
-@options.wait_for
-@options.modules
-@options.loudness
+@run.no_report
+@run.address
+@run.wait_for
+@run.modules
+@run.loudness
 def tune_command(
     sweep: str,
     *,
@@ -299,9 +299,9 @@ def tune_command(
 ) -> None:
     """Search for the best values of a scenario's keys with Optuna, as in `fedray tune tune/quick.yaml`."""
     from fedray.scenario.loader import refuse_scenario
+    from fedray.scenario.nested import load_yaml
     from fedray.scenario.shipped import find_scenario_file
-    from fedray.scenario.yaml_text import load_yaml
-    from fedray.tuning.places import refuse_taken_sweep
+    from fedray.storage.directory import refuse_taken_sweep
 
     path = find_scenario_file(sweep, "sweep")
     folder = out or Path("runs") / path.stem
@@ -321,7 +321,7 @@ def tune_command(
         wait_for=wait_for,
         modules=modules,
         report=not no_report,
-        say=options.say_line,
+        say=run.say_line,
     )
     click.echo(describe_summary(summary))
     _show_result(summary, folder, drawn=not no_report)

@@ -1,38 +1,148 @@
-"""The commands about one scenario: `fedray run`, `fedray resume` and `fedray check`."""
+"""The options that commands share, and the commands about one scenario: `fedray run`, `resume` and `check`.
+
+Example:
+    >>> @click.command()
+    ... @modules
+    ... def try_command(modules):
+    ...     click.echo(modules)
+    >>> try_command.main(["--import", "math", "--import", "json"], standalone_mode=False)
+    ('math', 'json')
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import io
+import logging
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-from fedray.cli import options
 from fedray.core.errors import BadInput
-from fedray.experiments.live import log
+from fedray.experiments.live import Heard, log
 from fedray.files.bounded import has_file
-from fedray.files.plain import confirm_writable, make_parent, write_atomically
-from fedray.own_code.user_code import import_modules
-from fedray.process.session import import_quickly, silence
-from fedray.runtime.environment import refuse_unused_wait
+from fedray.files.plain import confirm_writable, expand_user_path, make_parent, write_atomically
+from fedray.own_code.contract import import_modules
+from fedray.process import import_quickly, silence
+from fedray.runtime.environment import read_awaited, refuse_unused_wait
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The options that several commands share.
+
+
+def path(text: str) -> Path:
+    """Converts the text of an argument or option to a path; expands `~`, which no shell does in `--out=~/run`."""
+    return expand_user_path("the path", text)
+
+
+def complete_path(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Returns the completions of Tab for a path: the shell's own files."""
+    return [CompletionItem(typed, type="file")]
+
+
+def complete_file(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Returns the completions of Tab for a scenario or a sweep: files, and the names that come with fedray."""
+    from fedray.scenario.shipped import list_shipped
+
+    wanted = {"sweep": ("tune",), "scenario": ("run", "table")}.get(parameter.name or "", ("run", "table", "tune"))
+    names = {name: file for name, file in list_shipped().items() if file.command in wanted and name.startswith(typed)}
+    return complete_path(context, parameter, typed) + [CompletionItem(n, help=file.what) for n, file in names.items()]
+
+
+as_path: dict[str, Any] = {"type": path, "shell_complete": complete_path}  # keywords of click for a path
+scenario = click.argument("scenario", shell_complete=complete_file)
+out = click.option(
+    "--out",
+    **as_path,
+    help="Directory of the run (default: the first free one of runs/SCENARIO, runs/SCENARIO-2, ...).",
+)
+address = click.option(
+    "--address", help="A running Ray cluster: auto, or HOST:PORT (default: where Ray is needed, one is started here)."
+)
+wait_for = click.option(
+    "--wait-for",
+    metavar="NAME=AMOUNT,...",
+    callback=lambda _context, _parameter, text: None if text is None else read_awaited(text),
+    help="Begin when the cluster has this, as in hpc=32,lpc=8: its nodes are still starting.",
+)
+no_report = click.option(
+    "--no-report", is_flag=True, help="Draw no report.html; `report: false` in a scenario does so too."
+)
+force = click.option("--force", is_flag=True, help="Replace the run that the directory holds; it is removed.")
+modules = click.option(
+    "--import", "modules", multiple=True, metavar="MODULE", help="Your own module (mine, or mine.py), imported first."
+)
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _set_level(level: int) -> Callable[[click.Context, click.Parameter, bool], None]:
+    """Makes the callback of an option that sets the level of the log."""
+
+    def act(_context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+        if wanted:
+            log.setLevel(level)
+
+    return act
+
+
+_quiet = click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_level(logging.WARNING),
+    help="Say nothing but warnings, errors and the result.",
+)
+_verbose = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_level(logging.DEBUG),
+    help="Show the traceback of an error too, and what your code prints in the actors of Ray.",
+)
+
+
+def loudness(command: _Command) -> _Command:
+    """Gives a command the options `--quiet` and `--verbose`."""
+    return _quiet(_verbose(command))
+
+
+def current_phase() -> Heard:
+    """Returns the current phase of the running command."""
+    context = click.get_current_context(silent=True)
+    return (context.find_object(Heard) if context else None) or Heard()
+
+
+def say_line(text: str) -> None:
+    """Prints a line about the progress to stderr; with `--quiet` prints nothing."""
+    if log.level <= logging.INFO:
+        current_phase().speak()
+        click.echo(text, err=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The commands about one scenario: `fedray run`, `fedray resume` and `fedray check`.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Some errors are reported before torch is imported: a missing file, an unknown name or key, a taken directory.
 
 
 @click.command(name="run")
-@options.scenario
+@scenario
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@options.out
-@options.force
-@options.no_report
-@options.address
-@options.wait_for
-@options.modules
-@options.loudness
+@out
+@force
+@no_report
+@address
+@wait_for
+@modules
+@loudness
 def run_command(
     scenario: str,
     overrides: tuple[str, ...],
@@ -50,8 +160,8 @@ def run_command(
     """
     from fedray.runtime.environment import find_address
     from fedray.scenario.loader import read_scenario
+    from fedray.scenario.nested import load_yaml
     from fedray.scenario.shipped import find_scenario_file
-    from fedray.scenario.yaml_text import load_yaml
     from fedray.storage.directory import claim_numbered, refuse_taken
 
     path = find_scenario_file(scenario)
@@ -72,20 +182,20 @@ def run_command(
             from fedray.experiments.run import run_scenario
 
         note = "" if folder == wanted_folder else f"{wanted_folder} is taken: this run is written to {folder}"
-        with watch_run(f"{wanted.method.name} on {wanted.data.name}", options.current_phase(), note) as watch:
+        with watch_run(f"{wanted.method.name} on {wanted.data.name}", current_phase(), note) as watch:
             own = UserObjects(modules=modules)
             run_scenario(wanted, folder, own, watch, address=address, wait_for=wait_for, force=force)
     _show_summary(folder, drawn=wanted.report)
 
 
 @click.command(name="resume")
-@click.argument("folder", **options.as_path)
+@click.argument("folder", **as_path)
 @click.option("--rounds", type=click.IntRange(1, 10**7), help="Make the run longer: how many rounds there are in all.")
-@options.no_report
-@options.address
-@options.wait_for
-@options.modules
-@options.loudness
+@no_report
+@address
+@wait_for
+@modules
+@loudness
 def resume_command(
     folder: Path,
     *,
@@ -107,17 +217,17 @@ def resume_command(
         from fedray.experiments.run import resume_run
 
     own = UserObjects(modules=modules)
-    with watch_run(f"resuming {folder}", options.current_phase()) as watch:
+    with watch_run(f"resuming {folder}", current_phase()) as watch:
         resume_run(folder, own, watch, address=address, wait_for=wait_for, rounds=rounds, report=not no_report)
     _show_summary(folder, drawn=not no_report)
 
 
 @click.command(name="check")
-@options.scenario
+@scenario
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@options.address
-@options.modules
-@click.option("--plot", **options.as_path, metavar="FILE.png", help="Draw the partition: class x client, and sizes.")
+@address
+@modules
+@click.option("--plot", **as_path, metavar="FILE.png", help="Draw the partition: class x client, and sizes.")
 @click.option("--all", "every_key", is_flag=True, help="Print every key with its value instead, as YAML.")
 def check_command(
     scenario: str,
@@ -197,8 +307,8 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
 
 
 @click.command(name="report")
-@click.argument("folders", nargs=-1, required=True, **options.as_path)
-@click.option("--out", **options.as_path, help="The HTML file to write (default: report.html in the first folder).")
+@click.argument("folders", nargs=-1, required=True, **as_path)
+@click.option("--out", **as_path, help="The HTML file to write (default: report.html in the first folder).")
 def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
     """Write the HTML report of the run in a folder, or one report that compares the runs of several.
 
@@ -221,9 +331,9 @@ def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
 
 
 @click.command(name="export")
-@click.argument("folder", **options.as_path)
-@click.option("--out", **options.as_path, help="Where the files go (default: FOLDER/export).")
-@options.modules
+@click.argument("folder", **as_path)
+@click.option("--out", **as_path, help="Where the files go (default: FOLDER/export).")
+@modules
 def export_command(folder: Path, out: Path | None, modules: tuple[str, ...]) -> None:
     """Write each model of a run to a safetensors file that PyTorch can load without fedray.
 
@@ -243,9 +353,9 @@ def export_command(folder: Path, out: Path | None, modules: tuple[str, ...]) -> 
 
 
 @click.command(name="plot")
-@click.argument("folder", type=options.path)
+@click.argument("folder", type=path)
 @click.argument("name", required=False)
-@click.option("--out", type=options.path, help="A .png, .svg or .pdf file (default: FOLDER/NAME.png).")
+@click.option("--out", type=path, help="A .png, .svg or .pdf file (default: FOLDER/NAME.png).")
 @click.option("--dpi", type=click.IntRange(20, 600), default=110, show_default=True, help="Pixels per inch of a PNG.")
 def plot_command(folder: Path, name: str | None, out: Path | None, dpi: int) -> None:
     """Draw one picture of the report: accuracy or rmse (the default), bytes, time, drift, or any score of a run."""

@@ -209,7 +209,7 @@ def follow_random_sample(seeds: Sequence[int], number: int) -> Follow:
 # ---------------------------------------------------------------------------------------------------------------------
 # Variational training of Gaussians over weights: a client's posterior beside its copy of the global prior.
 #
-# A model is `[own mean, own rho, prior mean, prior rho]`, p numbers each (`models/weights.py`); `softplus(rho)` is the
+# A model is `[own mean, own rho, prior mean, prior rho]`, p numbers each (`models/net.py`); `softplus(rho)` is the
 # standard deviation.
 
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
@@ -349,7 +349,7 @@ def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Partitioned variational inference: local training against the cavity, the clients' factors, and their product.
 #
-# A model is `[mean, rho, linear, precision, is_prior]` (`models/weights.py`). The natural parameters of a Gaussian are
+# A model is `[mean, rho, linear, precision, is_prior]` (`models/net.py`). The natural parameters of a Gaussian are
 # `[mean / sigma^2, 1 / sigma^2]`. Those of a product are the sum of those of its Gaussians and of its factors
 # `exp(linear w - precision w^2 / 2)`.
 

@@ -10,22 +10,10 @@ Example:
 from __future__ import annotations
 
 import math
-from collections.abc import (
-    Callable,
-    Hashable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Literal,
-    NamedTuple,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray

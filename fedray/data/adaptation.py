@@ -12,8 +12,9 @@ import numpy as np
 from fedray.core.errors import BadInput, FedrayWarning, suggest_nearest, warn_user
 from fedray.core.options import ReadOptions
 from fedray.data.files import list_stamps
-from fedray.data.forms import clients, hugging_face, pairs, pictures, tables
+from fedray.data.forms import clients, hugging_face, pictures, tables
 from fedray.data.forms.arrays import (
+    COLUMNS,
     as_array,
     find_rows,
     is_array,
@@ -21,12 +22,12 @@ from fedray.data.forms.arrays import (
     is_text,
     list_classes,
     refuse_rows,
+    spell_columns,
 )
+from fedray.data.forms.clients import describe_thing, is_pair
 from fedray.data.forms.hugging_face import is_hugging_face, tell_transform
-from fedray.data.forms.pairs import describe_thing, is_pair
 from fedray.data.forms.rows import make_reading, refuse_idle
 from fedray.data.forms.tables import GAP, TableColumns, as_frame, encode_inputs, is_frame, require_columns
-from fedray.data.input_columns import COLUMNS, spell_columns
 from fedray.data.partition import Cut
 from fedray.data.shards import Shards, StoredShards
 from fedray.data.store import keep_dataset
@@ -122,7 +123,7 @@ def _read_mapping(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
 FORMS = (
     Form("a fedray.data.Dataset", lambda thing: isinstance(thing, Dataset), lambda data, _: data),
     Form("a Hugging Face data set", hugging_face.is_hugging_face, hugging_face.read_hugging_face),
-    Form("LEAF's JSON", clients.holds_users, clients.read_users, pairs.OPTIONS),
+    Form("LEAF's JSON", clients.holds_users, clients.read_users, clients.OPTIONS),
     Form("a file of a table", lambda thing: isinstance(thing, Path) and thing.is_file(), tables.read_table_file),
     Form("what save_to_disk wrote", hugging_face.is_saved, hugging_face.read_saved),
     Form("a folder of tables", lambda at: isinstance(at, Path) and bool(list_tables(at)), clients.read_table_folder),
@@ -140,7 +141,7 @@ FORMS = (
         _read_table_with_labels,
         tables.TEXT_OPTIONS - {"target"},
     ),
-    Form(pairs.NAME, lambda _: True, pairs.read_thing, pairs.OPTIONS),  # last: it refuses unknown objects
+    Form(clients.NAME, lambda _: True, clients.read_thing, clients.OPTIONS),  # last: it refuses unknown objects
 )
 
 

@@ -66,7 +66,7 @@ def pack_partition(
 
     Example:
         >>> import tempfile
-        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.data.store import load_data
         >>> from fedray.data.partition import gather_cut
         >>> data = load_data("digits")
         >>> cut = gather_cut(np.arange(len(data.train.y)), np.arange(len(data.train.y)) % 3, 3)
@@ -234,7 +234,7 @@ def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
             because their permutation depends on the world.
 
     Example:
-        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.data.store import load_data
         >>> data = load_data("digits")
         >>> four = copy_rows(data, Shifts(rotation=4, copies=True))
         >>> len(four.train.y) // len(data.train.y)
@@ -340,7 +340,7 @@ def build_shards(
         dealt: The finished partition, if another process has dealt the samples already; else None.
 
     Example:
-        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.data.store import load_data
         >>> shards = build_shards(load_data("digits"), "iid", {}, clients=100, seeds=[0])
         >>> shards.sizes(np.array([0, 0]), np.array([0, 99])).tolist()
         [15, 14]

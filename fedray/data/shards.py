@@ -14,6 +14,7 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_CLIENTS, IntArray
+from fedray.data.files import read_pieces
 from fedray.data.partition import Cut, Dealt, gather_cut
 from fedray.data.shifts import (
     LabelNoise,
@@ -24,7 +25,6 @@ from fedray.data.shifts import (
     permute_labels,
     shift_inputs,
 )
-from fedray.data.spool import read_pieces
 from fedray.data.types import Array, Dataset, Split
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Shards(Protocol):
         worlds: Number of worlds, R.
 
     Example:
-        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.data.store import load_data
         >>> from fedray.data.deal import build_shards
         >>> shards: Shards = build_shards(load_data("digits"), "iid", {}, clients=100, seeds=[0])
         >>> shards.number, shards.worlds, shards.test(0)[0].shape
@@ -565,7 +565,7 @@ def count_held_labels(shards: Shards, world: int) -> IntArray:
         BadInput: The data set is a regression, without classes.
 
     Example:
-        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.data.store import load_data
         >>> from fedray.data.deal import build_shards
         >>> shards = build_shards(load_data("digits"), "iid", {}, clients=4, seeds=[0])
         >>> bool((count_held_labels(shards, 0) == shards.label_counts(0)).all())
@@ -591,7 +591,7 @@ class ServerShards:
     """Shards whose training samples are the server's; everything else comes from the wrapped shards.
 
     Example:
-        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.data.store import load_data
         >>> from fedray.data.deal import build_shards
         >>> whole = build_shards(load_data("digits"), "iid", {}, clients=4, seeds=[0], server=0.1)
         >>> ServerShards(whole).sizes(np.zeros(2, dtype=int), np.arange(2)).tolist(), len(whole.server(0)[1])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.core.types import IntArray
+from fedray.data.files import LARGE_BYTES, Spool, read_pieces
 from fedray.data.forms.arrays import (
     CHANNELS,
     as_array,
@@ -20,8 +21,7 @@ from fedray.data.forms.arrays import (
     refuse_coarse_targets,
     refuse_rows,
 )
-from fedray.data.spool import LARGE_BYTES, Spool, read_pieces
-from fedray.own_code.user_code import name_type
+from fedray.own_code.contract import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Inputs as float32: ranges, scales, and constants to subtract first.

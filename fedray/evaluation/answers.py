@@ -15,7 +15,7 @@ from fedray.core import rng
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, FloatArray, IntArray, State
 from fedray.evaluation.regression import Members, drop_absent, predict_means, read_members, weigh_present
-from fedray.metrics import ensemble
+from fedray.metrics import classification
 from fedray.simulation.study import Host, Pieces, Question, Runtime, Study, join_pieces
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
     if everybody is not None and gamma == np.inf:
         return np.tile(everybody, (len(client), 1))
     present = drop_absent(losses, answer, world).double().numpy()
-    weights = ensemble.personal_weights(present.T, gamma)
+    weights = classification.personal_weights(present.T, gamma)
     if everybody is not None and study.method.one_model_per_client:
         weights[(present > 0).all(axis=0)] = everybody
     return weights
@@ -220,7 +220,7 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
         The votes `[K, n, C]`, or the targets `[K, n, q]` for a regression.
     """
     if study.classes:
-        return ensemble.member_votes(outputs.numpy(), study.evaluation.average)
+        return classification.member_votes(outputs.numpy(), study.evaluation.average)
     return predict_means(study, world, outputs)
 
 
@@ -315,7 +315,7 @@ def measure_clients(
 
     def count(client: int, rows: IntArray | None) -> FloatArray:
         if weights is not None and rows is not None:
-            answers = ensemble.weigh_votes(weights[client], votes, rows, finite=finite)
+            answers = classification.weigh_votes(weights[client], votes, rows, finite=finite)
             return count_errors(study, answers, y[torch.from_numpy(rows)])
         mean = votes.mean(axis=0) if everybody is None else np.tensordot(everybody.astype(votes.dtype), votes, axes=1)
         return count_errors(study, mean, y)
@@ -561,9 +561,9 @@ def read_answers(
     u = draw_uniform(study, world, split, rows)
     if study.classes:
         if answer.combine is not None:  # one voter, who says what the rule says
-            votes = answer.combine(world, ensemble.probabilities(outputs.numpy()))[None]
+            votes = answer.combine(world, classification.probabilities(outputs.numpy()))[None]
             return RowAnswers(votes, None, y[rows], u)
-        votes = ensemble.member_votes(outputs.numpy(), study.evaluation.average)
+        votes = classification.member_votes(outputs.numpy(), study.evaluation.average)
         return RowAnswers(votes, None, y[rows], u, weigh_present(answer, world))
     members = read_members(study, world, outputs, split, answer, rows=rows, residual=residual)
     return RowAnswers(None, members, members.y, u, members.weights)
@@ -599,11 +599,13 @@ def join_answers(
     models: Any = slice(None) if weights is None else weights > 0
     w = None if weights is None else weights[models]
     if of.votes is not None:
-        mean = ensemble.average(of.votes[models][:, chosen], "outputs", w)
-        return Joined(of.y[chosen], ensemble.probabilities(mean) if study.evaluation.average == "logits" else mean)
+        mean = classification.average(of.votes[models][:, chosen], "outputs", w)
+        return Joined(
+            of.y[chosen], classification.probabilities(mean) if study.evaluation.average == "logits" else mean
+        )
     assert of.members is not None
     own = None if of.members.variances is None else of.members.variances[models][:, chosen]
-    moments = ensemble.mixture_moments(of.members.means[models][:, chosen], w, own)
+    moments = classification.mixture_moments(of.members.means[models][:, chosen], w, own)
     sd = np.sqrt(np.maximum(moments.variance + of.members.noise, of.members.floor))
     return Joined(of.y[chosen], mean=moments.mean, sd=sd)
 

@@ -69,11 +69,10 @@ from fedray.evaluation.regression import (
     score_regression,
     weigh_present,
 )
-from fedray.evaluation.stacking import score_stack
-from fedray.metrics import classification, ensemble, regression
-from fedray.metrics.classification import compare_clusters
+from fedray.metrics import classification, regression
+from fedray.metrics.classification import auroc, compare_clusters, fpr95
 from fedray.metrics.scores import Scored, read_metric
-from fedray.metrics.unknown import auroc, fpr95
+from fedray.simulation.stacking import score_stack
 from fedray.simulation.study import (
     OOD,
     ClientScores,
@@ -326,10 +325,10 @@ def _measure_uncertainty(
         part where there is one member or a rule other than the mean.
     """
     members, mean = answer_world(outputs, study.evaluation.average, answer, world)
-    total = ensemble.entropies(mean)
+    total = classification.entropies(mean)
     if len(members) == 1 or answer.combine is not None:  # the parts sum to the total of a mean alone
         return total, None
-    each, weights = ensemble.entropies(members), weigh_present(answer, world)
+    each, weights = classification.entropies(members), weigh_present(answer, world)
     return total, np.maximum(total - np.average(each, axis=0, weights=weights), 0.0)
 
 
@@ -356,7 +355,7 @@ def score_own_metrics(
     x, y = study.split(split, world)
     variance = None
     if study.parts:
-        probs = ensemble.probabilities(outputs.numpy())
+        probs = classification.probabilities(outputs.numpy())
         members, prediction = probs[1:], probs[0]
     elif study.classes:
         members, prediction = answer_world(outputs, study.evaluation.average, answer, world)
@@ -479,7 +478,7 @@ def score_answer(
     """
     _, y = study.split(split, world)
     if study.parts:
-        probs = ensemble.probabilities(outputs.numpy())
+        probs = classification.probabilities(outputs.numpy())
         found, members = score_stack(study, probs, y.numpy()), probs[1:]
     elif study.classes:
         members, mean = answer_world(outputs, study.evaluation.average, answer, world)

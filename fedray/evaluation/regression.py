@@ -12,7 +12,7 @@ from torch import Tensor
 from fedray.core.errors import BadInput
 from fedray.core.method import Answer
 from fedray.core.types import VARIANCE_FLOOR, AverageKind, FloatArray, IntArray
-from fedray.metrics import ensemble, regression
+from fedray.metrics import classification, regression
 from fedray.models.net import last_layer_inputs, split_gaussian
 from fedray.simulation.study import Study
 
@@ -48,7 +48,7 @@ def refuse_own_rule(study: Study, answer: Answer) -> None:
         )
 
 
-def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> ensemble.ClassAnswer:
+def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> classification.ClassAnswer:
     """Returns the predictions of a world's models, and their joint prediction: by the method's rule, or the mean.
 
     Args:
@@ -58,7 +58,7 @@ def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int)
         world: Number of the world.
     """
     present = drop_absent(outputs, answer, world).numpy()
-    found = ensemble.answer_classes(present, kind, weigh_present(answer, world))
+    found = classification.answer_classes(present, kind, weigh_present(answer, world))
     return found if answer.combine is None else found._replace(mean=answer.combine(world, found.members))
 
 
@@ -72,7 +72,7 @@ def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
     """
     if answer.combine is None:
         return drop_absent(outputs, answer, world)
-    joined = answer.combine(world, ensemble.probabilities(outputs.numpy()))
+    joined = answer.combine(world, classification.probabilities(outputs.numpy()))
     return torch.from_numpy(joined).log()[None]  # their softmax is the answer
 
 
@@ -133,10 +133,10 @@ class Members(NamedTuple):
     weights: FloatArray | None = None
 
     @property
-    def answer(self) -> ensemble.Moments:
+    def answer(self) -> classification.Moments:
         """Returns mean and variance of the ensemble's prediction, `[n]` each."""
-        mean, variance = ensemble.mixture_moments(self.means, self.weights, self.variances)
-        return ensemble.Moments(mean, np.maximum(variance + self.noise, self.floor))
+        mean, variance = classification.mixture_moments(self.means, self.weights, self.variances)
+        return classification.Moments(mean, np.maximum(variance + self.noise, self.floor))
 
 
 def read_members(

@@ -25,11 +25,11 @@ from fedray.evaluation.answers import (
 from fedray.evaluation.conformal import measure_all_sets
 from fedray.evaluation.evaluate import collect_ood_report, find_client_weights
 from fedray.evaluation.regression import answer_world, drop_absent, read_members, weigh_present
-from fedray.evaluation.stacking import collect_stack_report
 from fedray.files import plain
-from fedray.metrics import classification, ensemble, regression
-from fedray.metrics.unknown import Drift, score_drift
+from fedray.metrics import classification, regression
+from fedray.metrics.classification import Drift, score_drift
 from fedray.models.net import per_sample, split_gaussian
+from fedray.simulation.stacking import collect_stack_report
 from fedray.simulation.study import (
     OOD,
     Host,
@@ -72,7 +72,7 @@ def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
         [[0.09, 0.69], [0.0, 0.6]]
     """
     if objective == "cross_entropy":
-        both = ensemble.uncertainty(ensemble.probabilities(outputs.cpu().numpy()))
+        both = classification.uncertainty(classification.probabilities(outputs.cpu().numpy()))
         return torch.from_numpy(np.stack([both.total, both.knowledge]))
     means, predicted = split_gaussian(outputs.double()) if objective == "gaussian_nll" else (outputs.double(), None)
     knowledge = means.var(dim=0, correction=0)  # [n, q]
@@ -230,7 +230,7 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
             "disagreement": compare_members(members),
         }
         if study.parts:
-            arrays |= collect_stack_report(study, progress.state, ensemble.probabilities(every.numpy()), y)
+            arrays |= collect_stack_report(study, progress.state, classification.probabilities(every.numpy()), y)
     else:
         arrays = _target_arrays(study, outputs, answer, _find_residual(study, progress))
     if study.evaluation.ood:

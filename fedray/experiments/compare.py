@@ -97,7 +97,7 @@ class Comparison:
             BadInput: there is no picture of this score.
         """
         from fedray.report.compare import overlay_curves
-        from fedray.report.notebook import draw_alone
+        from fedray.report.page import draw_alone
         from fedray.report.read import find_headline
 
         wanted = metric or find_headline(self._runs)
@@ -113,7 +113,7 @@ class Comparison:
         return "\n".join([*self.notes, self.dataframe.to_string(index=False)])
 
     def _repr_html_(self) -> str:
-        from fedray.report.notebook import show_comparison
+        from fedray.report.page import show_comparison
 
         return show_comparison(self._runs, self.pairs, self.notes)
 

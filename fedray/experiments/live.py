@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.core.errors import format_bytes, format_seconds, name_score
 from fedray.core.scores import leave_out_repeats
-from fedray.process.session import tolerate_stderr
+from fedray.process import tolerate_stderr
 
 if TYPE_CHECKING:
     from rich.console import Group

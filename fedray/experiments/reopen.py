@@ -8,19 +8,24 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedray.assembly.identity import describe_study
 from fedray.assembly.registry import UserObjects, explain_own_objects, refuse_objects, require_objects
-from fedray.assembly.study import build_study
+from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files.bounded import has_file
 from fedray.files.plain import write_atomically
 from fedray.runtime.session import Snapshot, Watch
 from fedray.scenario.loader import read_scenario
+from fedray.scenario.nested import load_yaml
 from fedray.scenario.schema import Scenario, section_fields
-from fedray.scenario.yaml_text import load_yaml
 from fedray.simulation.study import Study
 from fedray.storage.directory import forget_failure, record_failure, require_run_directory
-from fedray.storage.identity import check_identity, check_scenario_file, read_identity, read_keys, refuse_missing_names
+from fedray.storage.summary import (
+    check_identity,
+    check_scenario_file,
+    read_identity,
+    read_keys,
+    refuse_missing_names,
+)
 
 
 def read_run_scenario(out: Path, own: UserObjects) -> Scenario:

@@ -47,16 +47,16 @@ from fedray.evaluation.conformal import Thresholds, calibrate, inquire
 from fedray.evaluation.evaluate import measure_models
 from fedray.evaluation.mixture import mixtures_of, read_weights
 from fedray.evaluation.regression import find_noise, predict_targets
-from fedray.evaluation.stacking import find_bases
 from fedray.experiments.reopen import reopen_study
 from fedray.files.bounded import BEST_FOLDER, FILES_KEY, find_checkpoints, read_sealed
 from fedray.files.plain import expand_user_path, make_parent, write_atomically, write_json
 from fedray.files.tables import SUMMARY_FILE, read_summary
-from fedray.metrics import ensemble
+from fedray.metrics import classification
 from fedray.metrics.conformal import ConformalRule, score_labels
 from fedray.models.net import whole_state_dict
-from fedray.runtime.inline import Inline
+from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
+from fedray.simulation.stacking import find_bases
 from fedray.simulation.study import Progress, Question, Runtime, Study, losses_of
 from fedray.storage import checkpoint, tables
 from fedray.storage.checkpoint import load_study_checkpoint
@@ -310,11 +310,11 @@ class Predictor:
         outputs = torch.cat(pieces, dim=1)  # [A, n, C]
         if not study.classes:
             means, variances = predict_targets(study, world, outputs, inputs, answer)
-            moments = ensemble.mixture_moments(means, weights, variances)
+            moments = classification.mixture_moments(means, weights, variances)
             return Prediction(*moments, None, _pick_members(study, answer, world, means)), answer
-        members, mean = ensemble.answer_classes(outputs.numpy(), study.evaluation.average, weights)
+        members, mean = classification.answer_classes(outputs.numpy(), study.evaluation.average, weights)
         mean = mean if answer.combine is None else answer.combine(world, members)
-        spread = ensemble.mixture_moments(members, weights).variance
+        spread = classification.mixture_moments(members, weights).variance
         return Prediction(mean, spread, mean, _pick_members(study, answer, world, members)), answer
 
     def _add_sets(
@@ -737,13 +737,13 @@ class Run:
             BadInput: there is no picture of this name.
             FedrayError: the run has no numbers for the picture.
         """
-        from fedray.report.notebook import draw_plot
+        from fedray.report.page import draw_plot
         from fedray.report.read import read_run
 
         return draw_plot(read_run(self.path), name)
 
     def _repr_html_(self) -> str:
-        from fedray.report.notebook import show_run
+        from fedray.report.page import show_run
         from fedray.report.read import read_run
 
         return show_run(read_run(self.path), self.error)

@@ -19,9 +19,8 @@ import numpy as np
 import torch
 
 from fedray.advice import warn_of_failures, warn_of_losses, warn_of_study
-from fedray.assembly.identity import describe_study
 from fedray.assembly.registry import UserObjects, drop_watchers, record_objects
-from fedray.assembly.study import build_study
+from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput, Diverged, FedrayError
 from fedray.core.types import EVALUATED_CLIENTS
 from fedray.evaluation.evaluate import make_evaluator
@@ -32,7 +31,7 @@ from fedray.files.bounded import read_sealed, write_sealed
 from fedray.files.plain import confirm_writable
 from fedray.metrics.classification import nll
 from fedray.models.net import count_forward_flops
-from fedray.process.session import current_ending
+from fedray.process import current_ending
 from fedray.runtime.environment import (
     device_of,
     find_address,
@@ -40,8 +39,8 @@ from fedray.runtime.environment import (
     refuse_unused_wait,
     use_one_thread,
 )
-from fedray.runtime.inline import Inline
 from fedray.runtime.session import (
+    Inline,
     Measure,
     Snapshot,
     Watch,
@@ -60,8 +59,7 @@ from fedray.simulation.study import Progress, Runtime, Study
 from fedray.storage import directory, tables
 from fedray.storage.checkpoint import warn_of_damage
 from fedray.storage.directory import remove_run
-from fedray.storage.identity import check_scenario_file, extend_rounds, keep_lanes
-from fedray.storage.summary import build_loggers
+from fedray.storage.summary import build_loggers, check_scenario_file, extend_rounds, keep_lanes
 from fedray.training.block import count_steps, samples_seen
 
 # ---------------------------------------------------------------------------------------------------------------------

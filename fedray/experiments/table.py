@@ -35,7 +35,7 @@ from fedray.experiments.reopen import reopen_study
 from fedray.files import plain
 from fedray.files.plain import hold_lock
 from fedray.files.tables import read_summary, table_schema
-from fedray.process.session import NOTE, current_ending, follow_child, start_child, stop_children
+from fedray.process import NOTE, current_ending, follow_child, start_child, stop_children
 from fedray.report.read import MARK, Table, is_chosen, tell_choices
 from fedray.runtime.environment import (
     PARTS_VARIABLE,

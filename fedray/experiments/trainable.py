@@ -10,16 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fedray.assembly.identity import describe_study
 from fedray.assembly.registry import UserObjects, record_objects
-from fedray.assembly.study import build_study
+from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.reopen import explain_run
-from fedray.own_code.user_code import import_modules
+from fedray.own_code.contract import import_modules
 from fedray.runtime.environment import prepare_process, use_one_thread
-from fedray.runtime.inline import Inline
-from fedray.runtime.session import Snapshot, describe_lanes, run_session, worker_facts
+from fedray.runtime.session import Inline, Snapshot, describe_lanes, run_session, worker_facts
 from fedray.scenario.loader import dump_scenario
 from fedray.scenario.nested import flatten
 from fedray.scenario.schema import Scenario
@@ -66,7 +64,7 @@ def open_actors(
         name: The name of the trial in the tools of Ray.
     """
     from fedray.runtime.ray.cluster import find_group, plan_trial
-    from fedray.runtime.ray.runtime import RayRuntime
+    from fedray.runtime.ray.coordinator import RayRuntime
 
     refuse_other_seats(scenario)
     seats = plan_trial(study.clients, actors, find_group())

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedray.core.method import Piece
 from fedray.core.types import EVALUATED_ROWS, FloatArray, Plan, State
-from fedray.metrics.ensemble import to_floats
+from fedray.metrics.classification import to_floats
 from fedray.models.net import per_sample
 from fedray.training.update import Site, Update
 

@@ -110,7 +110,7 @@ class LeaveOutShards:
     """Shards with one world for each pair of a world and a fold; world `w * folds + f` lacks the samples of fold f.
 
     Example:
-        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.data.store import load_data
         >>> from fedray.data.deal import build_shards
         >>> whole = build_shards(load_data("digits"), "iid", {}, clients=4, seeds=[0])
         >>> part = LeaveOutShards(whole, seeds=(0,), folds=4, within=False)
@@ -178,7 +178,7 @@ class ProxyShards:
     """Shards that show a part of each client's training samples; everything else is as in the wrapped shards.
 
     Example:
-        >>> from fedray.data.catalogue import load_data
+        >>> from fedray.data.store import load_data
         >>> from fedray.data.deal import build_shards
         >>> whole = build_shards(load_data("digits"), "iid", {}, clients=4, seeds=[0])
         >>> both = [ProxyShards(whole, (0,), 0.1, shows=shows) for shows in (False, True)]

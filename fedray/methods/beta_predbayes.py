@@ -95,7 +95,7 @@ _IS_FITTED = Needs("method.beta", (FIT,))
 
 def add_samples(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
     """Returns the network as samples of its weights."""
-    return kit.weights.Samples(net, options["samples"], name)
+    return kit.net.Samples(net, options["samples"], name)
 
 
 SPECS = {

@@ -25,7 +25,7 @@ Formulas of depthfl:
     `extended: false` a client has and trains only the last of its heads, which is InclusiveFL without its momentum.
 
 Deviations:
-    1. The network is the scenario's, cut as `fedray.models.exits.add_exits` says: ResNet-18 into the four stages of the
+    1. The network is the scenario's, cut as `fedray.models.nets.add_exits` says: ResNet-18 into the four stages of the
        paper, a `cnn` before its layers with weights. A new head takes the mean of each channel, followed by a linear
        layer. The paper's heads have attention and convolutions of their own.
     2. Networks whose running statistics count batches are refused if a tier has only a part of the network: take
@@ -60,7 +60,7 @@ from fedray.methods.feddyn import correct_clients
 
 def add_heads(net: Any, options: Mapping[str, Any], shape: tuple[int, ...], name: str) -> Any:
     """Returns the network in blocks, with a head after each block."""
-    return kit.exits.add_exits(net, options["blocks"], shape, name, "depthfl")
+    return kit.nets.add_exits(net, options["blocks"], shape, name, "depthfl")
 
 
 def cut_blocks(
@@ -79,7 +79,7 @@ def cut_blocks(
                 f"model.name = {net.name} counts batches (BatchNorm), but {name} averages parts of networks: choose "
                 "model.norm group, or none"
             )
-        part = kit.exits.keep_exits(net, depth, heads)
+        part = kit.nets.keep_exits(net, depth, heads)
         return kit.TierNet(width, part, (), kit.count_forward_flops(part, row) / whole_flops)
 
     made = {width: cut(width) for width in set(widths)}

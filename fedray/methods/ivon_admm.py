@@ -176,7 +176,7 @@ def ivon_admm(setting: kit.Setting) -> kit.Method:
     weights = kit.gaussians.Weights(penalty, options["temperature"], prior)
     phase = kit.federated(
         # t_k, minus the duals (v_k, V_k), stays
-        replace(setting, private=(kit.weights.SITE,), memory=(kit.weights.SITE,)),
+        replace(setting, private=(kit.net.SITE,), memory=(kit.net.SITE,)),
         assign=kit.permutation,  # the clients that take part, who receive q
         local=replace(
             local,  # q_k = argmin n_k / tau E[loss_k] + E[log t_k] + rho KL(q_k || q), by IVON

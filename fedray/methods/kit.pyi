@@ -86,8 +86,8 @@ from fedray.methods.base import federated_slices as federated_slices
 from fedray.methods.setting import Composition as Composition
 from fedray.methods.setting import Setting as Setting
 from fedray.metrics.scores import Scored as Scored
-from fedray.models import exits as exits
-from fedray.models import weights as weights
+from fedray.models import net as net
+from fedray.models import nets as nets
 from fedray.models.net import count_forward_flops as count_forward_flops
 from fedray.training import block as block
 

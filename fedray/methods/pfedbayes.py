@@ -67,7 +67,7 @@ from fedray.methods import kit
 
 def add_gaussians(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
     """Puts the network under a Gaussian over its weights, and the prior of that."""
-    return kit.weights.MeanField(net, options["rho"], name)
+    return kit.net.MeanField(net, options["rho"], name)
 
 
 SPECS = {
@@ -110,12 +110,12 @@ def pfedbayes(setting: kit.Setting) -> kit.Method:
     Raises:
         BadInput: clients train with an optimizer of their own, with weight decay, or with a pull.
     """
-    local, options, p = setting.local, setting.options, setting.layout.trainable // kit.weights.PARTS
+    local, options, p = setting.local, setting.options, setting.layout.trainable // kit.net.PARTS
     kit.base.check_own_prior(local, "pFedBayes", "method.zeta")
     # ClientUpdate: q and w in turns
     steps = kit.gaussians.learn_posterior(local, options["zeta"], options["personal_steps"], p)
     phase = kit.federated(
-        replace(setting, private=(kit.weights.OWN,)),  # q stays, w is sent
+        replace(setting, private=(kit.net.OWN,)),  # q stays, w is sent
         assign=kit.permutation,  # the clients that take part
         local=replace(local, step=steps, momentum=0.0),
         merge=kit.mean,  # w <- (1 - beta) w + beta mean w_i

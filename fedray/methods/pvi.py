@@ -80,7 +80,7 @@ from fedray.methods import kit
 
 def add_factors(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
     """Puts the network under a Gaussian over its weights, and a client's factor of that."""
-    return kit.weights.Partitioned(net, options["rho"], name)
+    return kit.net.Partitioned(net, options["rho"], name)
 
 
 SPECS = {
@@ -133,7 +133,7 @@ def pvi(setting: kit.Setting) -> kit.Method:
     prior, damping = options["prior"], options["damping"]
     rho = 1.0 / setting.clients.number if damping == "clients" else float(damping)
     phase = kit.federated(
-        replace(setting, private=(kit.weights.SITE,), memory=(kit.weights.SITE,)),  # t_k stays
+        replace(setting, private=(kit.net.SITE,), memory=(kit.net.SITE,)),  # t_k stays
         assign=kit.permutation,  # the clients that take part, who receive q
         local=replace(
             local,

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from fedray.core.types import VARIANCE_FLOOR, FloatArray
-from fedray.metrics.ensemble import mixture_moments, score_range, to_floats
+from fedray.metrics.classification import mixture_moments, score_range, to_floats
 
 INTERVAL_LEVELS = (0.5, 0.9, 0.95)  # of the intervals whose coverage is reported
 

@@ -1,11 +1,14 @@
-"""The names of fedray's scores, the tasks and units that they belong to, and the input of a user's own metric."""
+"""The names of fedray's scores, a user's own metric, and the comparison of two runs over their seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedray.core import scores
 from fedray.core.scores import find_score
@@ -13,8 +16,197 @@ from fedray.core.types import FloatArray
 from fedray.files.tables import COLUMNS, Column, ColumnKind
 from fedray.metrics.classification import classification_scores
 from fedray.metrics.regression import regression_scores
-from fedray.own_code.contract import contract
-from fedray.own_code.user_code import name_type
+from fedray.own_code.contract import contract, name_type
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Compares two runs: differences of their scores over the seeds that both have, with a confidence interval.
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Two runs with the same seed give the same samples to the same clients and begin with the same models. So chance has
+# similar effects on both, and the difference of their scores varies less than either score. A seed counts once: with
+# folds, its difference is the mean over the folds that both runs have. If the runs share a single seed, its folds are
+# the pairs. Folds share most of their training samples, which makes their interval too narrow rather than too wide.
+
+WorldScores = Mapping[tuple[int, int], float]  # (seed, fold) -> score
+LEVEL = 0.95
+ROUNDING = 1e-12  # relative to the scores: a smaller difference comes from rounding
+
+
+class PairedDifference(NamedTuple):
+    """The mean difference of the scores of two runs, over the pairs that both have.
+
+    Attributes:
+        mean: Mean of the differences (first minus second), in the score's unit. It is infinite or NaN where a
+            difference is.
+        low: Lower end of the confidence interval; NaN where there is none: for a single pair, or for infinite scores.
+        high: Upper end of the confidence interval.
+        n: Number of pairs.
+        over: What makes a pair: `seeds`, or `folds` of the only seed that both runs have.
+        level: Confidence level: the share of such intervals that contain the true mean difference.
+    """
+
+    mean: float
+    low: float
+    high: float
+    n: int
+    over: str
+    level: float = LEVEL
+
+    @property
+    def missing_interval(self) -> str:
+        """Returns the reason why there is no interval, in two words; empty where there is one."""
+        if self.n == 1:
+            return "one pair"
+        return "infinite scores" if math.isnan(self.low) else ""
+
+    @property
+    def differs(self) -> bool:
+        """Returns whether the interval excludes zero; False for a single pair."""
+        return self.low > 0 or self.high < 0
+
+
+def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL) -> PairedDifference | None:
+    """Returns the mean of the paired differences d_i, with Student's interval: mean +- t(n - 1) * sd / sqrt(n).
+
+    A difference of at most 1e-12 times the larger score counts as 0, because it comes from rounding.
+
+    Args:
+        first: Scores of the first run. A NaN score is left out; with an infinite score there is no interval.
+        second: Scores of the second run.
+        level: Confidence level of the interval, above 0 and below 1.
+
+    Returns:
+        The difference, first minus second; None where the runs have no world (seed and fold) in common.
+
+    Source: Student, "The probable error of a mean", Biometrika 6 (1908).
+
+    Example:
+        >>> first = {(0, 0): 0.80, (1, 0): 0.84, (2, 0): 0.90}  # (seed, fold) -> score
+        >>> second = {(0, 0): 0.78, (1, 0): 0.81, (2, 0): 0.86, (3, 0): 0.99}
+        >>> found = compare_paired(first, second)
+        >>> found.n, found.over, round(found.mean, 4), round(found.low, 4), round(found.high, 4)
+        (3, 'seeds', 0.03, 0.0052, 0.0548)
+        >>> found.differs
+        True
+    """
+    of_seed: dict[int, list[float]] = defaultdict(list)
+    for seed, fold in sorted(first.keys() & second.keys()):
+        a, b = first[seed, fold], second[seed, fold]
+        if not (math.isnan(a) or math.isnan(b)):
+            of_seed[seed].append(0.0 if abs(a - b) <= ROUNDING * max(abs(a), abs(b)) < math.inf else a - b)
+    if not of_seed:
+        return None
+    (one, *others), over = list(of_seed.values()), "seeds"
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        pairs = np.array([np.mean(each) for each in (one, *others)])
+        if not others and len(one) > 1:
+            pairs, over = np.array(one), "folds"
+        mean, n = float(pairs.mean()), len(pairs)
+    if n == 1 or not math.isfinite(mean):
+        return PairedDifference(mean, math.nan, math.nan, n, over, level)
+    from scipy.special import stdtrit  # half a second, for whoever compares
+
+    half = float(stdtrit(n - 1, 0.5 + level / 2) * pairs.std(ddof=1) / math.sqrt(n))
+    return PairedDifference(mean, mean - half, mean + half, n, over, level)
+
+
+def score_worlds(
+    seed: int,
+    replicate: ArrayLike,
+    fold: ArrayLike,
+    values: ArrayLike,
+    *,
+    round: ArrayLike,
+    at: ArrayLike | None = None,
+    last: float = math.inf,
+) -> dict[tuple[int, int], float]:
+    """Returns the score of each replicate and fold at its last evaluated round, as `compare_paired` takes it.
+
+    Args:
+        seed: Seed of the scenario; replicate r has the seed `seed + r`.
+        replicate: Replicate of each row of `rounds.parquet`, `[n]`.
+        fold: Fold of each row of the table, `[n]`.
+        values: Score in each row of the table, `[n]`; a row whose score is NaN does not count.
+        round: Round of each row of the table, `[n]`; the server step, where a run has no rounds.
+        at: The quantity that `last` limits, such as virtual seconds, `[n]`; None means the round. Of rows with the same
+            value, the one of the latest round counts.
+        last: Rows of the table with a larger `at` do not count. This makes runs of different lengths comparable.
+
+    Example:
+        The second line is a run of which two server steps share a moment.
+
+        >>> score_worlds(7, [0, 0, 1], [0, 0, 0], [0.5, 0.6, 0.7], round=[0, 4, 4])
+        {(7, 0): 0.6, (8, 0): 0.7}
+        >>> score_worlds(7, [0, 0, 0], [0, 0, 0], [0.5, 0.9, 0.7], round=[0, 1, 2], at=[0.0, 3.5, 3.5])
+        {(7, 0): 0.7}
+    """
+    found: dict[tuple[int, int], float] = {}
+    given = (replicate, fold, round if at is None else at, round, values)
+    rows = np.stack([np.asarray(column, dtype=np.float64) for column in given], axis=1)
+    for r, f, moment, _, value in sorted(rows.tolist(), key=lambda row: row[:4]):
+        if moment <= last and not math.isnan(value):
+            found[seed + int(r), int(f)] = value
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The score of a run at a budget, interpolated between the evaluations around it if they are near enough.
+#
+# A budget is a number of bytes, seconds or rounds. Evaluations far apart say little about what lies between them. So a
+# score is interpolated between two of them only where the later one cost at most twice the earlier one. Otherwise the
+# earlier one counts if it had used 90 % of the budget; if not, there is no score.
+
+LEAST_USED = 0.9  # share of a budget that an evaluation must have used to count alone
+MOST_APART = 2.0  # largest cost of the later evaluation, in multiples of that of the earlier one
+
+
+class BudgetScore(NamedTuple):
+    """A run's score when a budget is used up.
+
+    Attributes:
+        value: the score.
+        used: Share of the budget that the last evaluation within the budget had used, in (0, 1].
+        after: Share of the budget that the next evaluation had used, if the score is interpolated between the two; else
+            `used`.
+    """
+
+    value: float
+    used: float
+    after: float
+
+
+def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float) -> BudgetScore | None:
+    """Returns the score of one run at a budget, or None if no evaluation is near enough.
+
+    Args:
+        cost: Cost up to each evaluation of trained models, rising, `[n]`; of several at one cost the last counts.
+        score: Score of each evaluation, `[n]`.
+        budget: The budget, at least 0; infinite means that the last evaluation counts.
+
+    Example:
+        A course that ended inside the budget is read at its end only where that is near it.
+
+        >>> [read_at_budget([9], [0.8], budget) is None for budget in (10.0, 11.0)]
+        [False, True]
+        >>> read_at_budget([10, 20], [0.75, 1.0], 16.0)
+        BudgetScore(value=0.9, used=0.625, after=1.25)
+        >>> read_at_budget([10, 30], [0.75, 1.0], 16.0) is None  # nothing is known between 62 % and 188 % of it
+        True
+    """
+    inside = [i for i, at in enumerate(cost) if at <= budget]
+    if not inside:
+        return None
+    i, further = inside[-1], [i for i, at in enumerate(cost) if at > budget]
+    used = cost[i] / budget if 0 < budget < math.inf else 1.0
+    if used < 1 and further and cost[further[0]] <= MOST_APART * cost[i]:
+        j = further[0]
+        share = (budget - cost[i]) / (cost[j] - cost[i])
+        return BudgetScore((1 - share) * score[i] + share * score[j], used, cost[j] / budget)
+    return BudgetScore(score[i], used, used) if used >= LEAST_USED else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The names of fedray's scores, the tasks and units that they belong to, and the input of a user's own metric.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The meaning of a score's name: which task has the score, and whether lower values are better.

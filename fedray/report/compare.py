@@ -22,8 +22,7 @@ from fedray.core.errors import (
     name_score,
 )
 from fedray.core.types import FloatArray
-from fedray.metrics.paired import ROUNDING, PairedDifference, compare_paired
-from fedray.metrics.scores import has_direction, lower_is_better
+from fedray.metrics.scores import ROUNDING, PairedDifference, compare_paired, has_direction, lower_is_better
 from fedray.report import curves, pictures
 from fedray.report.read import (
     BYTES,

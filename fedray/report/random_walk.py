@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from fedray.core.types import FloatArray, IntArray
 from fedray.report import pictures
-from fedray.report.jobs import read_job_column
+from fedray.report.curves import read_job_column
 from fedray.report.read import ReadRun
 
 MOST_NODES = 300

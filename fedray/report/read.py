@@ -18,8 +18,9 @@ from fedray.core.types import FloatArray
 from fedray.files.bounded import RESTORE, check_final_file, read_sealed
 from fedray.files.tables import MEMBER_COLUMNS, SUMMARY_FILE, read_parts, read_pictures, read_summary
 from fedray.methods import METHOD_SPECS
-from fedray.metrics.paired import BudgetScore, read_at_budget
+from fedray.metrics.scores import BudgetScore, read_at_budget
 from fedray.scenario.identity import IDENTITY_FILE, refuse_edited_scenario, refuse_lost_identity
+from fedray.scenario.nested import read_mapping
 from fedray.scenario.shipped import (
     answers_clients_apart,
     begins_untrained,
@@ -27,7 +28,6 @@ from fedray.scenario.shipped import (
     find_last_phase,
     has_own_rounds,
 )
-from fedray.scenario.yaml_text import read_mapping
 
 # ---------------------------------------------------------------------------------------------------------------------
 # `pictures.npz` is optional, and so is every array in it (N clients, K models, C classes): confusion `[C, C]` (row:

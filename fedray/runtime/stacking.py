@@ -25,7 +25,7 @@ from fedray.features.stacking import (
     make_classifier,
     side_by_side,
 )
-from fedray.metrics import ensemble
+from fedray.metrics import classification
 from fedray.runtime.exchange import in_order
 from fedray.runtime.worker import Worker
 from fedray.simulation.stacking import is_trained, read_part, split_plan
@@ -243,12 +243,12 @@ class StackWorkers:
 
     def _mean_probabilities(self, outputs: list[Tensor]) -> list[FloatArray]:
         """Returns the mean probabilities of each base, `[n, C]`, from its raw outputs `[F * K, n, C]`."""
-        return [np.asarray(ensemble.probabilities(each.numpy()).mean(axis=0)) for each in outputs]
+        return [np.asarray(classification.probabilities(each.numpy()).mean(axis=0)) for each in outputs]
 
     def _join(self, outputs: list[Tensor]) -> Tensor:
         """What the meta model reads of a row, `[n, F]` float32, from all sub models' raw outputs of each base."""
         if self.bases[0].features == SIDE_BY_SIDE:
-            each = [ensemble.probabilities(one.numpy()).transpose(1, 0, 2) for one in outputs]
+            each = [classification.probabilities(one.numpy()).transpose(1, 0, 2) for one in outputs]
             return torch.from_numpy(np.concatenate([one.reshape(len(one), -1) for one in each], 1).astype(np.float32))
         return torch.from_numpy(np.concatenate(self._mean_probabilities(outputs), axis=1).astype(np.float32))
 
@@ -287,7 +287,7 @@ class StackWorkers:
             rows = np.flatnonzero(folds == fold)
             for i in range(len(self.bases)):
                 outputs = self._base_outputs(whole, i, world, x[torch.from_numpy(rows)], fold)
-                out[rows, i] = ensemble.probabilities(outputs.numpy()).mean(axis=0)
+                out[rows, i] = classification.probabilities(outputs.numpy()).mean(axis=0)
         return torch.from_numpy(out.reshape(len(x), -1))
 
     def _base_outputs(self, whole: State, i: int, world: int, x: Tensor, fold: int | None = None) -> Tensor:

@@ -16,15 +16,14 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedray.core import rng
-from fedray.core.client_state import Private
 from fedray.core.errors import Overflow
 from fedray.core.method import JobRows, Local, Phase
 from fedray.core.sums import check_finite, map_arrays, merge_stats
-from fedray.core.types import Clients, IntArray, Net, Plan, SizedPlan, State, Stats, Uploads
+from fedray.core.types import Clients, IntArray, Net, Plan, Private, SizedPlan, State, Stats, Uploads
 from fedray.data.shards import Shards
 from fedray.features.slices import for_slice
 from fedray.models import dropout
-from fedray.runtime import failures
+from fedray.runtime import exchange
 from fedray.runtime.exchange import (
     batch_address,
     choose_tier_engines,
@@ -164,7 +163,7 @@ def deal_data(
 # ---------------------------------------------------------------------------------------------------------------------
 # Both runtimes use this code. The inline runtime has one worker; on Ray each client actor has one. The results of a
 # worker for a job depend only on state, data and keys of random numbers, and not on its other jobs. How a worker
-# answers questions is in `fedray.runtime.inline`.
+# answers questions is in `fedray.runtime.session`.
 
 
 class Worker:
@@ -240,7 +239,7 @@ class Worker:
         Returns:
             The reduced statistics of all uploads; and the losses `[J]` and tracebacks of the jobs, in plan order.
         """
-        failures.check_limit(self.study.client_timeout)
+        exchange.check_limit(self.study.client_timeout)
         if self.parts is not None:
             return self.parts.train(t, jobs, state)
         plan, size, steps, flight, _ = jobs
@@ -256,23 +255,23 @@ class Worker:
         def train_block(index: IntArray) -> tuple[Stats, Tensor]:
             part = jobs.take(index)
             if phase.work is not None:
-                with failures.limit_seconds(self.study.client_timeout):
+                with exchange.limit_seconds(self.study.client_timeout):
                     return phase.work.do(self, self.kept, t, part, state)
             some = Jobs(*part[:3], key[index], row[index], part.flight, part.losses)
             version = t if flight is None else int(flight.version[index[0]])
-            with failures.limit_seconds(self.study.client_timeout):
+            with exchange.limit_seconds(self.study.client_timeout):
                 uploads, loss = self._train_block(version, some, state, phase, memo)
             return self._send(t, uploads, some, phase), loss
 
         def name(job: int) -> str:
             return f"round {t + 1}: client {plan.client[job]} (model {plan.model[job]})"
 
-        attempt = partial(failures.try_jobs, train_block, name, self.study.skip, atom=phase.together)
+        attempt = partial(exchange.try_jobs, train_block, name, self.study.skip, atom=phase.together)
         if phase.work is None:
             blocks = split_by_tier(self.study, phase, jobs, self.engine, self.tiers)
         else:
             blocks = list(np.arange(len(size))[:, None])
-        stats, loss, errors = Stats(), np.full(len(size), np.nan), failures.Tracebacks()
+        stats, loss, errors = Stats(), np.full(len(size), np.nan), exchange.Tracebacks()
         with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
             for trained, failed in pool.map(attempt, blocks) if pool is not None else map(attempt, blocks):
                 for index, reduced, summed in trained:
@@ -377,7 +376,7 @@ class Worker:
             received = uploads._replace(delta=sent.delta)
             stats = phase.server.reduce(received if jobs.flight is None else to_groups(received, jobs.flight))
         except Overflow as overflow:
-            raise failures.explain_divergence(self.study.scenario, t, plan, overflow.rows) from None
+            raise exchange.explain_divergence(self.study.scenario, t, plan, overflow.rows) from None
         for name, value in {**uploads.own, **sent.own}.items():
             self.private.write(name, plan, value)
         return stats
@@ -416,7 +415,7 @@ class Worker:
         inputs = inputs.expand(len(rows), *inputs.shape[1:])
 
         def answer(some: slice) -> Tensor:
-            return failures.compute_answers(self.engine, self.study.net, rows[some], counters[some], inputs[some])
+            return exchange.compute_answers(self.engine, self.study.net, rows[some], counters[some], inputs[some])
 
         if not self.study.evaluation.dropout_at_test:
             return answer(slice(None))[:models]

@@ -1,4 +1,4 @@
-"""The names that scenarios may use: fedray's own, and those that a user adds with `allow_name`."""
+"""The names that scenarios may use, fedray's own and a user's, and the error for an unknown key."""
 
 from __future__ import annotations
 
@@ -6,12 +6,81 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fedray.core.errors import BadInput
-from fedray.core.options import MethodSpec, NameSpec
+from fedray.core.errors import BadInput, quote_value, suggest_nearest
+from fedray.core.options import MethodSpec, NameSpec, Option, flag, list_of, one_of, real, whole
 from fedray.methods import METHOD_SPECS
 from fedray.scenario.clients import SCHEDULE_SPECS, SELECTION_SPECS
 from fedray.scenario.data import DATA_SPECS, PARTITION_SPECS, DataSpec
-from fedray.scenario.models import MODEL_SPECS
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The networks that a scenario may name: text and options.
+
+_WIDTHS = list_of(whole(1, 65_536), 100, scalar=True)
+_NORM = {"norm": Option("batch", one_of("batch", "group"))}
+_WIDTH = {"width": Option(1.0, real("(0, 16]"))}
+_WEIGHT_SD = {"weight_sd": Option(None, real("(0, inf)"))}
+
+MODEL_SPECS: dict[str, NameSpec] = {
+    "linear": NameSpec("one linear layer", {"bias": Option(True, flag), **_WEIGHT_SD}),
+    "rbf": NameSpec(
+        "a linear layer on fixed radial basis functions",
+        {
+            "features": Option(100, whole(1, 10**6)),
+            "width": Option(0.08, real("(0, inf)")),
+            "seed": Option(0, whole(0, 2**62)),
+            "bias": Option(False, flag),
+            **_WEIGHT_SD,
+        },
+    ),
+    "mlp": NameSpec(
+        "fully connected layers",
+        {
+            "hidden": Option([50], _WIDTHS),
+            "activation": Option("relu", one_of("relu", "tanh")),
+            "norm": Option(None, one_of("batch", "layer")),
+            **_WEIGHT_SD,
+        },
+    ),
+    "cnn": NameSpec(
+        "small convolutional network, 2 layers by default",
+        {
+            "channels": Option([10, 20], _WIDTHS),
+            "hidden": Option([50], _WIDTHS),
+            "kernel": Option(None, whole(1, 100)),
+            "padding": Option(None, whole(0, 100)),
+            "dropout": Option(0.0, real("[0, 1)")),
+        },
+    ),
+    "resnet18": NameSpec("ResNet-18 for small images", {**_WIDTH, **_NORM}),
+    "resnet34": NameSpec("ResNet-34 for small images", {**_WIDTH, **_NORM}),
+    "vgg11": NameSpec("VGG-11 for small images", {"norm": Option("batch", one_of("batch", "group", "none"))}),
+    "densenet": NameSpec(
+        "DenseNet for small images",
+        {
+            "blocks": Option([6, 12, 24, 16], list_of(whole(1, 1000), 10)),
+            "growth": Option(32, whole(1, 1000)),
+            **_NORM,
+        },
+    ),
+    "mobilenet_v2": NameSpec(
+        "MobileNetV2, stem adapted to small images",
+        {**_WIDTH, "dropout": Option(0.0, real("[0, 1)")), **_NORM},
+    ),
+    "shufflenet_v2": NameSpec("ShuffleNetV2, stem adapted to small images", _NORM),
+    "lstm": NameSpec(
+        "2-layer LSTM over characters",
+        {
+            "vocabulary": Option(None, whole(1, 10**6)),
+            "embedding": Option(8, whole(1, 65_536)),
+            "hidden": Option(256, whole(1, 65_536)),
+            "layers": Option(2, whole(1, 100)),
+        },
+    ),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The names that scenarios may use: fedray's own, and those that a user adds with `allow_name`.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What scenarios need to know of a method: of fedray's methods, and of those that users register.
@@ -299,3 +368,93 @@ def allow_name(
             f"{kind}.name = {name!r}: options = {options!r}: give a dict of names and default values, or None"
         )
     _OWN[kind, name] = _Own(text, None if options is None else dict(options), origin, thing)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The error for a key that a section does not have, which names the key that was probably meant.
+
+MOST_PLACES = 3  # that a message offers
+_ALIAS = {  # words of other tools
+    "learning_rate": "local.lr",
+    "eta": "local.lr",
+    "batch": "local.batch_size",
+    "bs": "local.batch_size",
+    "wd": "local.weight_decay",
+    "k": "method.models",
+    "members": "method.models",
+    "ensemble_size": "method.models",
+    "n": "clients.number",
+    "num_clients": "clients.number",
+    "clients_per_round": "participation.per_round",
+    "num_rounds": "rounds",
+    "dataset": "data",
+    "algorithm": "method",
+    "strategy": "method",
+    "network": "model",
+    "repetitions": "replicates",
+    "seeds": "replicates",
+    "gpus": "clients.tiers.NAME.num_gpus",
+    "backend": "runtime",
+}
+
+
+def explain_unknown_key(
+    path: str,
+    key: str,
+    keys: tuple[str, ...],
+    owner: tuple[str, str] | None = None,
+    sections: Mapping[str, tuple[str, ...]] | None = None,
+) -> str:
+    """Returns the line of the error for a key that a section does not have, with the nearest key of the section.
+
+    Args:
+        path: dotted key of the section.
+        key: the unknown key.
+        keys: the keys of the section.
+        owner: kind and name of the thing that the section names, if the options of the thing are known.
+        sections: the keys of every other section, by the dotted key of the section, if known.
+
+    Example:
+        >>> explain_unknown_key("local", "learning_rate", ("lr", "epochs"))
+        'local.learning_rate is not a key of local: did you mean local.lr?'
+    """
+    word = key if key.isprintable() and 0 < len(key) <= 60 else quote_value(key)
+    lead = f"{path}." if path else ""
+    where = path or "a scenario"
+    if owner is not None:
+        where = f"{KINDS[owner[0]].text} {owner[1]}"
+        users = _list_users(owner[0], key)
+        if users:
+            return f"{lead}{word} is not a key of {where}, but of {', '.join(users)}: choose one of these"
+    if alias := _ALIAS.get(key.lower().replace("-", "_")):
+        last = alias.rpartition(".")[2]
+        remedy = f"did you mean {lead}{last}?" if last in keys else f"did you mean {alias}?"
+    elif 0 < len(elsewhere := _find_elsewhere(key, path, sections or {})) <= MOST_PLACES:
+        remedy = f"did you mean {' or '.join(elsewhere)}?"
+    else:
+        remedy = suggest_nearest(key, keys, f"choose one of {', '.join(keys)}", prefix=lead)
+    return f"{lead}{word} is not a key of {where}: {remedy}"
+
+
+def _find_elsewhere(key: str, path: str, sections: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Returns the keys of this name in other sections, or the names that have such an option.
+
+    Example:
+        >>> _find_elsewhere("ratio", "", {"local": ("lr",), "compress": ("kind", "ratio")})
+        ['compress.ratio']
+        >>> _find_elsewhere("mu", "local", {}), _find_elsewhere("color", "local", {})
+        (['method.mu (of fedprox, moon, shefl)'], [])
+    """
+    found = [f"{section}.{key}" for section, keys in sections.items() if key in keys and section not in ("", path)]
+    for kind in NAMED.values():
+        users = _list_users(kind.word, key)
+        if users and kind.section != path:
+            found.append(
+                f"{kind.section}.{key} (of {', '.join(users[:MOST_PLACES])}{', ...' * (len(users) > MOST_PLACES)})"
+            )
+    return found
+
+
+def _list_users(kind: str, key: str) -> list[str]:
+    """Returns the names of a kind that have an option with this key."""
+    return [name for name, spec in KINDS[kind].specs.items() if key in spec.options]

@@ -1,9 +1,4 @@
-"""The options that stand beside a name in a scenario: folded into `options` and checked.
-
-Example:
-    >>> fold_options("model", "model", {"name": "mlp", "hidden": 8}, ())
-    {'name': 'mlp', 'options': {'hidden': [8], 'activation': 'relu'}}
-"""
+"""The options that stand beside a name in a scenario: folded into `options` and checked."""
 
 from __future__ import annotations
 
@@ -11,14 +6,79 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedray.core.errors import BadInput, quote_value, suggest_nearest
-from fedray.core.options import REQUIRED, Check, MethodSpec, NameSpec, Option, ReadSections, flag, real, text
+from fedray.core.errors import BadInput, find_nearest, quote_value, suggest_nearest
+from fedray.core.options import (
+    REQUIRED,
+    Check,
+    MethodSpec,
+    NameSpec,
+    Option,
+    ReadSections,
+    flag,
+    real,
+    text,
+    whole,
+)
 from fedray.methods import METHOD_SPECS
 from fedray.scenario import names
-from fedray.scenario.classifiers import CLASSIFIERS, read_classifier
 from fedray.scenario.data import CLIENT_KINDS
-from fedray.scenario.names import OWN_SPECS, UNKNOWN, method_spec_of
-from fedray.scenario.unknown_keys import explain_unknown_key
+from fedray.scenario.names import OWN_SPECS, UNKNOWN, explain_unknown_key, method_spec_of
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Classifiers of scikit-learn, with its option names: bases of stacking that are no networks, and learners.
+
+_VOTE = "for each client; all of them vote"
+_TREE: Mapping[str, Check] = {
+    "max_depth": whole(1, 1000),
+    "max_leaf_nodes": whole(2, 1000),
+    "min_samples_leaf": whole(1, 10**6),
+}
+CLASSIFIERS: Mapping[str, tuple[str, Mapping[str, Check]]] = {  # name -> text, options (absent: scikit-learn's default)
+    "sklearn/decision_tree": (f"a decision tree {_VOTE}", _TREE),
+    "sklearn/gaussian_nb": (f"a Gaussian naive Bayes classifier {_VOTE}", {"var_smoothing": real("(0, 1]")}),
+    "sklearn/logistic_regression": (
+        f"a logistic regression {_VOTE}",
+        {"C": real("(0, inf)"), "max_iter": whole(1, 10**6)},
+    ),
+    "sklearn/random_forest": (f"a random forest {_VOTE}", {"n_estimators": whole(1, 10_000), **_TREE}),
+}
+
+
+def read_classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns the checked section of a base that names a classifier, or nearly so; None for any other base.
+
+    Example:
+        >>> read_classifier("method.bases[1]", {"name": "sklearn/random_forest", "n_estimators": 10})
+        {'name': 'sklearn/random_forest', 'n_estimators': 10}
+        >>> read_classifier("method.bases[0]", {"name": "mlp"})
+    """
+    name = base.get("name")
+    if not isinstance(name, str) or names.is_known("model", name):
+        return None
+    near = find_nearest(name, (*names.known_names("model"), *CLASSIFIERS))
+    if not name.startswith("sklearn/") and near not in CLASSIFIERS:
+        return None
+    if name not in CLASSIFIERS:
+        remedy = f"did you mean {near}?" if near else f"choose one of {', '.join(CLASSIFIERS)}"
+        raise BadInput(f"{path}.name = {quote_value(name)} is not a known classifier: {remedy}")
+    given = {key: value for key, value in base.items() if key != "name" and value is not None}
+    return {"name": name, **{key: _option(path, name, key, value) for key, value in given.items()}}
+
+
+def _option(path: str, name: str, key: str, value: Any) -> Any:
+    table = CLASSIFIERS[name][1]
+    if key not in table:
+        remedy = suggest_nearest(str(key), table, f"choose one of {', '.join(table)}", prefix=f"{path}.")
+        word = quote_value(key).strip("'")
+        raise BadInput(f"{path}.{word} is not a key of classifier {name}: {remedy}")
+    try:
+        return table[key](value)
+    except ValueError as wrong:
+        raise BadInput(f"{path}.{key} = {quote_value(value)} {wrong}") from None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The options that stand beside a name in a scenario: folded into `options` and checked.
 
 
 def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
@@ -29,6 +89,10 @@ def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple
         path: the dotted key of the section.
         section: the section, with the key `name`.
         fields: the keys of the section that are no options.
+
+    Example:
+        >>> fold_options("model", "model", {"name": "mlp", "hidden": 8}, ())
+        {'name': 'mlp', 'options': {'hidden': [8], 'activation': 'relu'}}
     """
     name = section["name"]
     is_object = names.KINDS[kind].alone and section.get("object") is not None
@@ -43,7 +107,7 @@ def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple
     for key in given:
         if not takes_more and key not in known:
             raise BadInput(explain_unknown_key(path, key, known, (kind, name)))
-    options = {key: _option(path, key, given, option) for key, option in table.items()}
+    options = {key: _read_option(path, key, given, option) for key, option in table.items()}
     options |= {key: value for key, value in given.items() if key not in table}
     return {**out, "options": {key: value for key, value in options.items() if value is not None}}
 
@@ -94,7 +158,7 @@ def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> d
             raise BadInput(f"local.{key} is an option of {kind} {name} and of another: give it another name in one")
         declared |= options
     table = {key: Option(default, _alike(default)) for key, default in declared.items() if key not in fields}
-    options = {key: _option("local", key, section, option) for key, option in table.items()}
+    options = {key: _read_option("local", key, section, option) for key, option in table.items()}
     rest = {key: value for key, value in section.items() if key not in table}
     for key in rest if table else ():
         if key not in (*fields, "options"):
@@ -112,7 +176,7 @@ _SERVER_OPTIMIZERS = {
 }
 
 
-def _option(path: str, key: str, given: Mapping[str, Any], option: Option) -> Any:
+def _read_option(path: str, key: str, given: Mapping[str, Any], option: Option) -> Any:
     default = option.default
     if given.get(key) is None:
         if default is REQUIRED:

@@ -23,8 +23,7 @@ from fedray.methods.beta_predbayes import FIT
 from fedray.methods.fens import FIXED
 from fedray.scenario.clients import TierKeys
 from fedray.scenario.data import CLIENT_KINDS, data_spec_of
-from fedray.scenario.models import MODEL_SPECS
-from fedray.scenario.names import KINDS, method_spec_of
+from fedray.scenario.names import KINDS, MODEL_SPECS, method_spec_of
 from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.schema import Scenario, find_key, section_fields, section_types
 

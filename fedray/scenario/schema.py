@@ -33,6 +33,7 @@ from fedray.core.options import (
 )
 from fedray.core.types import AverageKind, Lanes, Objective
 from fedray.scenario.clients import ClientKeys, GraphKeys, ParticipationKeys, ScheduleKeys
+from fedray.scenario.names import explain_unknown_key
 from fedray.scenario.nested import KeyPath, dotted_key
 from fedray.scenario.training import (
     CheckpointKeys,
@@ -45,7 +46,6 @@ from fedray.scenario.training import (
     named,
     own_names,
 )
-from fedray.scenario.unknown_keys import explain_unknown_key
 
 OptionValues = dict[str, Any]
 

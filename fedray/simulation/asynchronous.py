@@ -20,7 +20,7 @@ from fedray.core.errors import FedrayError
 from fedray.core.method import Phase
 from fedray.core.sums import ExactSum, Kept, map_arrays, merge_stats
 from fedray.core.types import Flight, FloatArray, IntArray, Plan, SizedPlan, State, Stats
-from fedray.simulation import clock
+from fedray.simulation import devices as clock
 from fedray.simulation.rounds import Advance, CountRounds, RoundResult, count_bytes, job_traffic, size_jobs
 from fedray.simulation.study import AsyncRule, FlightTable, JobTable, Progress, Runtime, Study
 from fedray.training.block import samples_seen

@@ -19,7 +19,7 @@ from fedray.core.method import JobRows, Phase, count_shared, reads_ensemble
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.metrics.scores import lower_is_better, reaches_target
 from fedray.models import net as nets
-from fedray.simulation import clock
+from fedray.simulation import devices
 from fedray.simulation.study import Evaluation, JobTable, Progress, Recorder, Runtime, Study, losses_of
 from fedray.training.block import count_steps, samples_seen
 
@@ -326,8 +326,8 @@ def meets_target(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
 # `Phase.traffic`), let participants choose their models (`Phase.choose`), and keep results of jobs in the state
 # (`Phase.remember`).
 
-NOT_REACHED = (clock.NO_DATA, clock.DROPPED, clock.UNAVAILABLE)  # clients that download nothing
-_REACHED = np.isin(np.arange(len(clock.STATUS)), NOT_REACHED, invert=True)
+NOT_REACHED = (devices.NO_DATA, devices.DROPPED, devices.UNAVAILABLE)  # clients that download nothing
+_REACHED = np.isin(np.arange(len(devices.STATUS)), NOT_REACHED, invert=True)
 
 
 def draw_first_state(study: Study, phase: Phase) -> State:
@@ -416,7 +416,7 @@ def add_round(progress: Progress, result: RoundResult) -> None:
     np.add.at(progress.up_bytes, result.plan.world, result.table.up_bytes)
     np.add.at(progress.down_bytes, result.plan.world, result.table.down_bytes)
     progress.sim_seconds = result.now
-    progress.failed += int((result.table.status == clock.FAILED).sum())
+    progress.failed += int((result.table.status == devices.FAILED).sum())
 
 
 def run_round(
@@ -443,10 +443,10 @@ def run_round(
         samples = phase.steps(plan, jobs.size)[1]
     tier = study.clients.tier_of(plan.client)
     work = next((found for piece in phase.pieces if (found := piece.work(tier)) is not None), None)
-    costs = clock.JobCosts(steps, up, down, samples, work)
+    costs = devices.JobCosts(steps, up, down, samples, work)
     now = progress.sim_seconds
     with np.errstate(over="ignore"):  # an infinite time raises an error below
-        timing = clock.time_round(study.devices, study.rule, plan, costs, seeds=study.seeds, t=t, now=now)
+        timing = devices.time_round(study.devices, study.rule, plan, costs, seeds=study.seeds, t=t, now=now)
     if not np.isfinite(now + timing.round).all():
         raise FedrayError(
             f"round {t + 1} takes infinite virtual time: raise uplink and downlink, or lower seconds_per_step, "
@@ -454,7 +454,7 @@ def run_round(
         )
     state, status, loss, error = _train_counted(runtime, phase, t, jobs, state=progress.state, status=timing.status)
     up, down = count_bytes(phase, status, up, down)
-    table = JobTable(jobs.size, np.where(status == clock.OK, steps, 0), loss, up, down, timing.job, status, error)
+    table = JobTable(jobs.size, np.where(status == devices.OK, steps, 0), loss, up, down, timing.job, status, error)
     return RoundResult(plan, table, state, now + timing.round)
 
 
@@ -489,7 +489,7 @@ def _train_counted(
     Returns:
         The new state; and status, loss and error of each job, `[J]`: see `JobTable`.
     """
-    counted, status = status == clock.OK, status.copy()
+    counted, status = status == devices.OK, status.copy()
     loss, error = np.full(len(status), np.nan), np.full(len(status), None, dtype=object)
     if counted.any():
         some = jobs if counted.all() else jobs.take(counted)
@@ -497,8 +497,8 @@ def _train_counted(
         loss[counted] = rows.loss
         for job, text in rows.errors.items():
             place = np.flatnonzero(counted)[job]
-            status[place], error[place] = clock.FAILED, text
-        counted = status == clock.OK
+            status[place], error[place] = devices.FAILED, text
+        counted = status == devices.OK
         if counted.any():
             state = phase.server.step(state, stats, t)
             if phase.remember is not None:
@@ -576,16 +576,16 @@ def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) ->
 
     Args:
         phase: The training that the jobs belong to.
-        status: How each job ended: an index into `fedray.simulation.clock.STATUS`, `[J]`.
+        status: How each job ended: an index into `fedray.simulation.devices.STATUS`, `[J]`.
         up: Bytes that each client sends if its job counts, `[J]`.
         down: Bytes that each client receives before it trains, `[J]`.
 
     Example:
-        >>> status = np.array([clock.OK, clock.LATE, clock.DROPPED])
+        >>> status = np.array([devices.OK, devices.LATE, devices.DROPPED])
         >>> phase = Phase(models=1, schedule=lambda t, state: None, local=None, server=None, compress=None)
         >>> [each.tolist() for each in count_bytes(phase, status, up=np.full(3, 7), down=np.full(3, 5))]
         [[7, 0, 0], [5, 5, 0]]
     """
     if phase.hands_on:
         return up, up
-    return np.where(status == clock.OK, up, 0), np.where(_REACHED[status], down, 0)
+    return np.where(status == devices.OK, up, 0), np.where(_REACHED[status], down, 0)

@@ -34,8 +34,7 @@ from fedray.data.shards import Shards, share_array
 from fedray.features.stacking import Voter
 from fedray.metrics.conformal import ConformalRule
 from fedray.models.net import per_sample
-from fedray.simulation.clock import CountingRule
-from fedray.simulation.devices import Devices
+from fedray.simulation.devices import CountingRule, Devices
 from fedray.training.choice import Engine, choose_engine
 from fedray.training.update import Site
 
@@ -574,7 +573,7 @@ class JobTable(NamedTuple):
         down_bytes: Bytes received; 0 if the client was never reached. Late clients and jobs that failed in training
             have received their models. In a random walk: what the next client receives from this one, `up_bytes`.
         sim_seconds: Virtual seconds that the job takes.
-        status: Whether the upload was used, and if not, why: an index into `fedray.simulation.clock.STATUS`.
+        status: Whether the upload was used, and if not, why: an index into `fedray.simulation.devices.STATUS`.
         error: Traceback of a job that failed, else None.
         flight: In asynchronous training: when the jobs started and arrived; None in rounds.
     """
@@ -619,7 +618,7 @@ def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray
 
     Example:
         >>> from fedray.assembly.study import build_study
-        >>> from fedray.runtime.inline import Inline
+        >>> from fedray.runtime.session import Inline
         >>> from fedray.scenario.loader import read_scenario
         >>> from fedray.simulation.rounds import begin_progress
         >>> keys = {"data": {"name": "cubic"}, "clients": {"number": 2}, "method": {"models": 3}}

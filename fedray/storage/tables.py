@@ -17,7 +17,7 @@ from fedray.files import plain
 from fedray.files.bounded import BEST_FOLDER, FileSums, name_part, read_vouched, sum_file, sum_parts
 from fedray.files.tables import COLUMNS, Column, arrow_type, make_table, read_parts, table_schema
 from fedray.metrics.scores import SCORES
-from fedray.simulation import clock
+from fedray.simulation import devices
 from fedray.simulation.study import ClientScores, JobTable, Progress, Study
 from fedray.storage import checkpoint
 
@@ -151,7 +151,7 @@ class RunRecorder:
         """Writes what is buffered as one part of each table."""
         if self._jobs:
             columns = self._join(self._jobs)
-            columns["status"] = np.array(clock.STATUS)[columns["status"]]
+            columns["status"] = np.array(devices.STATUS)[columns["status"]]
             self._write("clients.parquet", make_table("clients", columns), round)  # a loss of NaN, not trained: null
         if self._rounds:
             self._write("rounds.parquet", pa.Table.from_pylist(self._rounds, schema=_schema(self._rounds)), round)

@@ -16,10 +16,10 @@ from fedray.core.types import Lanes, Net
 from fedray.models.trial import find_mixing
 from fedray.training import client_code, compiled, layers, loop
 from fedray.training.block import MIN_LANES, Block, Trained
+from fedray.training.chain import Recognized, recognize
 from fedray.training.client_code import make_trial, train_client_lanes, train_client_loop
 from fedray.training.compiled import run_kernel
 from fedray.training.layers import has_plain_layers, read_shape
-from fedray.training.recognition import Recognized, recognize
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Users' networks need not know about lanes. How a network is written does not matter: `recognition.py` finds what its

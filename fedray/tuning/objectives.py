@@ -21,8 +21,7 @@ from fedray.core.errors import (
     warn_user,
 )
 from fedray.core.options import Check, maybe, one_of, real, text
-from fedray.metrics.paired import read_at_budget
-from fedray.metrics.scores import has_direction, lower_is_better, reaches_target
+from fedray.metrics.scores import has_direction, lower_is_better, reaches_target, read_at_budget
 
 Row = Mapping[str, Any]  # one evaluated round of one world; keys: round, up_bytes, sim_seconds, hold_out_*
 HELD_OUT_PREFIX = "hold_out_"

@@ -24,13 +24,12 @@ from fedray.report import pictures
 from fedray.report.page import Card, fill_template
 from fedray.report.pictures import Picture, Section, draw_pictures, pair_figures
 from fedray.report.read import Best, Table
-from fedray.scenario import yaml_text
+from fedray.scenario import nested
 from fedray.tuning.objectives import BYTES, SweepObjective, name_objective, name_winner
 from fedray.tuning.optuna_study import trial_note
-from fedray.tuning.search import SearchState
 from fedray.tuning.space import Parameter, format_value
 from fedray.tuning.sweep import list_idle_parameters
-from fedray.tuning.trial import read_histories
+from fedray.tuning.trial import SearchState, read_histories
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The data that the pictures of a sweep show, and what the pictures share: colors, units, axes of parameters.
@@ -369,7 +368,7 @@ def write_page(state: SearchState, trials: list[FrozenTrial], summary: Mapping[s
         sections=sections,
         runs=[],
         texts=[
-            ("Sweep", yaml_text.write_yaml(dict(state.sweep.source))),
+            ("Sweep", nested.write_yaml(dict(state.sweep.source))),
             ("Best scenario", (state.out / "best.yaml").read_text()),
             ("Summary", json.dumps(dict(summary), indent=2)),
         ],

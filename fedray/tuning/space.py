@@ -14,7 +14,7 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from fedray.core.errors import BadInput, quote_value, show_line, suggest_nearest
 from fedray.core.options import Check, flag, maybe, one_of, real, whole
 from fedray.metrics import classification, regression
-from fedray.scenario import yaml_text
+from fedray.scenario import nested
 from fedray.scenario.identity import is_free
 from fedray.scenario.names import is_own
 from fedray.tuning.objectives import HELD_OUT_PREFIX, SweepObjective
@@ -119,7 +119,7 @@ def format_value(value: Any) -> str:
     """Formats a value as one line of YAML."""
     if isinstance(value, list) and any(isinstance(one, list) for one in value):
         return f"[{', '.join(map(format_value, value))}]"
-    return yaml_text.write_yaml(value).strip().removesuffix("\n...").replace("\n", " ")
+    return nested.write_yaml(value).strip().removesuffix("\n...").replace("\n", " ")
 
 
 def is_same(a: Any, b: Any) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 
 from fedray.core.errors import BadInput, quote_value, suggest_nearest, warn_user
 from fedray.core.options import Check, label, maybe, one_of, whole
-from fedray.scenario import yaml_text
+from fedray.scenario import nested
 from fedray.scenario.loader import (
     read_scenario,
     refuse_scenario,
@@ -381,7 +381,7 @@ def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
         0.3
     """
     where = find_scenario_file(str(source), "sweep") if isinstance(source, str | Path) else None
-    tree = yaml_text.load_yaml(where) if where is not None else source
+    tree = nested.load_yaml(where) if where is not None else source
     if not isinstance(tree, Mapping):
         raise BadInput(f"the sweep = {quote_value(tree)} is not a mapping: write keys as 'trials: 20'")
     refuse_scenario(str(where or "this"), tree)
@@ -442,7 +442,7 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
     """Reads the keys of the base scenario, without defaults: these depend on the values that a trial chooses."""
     wanted = given["scenario"]
     if isinstance(wanted, str):
-        wanted = yaml_text.load_yaml(find_scenario_file(wanted, folder=folder))
+        wanted = nested.load_yaml(find_scenario_file(wanted, folder=folder))
     if not isinstance(wanted, Mapping):
         raise BadInput(
             f"scenario = {quote_value(wanted)} is not a scenario: give a file's path, relative to the sweep, "

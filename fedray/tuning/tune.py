@@ -13,9 +13,8 @@ import optuna
 import pyarrow as pa
 from optuna.trial import FrozenTrial, TrialState
 
-from fedray.assembly.identity import describe_study
 from fedray.assembly.registry import UserObjects
-from fedray.assembly.study import build_study
+from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput, FedrayError, quote_value, suggest_nearest
 from fedray.experiments.live import is_in_notebook
 from fedray.experiments.results import Run
@@ -23,24 +22,32 @@ from fedray.files import plain
 from fedray.files.bounded import RESTORE, read_parquet_files, read_sealed, say_damaged
 from fedray.files.plain import choose_out, expand_user_path
 from fedray.files.tables import table_schema
-from fedray.own_code.user_code import import_modules
-from fedray.process.session import current_ending
+from fedray.own_code.contract import import_modules
+from fedray.process import current_ending
 from fedray.runtime.environment import find_address, prepare_process, refuse_unused_wait
-from fedray.scenario import yaml_text
+from fedray.scenario import nested
 from fedray.scenario.loader import drop_defaults
-from fedray.scenario.nested import expand, merge_keys
-from fedray.scenario.yaml_text import read_mapping, write_yaml
-from fedray.storage import directory, identity
+from fedray.scenario.nested import expand, merge_keys, read_mapping, write_yaml
+from fedray.storage import directory
+from fedray.storage import summary as identity
 from fedray.storage import summary as summary_
+from fedray.storage.directory import COPY, JOURNAL, TRIALS, has_sweep, has_trials, refuse_taken_sweep
 from fedray.storage.tables import write_parquet
 from fedray.tuning import optuna_study
 from fedray.tuning.objectives import SweepObjective, name_winner
 from fedray.tuning.optuna_study import trial_note
-from fedray.tuning.places import COPY, JOURNAL, TRIALS, has_sweep, has_trials, refuse_taken_sweep
-from fedray.tuning.search import WORDS, Say, SearchState, count_planned_trials, run_search
 from fedray.tuning.space import Parameter, check_producible, format_value, read_params, read_space, to_overrides
 from fedray.tuning.sweep import Sweep, read_objectives, read_sweep
-from fedray.tuning.trial import make_workers, refuse_idle_actors, score_models
+from fedray.tuning.trial import (
+    WORDS,
+    Say,
+    SearchState,
+    count_planned_trials,
+    make_workers,
+    refuse_idle_actors,
+    run_search,
+    score_models,
+)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Runs a sweep from its file to its directory, as `fedray tune` does.
@@ -313,14 +320,14 @@ def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | No
     copy = folder / COPY
     refuse_taken_sweep(folder, resume=resume)
     if copy.is_file():
-        before, now = yaml_text.read_mapping(copy)[1], dict(sweep.source)
+        before, now = nested.read_mapping(copy)[1], dict(sweep.source)
         if any(before.get(key) != now.get(key) for key in {*before, *now} - CHANGEABLE):
             raise BadInput(f"--out {folder} holds another sweep (see its {COPY}): choose another directory")
         if journal is None and (folder / JOURNAL).is_file():
             raise BadInput(f"{folder} keeps its study in {JOURNAL}: leave out --storage")
     else:
         plain.make_parent(copy)
-        plain.write_atomically(copy, yaml_text.write_yaml(dict(sweep.source)).encode())
+        plain.write_atomically(copy, nested.write_yaml(dict(sweep.source)).encode())
     (folder / TRIALS).mkdir(exist_ok=True)
     if journal is not None:
         journal.touch()

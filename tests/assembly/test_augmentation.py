@@ -22,7 +22,7 @@ import fedray
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.data import Split, classification
 from fedray.methods import Augmentation, Method, federated
-from fedray.runtime.inline import Inline
+from fedray.runtime.session import Inline
 from fedray.runtime.stacking import make_worker
 from fedray.simulation.study import Study
 from fedray.training import choice

@@ -21,15 +21,13 @@ from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.core import native
 from fedray.core.types import Clients, FloatArray, Plan, Tier
-from fedray.data.catalogue import load_data
 from fedray.data.deal import build_shards
 from fedray.data.shards import StoredShards
+from fedray.data.store import load_data
 from fedray.data.types import Dataset, Split, regression
 from fedray.methods import Method, Server, Setting, Uploads, exact_sum, federated
-from fedray.scenario.loader import read_scenario
-from fedray.scenario.rules import tier_table
-from fedray.simulation.clock import CountingRule, JobCosts, time_round
-from fedray.simulation.devices import make_profile
+from fedray.scenario.loader import read_scenario, tier_table
+from fedray.simulation.devices import CountingRule, JobCosts, make_profile, time_round
 from fedray.simulation.rounds import draw_first_state
 from fedray.training.block import count_steps, samples_seen
 

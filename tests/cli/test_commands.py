@@ -20,7 +20,7 @@ from torch import nn
 import fedray
 from fedray.cli import commands
 from fedray.scenario import names
-from fedray.scenario.classifiers import CLASSIFIERS
+from fedray.scenario.options import CLASSIFIERS
 
 
 def file(folder: Path, *changes: dict[str, Any]) -> Path:

@@ -10,7 +10,7 @@ import pytest
 from small import run_command
 
 import fedray
-from fedray.report.predictions import read_class_names
+from fedray.report.clients import read_class_names
 from fedray.report.read import read_run
 
 

@@ -37,8 +37,7 @@ from fedray.components.servers import Rows, mean
 from fedray.core.method import Local, Reading, Server, StepContext
 from fedray.core.sums import merge_stats
 from fedray.core.types import State, Uploads
-from fedray.models.net import net_of
-from fedray.models.weights import MeanField, Partitioned, wrap_networks
+from fedray.models.net import MeanField, Partitioned, net_of, wrap_networks
 from fedray.training.client_code import draw_noise, train_client_lanes, train_client_loop
 
 PLAIN = perceptron()

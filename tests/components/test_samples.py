@@ -15,8 +15,7 @@ from torch.nn.functional import mse_loss
 from fedray.components.one_shot import Cycles, correct_by_precision, sample_posterior
 from fedray.core.method import Local, Reading, StepContext
 from fedray.features.particles import Target, approach, divide_by_root, find_direction, find_nearby
-from fedray.models.net import net_of
-from fedray.models.weights import Samples, wrap_networks
+from fedray.models.net import Samples, net_of, wrap_networks
 from fedray.training.client_code import train_client_lanes, train_client_loop
 
 

@@ -14,7 +14,7 @@ from fedray.core.scores import NATS, SCORES, SHARE, SQUARED, TARGET
 from fedray.core.types import Clients, Tier
 from fedray.metrics.scores import lower_is_better
 from fedray.scenario.clients import TierKeys
-from fedray.scenario.rules import tier_counts
+from fedray.scenario.loader import tier_counts
 
 
 @pytest.mark.parametrize("name", ["ece_of_mine", "rmsex", "widths", "accuracy_of_mine", "coverage_of_mine", "nll_mine"])

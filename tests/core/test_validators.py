@@ -11,7 +11,7 @@ import yaml
 from fedray.core.errors import BadInput
 from fedray.core.options import gpu_share, real, whole
 from fedray.scenario.loader import read_scenario
-from fedray.scenario.yaml_text import load_yaml
+from fedray.scenario.nested import load_yaml
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path for folder in ("scenarios", "tune") for path in (ROOT / folder).rglob("*.yaml"))

@@ -25,7 +25,7 @@ from torch.utils.data import TensorDataset
 import fedray
 from fedray.core.errors import BadInput
 from fedray.data.adaptation import adapt
-from fedray.data.catalogue import load_data
+from fedray.data.store import load_data
 from fedray.data.types import Dataset
 
 N = 60

@@ -13,8 +13,9 @@ import pytest
 import fedray
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data import catalogue, named
-from fedray.data.catalogue import load_data
+from fedray.data import named
+from fedray.data import store as catalogue
+from fedray.data.store import load_data
 from fedray.data.synthetic import join_datasets
 from fedray.data.types import Dataset, Split, classification, pixel_moments
 

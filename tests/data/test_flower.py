@@ -10,9 +10,9 @@ from small import scenario
 
 import fedray
 from fedray.core.errors import BadInput
-from fedray.data.catalogue import load_data
 from fedray.data.deal import build_shards
 from fedray.data.shards import StoredShards
+from fedray.data.store import load_data
 
 flwr = pytest.importorskip("flwr_datasets.partitioner", reason="needs pip install 'fedray[flower]'")
 datasets = pytest.importorskip("datasets")

@@ -22,8 +22,8 @@ from torch.utils.data import TensorDataset
 import fedray
 from fedray.core.errors import BadInput
 from fedray.data import Dataset, Split, adapt, classification, store
-from fedray.data.catalogue import load_data
 from fedray.data.shards import hash_array
+from fedray.data.store import load_data
 from fedray.data.types import Array
 from fedray.scenario.identity import list_result_keys
 from fedray.scenario.loader import read_scenario, to_plain

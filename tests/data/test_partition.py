@@ -21,11 +21,11 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
 from fedray.data import partition
-from fedray.data.catalogue import load_data
 from fedray.data.deal import build_shards
 from fedray.data.partition import PARTITIONS, Cut, count_withheld, share_with_server, withhold
 from fedray.data.shards import Shards, StoredShards, count_held_labels
 from fedray.data.shifts import Shifts, draw_clusters, draw_groups, draw_meanings
+from fedray.data.store import load_data
 from fedray.data.types import Dataset, Split, classification, limit_rows
 from fedray.evaluation.answers import score_own_models
 from fedray.scenario import read_scenario

@@ -192,8 +192,8 @@ def test_the_orientation_in_exif_was_ignored(tmp_path: Path) -> None:
 def test_pictures_of_many_levels_are_made_alike_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As large data sets are, which do not stay in memory."""
     monkeypatch.setattr("fedray.data.forms.pictures.PIECE_BYTES", 100)
-    monkeypatch.setattr("fedray.data.spool.LARGE_BYTES", 1000)
-    monkeypatch.setattr("fedray.data.spool.PIECE_BYTES", 200)
+    monkeypatch.setattr("fedray.data.files.LARGE_BYTES", 1000)
+    monkeypatch.setattr("fedray.data.files.PIECE_BYTES", 200)
     monkeypatch.setattr("fedray.data.types.LARGE_BYTES", 1000)
     far = DEEP + 1_000_000_000
     whole = [Image.fromarray(levels.astype(np.int32)) for levels in far]

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from fedray.core.errors import BadInput
-from fedray.data.catalogue import load_data
 from fedray.data.deal import build_shards
 from fedray.data.shards import ServerShards
+from fedray.data.store import load_data
 from fedray.data.types import Dataset, Split, regression
 
 

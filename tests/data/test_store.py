@@ -15,8 +15,8 @@ import torch
 from real_files import skipping_without_files
 
 from fedray.data import named, store
-from fedray.data.catalogue import load_data
 from fedray.data.deal import build_shards
+from fedray.data.store import load_data
 from fedray.data.types import Dataset, Split, classification
 
 

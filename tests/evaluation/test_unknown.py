@@ -17,9 +17,8 @@ from fedray.data.named import load_digits
 from fedray.data.types import Dataset, Split
 from fedray.evaluation.report_data import MOST_COMPARED_MEMBERS, compare_members, measure_drift, sample_uncertainty
 from fedray.files.plain import hash_tensors
-from fedray.metrics.ensemble import uncertainty
-from fedray.metrics.unknown import Drift, auroc, z_scores
-from fedray.runtime.inline import Inline
+from fedray.metrics.classification import Drift, auroc, uncertainty, z_scores
+from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.study import Study
 

@@ -11,7 +11,7 @@ import yaml
 from small import run_command, scenario
 
 from fedray.assembly.registry import register
-from fedray.data import catalogue
+from fedray.data import store as catalogue
 from fedray.data.types import Split, classification
 from fedray.experiments import check
 from fedray.runtime.placement import Node

@@ -89,7 +89,7 @@ def test_two_tables_do_not_train_one_cell_at_once(tmp_path: Path, monkeypatch: p
 
 CHILD = """
 import os, sys, time
-from fedray.process.session import follow_parent
+from fedray.process import follow_parent
 follow_parent(int(sys.argv[1]))
 print(os.getpid(), flush=True)
 time.sleep(100)

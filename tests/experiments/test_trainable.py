@@ -16,9 +16,9 @@ from fedray.assembly.registry import UserObjects
 from fedray.core.errors import FedrayError
 from fedray.experiments import trainable
 from fedray.experiments.trainable import Trial, run_trial
-from fedray.runtime.inline import Inline
 from fedray.runtime.ray import cluster
-from fedray.runtime.ray.runtime import RayRuntime
+from fedray.runtime.ray.coordinator import RayRuntime
+from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.storage.directory import adopt_run
 

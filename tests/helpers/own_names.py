@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedray.data import catalogue
 from fedray.data import partition as own_partition
+from fedray.data import store as catalogue
 from fedray.models import nets as networks
 from fedray.scenario import names
 from fedray.scenario import names as methods

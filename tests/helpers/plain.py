@@ -22,7 +22,7 @@ from fedray.core import rng
 from fedray.core.errors import FedrayWarning
 from fedray.core.types import IntArray, State
 from fedray.data.types import Dataset, Split, classification
-from fedray.runtime.inline import Inline
+from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import merge_keys
 from fedray.simulation.rounds import begin_progress, run_round

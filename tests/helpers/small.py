@@ -21,7 +21,7 @@ from fedray.assembly.study import build_study
 from fedray.cli import commands
 from fedray.core.errors import BadInput
 from fedray.core.types import State
-from fedray.runtime.inline import Inline
+from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.nested import merge_keys
 from fedray.simulation.asynchronous import choose_advance

@@ -13,7 +13,7 @@ from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.core.types import State
 from fedray.data.types import Dataset, Split, classification
-from fedray.runtime.inline import Inline
+from fedray.runtime.session import Inline
 from fedray.runtime.stacking import StackWorkers
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.stacking import read_part, split_plan

@@ -29,7 +29,7 @@ from fedray.features.boosting import (
     vote,
     write_tree,
 )
-from fedray.runtime.inline import Inline
+from fedray.runtime.session import Inline
 from fedray.runtime.stacking import make_worker
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import merge_keys

@@ -15,7 +15,7 @@ from torch.func import functional_call
 import fedray
 from fedray.assembly.study import build_study
 from fedray.features.mixture import LEAST_SHARE, fit_weights, share_samples
-from fedray.runtime.inline import Inline
+from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress, run_round
 from fedray.simulation.study import losses_of

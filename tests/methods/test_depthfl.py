@@ -17,8 +17,8 @@ from fedray.core.method import LossContext
 from fedray.core.types import State, Uploads
 from fedray.features.slices import mean_of_slices
 from fedray.methods.depthfl import teach_heads
-from fedray.models.exits import add_exits
 from fedray.models.net import state_dict
+from fedray.models.nets import add_exits
 
 MODEL = {"name": "mlp", "hidden": [8, 6]}
 ALL = {"all": {"number": 6}}

@@ -15,7 +15,7 @@ from fedray.assembly.study import build_study
 from fedray.core.types import Net
 from fedray.features.particles import find_direction
 from fedray.runtime.exchange import split_jobs
-from fedray.runtime.inline import Inline
+from fedray.runtime.session import Inline
 from fedray.runtime.worker import Worker
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import size_jobs

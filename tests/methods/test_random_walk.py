@@ -21,10 +21,10 @@ from fedray.assembly.study import build_study
 from fedray.components.random_walk import Graph, Outages, make_walks, walk_schedule
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import IntArray, SizedPlan, State
-from fedray.runtime.inline import Inline
+from fedray.runtime.session import Inline
 from fedray.scenario.clients import GraphKeys
 from fedray.scenario.loader import read_scenario
-from fedray.simulation import clock
+from fedray.simulation import devices as clock
 from fedray.simulation.rounds import add_round, begin_progress, run_round
 
 IRREGULAR = nx.barbell_graph(4, 2)  # degrees 1 to 4 and a bottleneck

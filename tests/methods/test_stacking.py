@@ -30,7 +30,7 @@ from stacks import (
 import fedray
 from fedray.core.types import Plan, State
 from fedray.features.stacking import LeaveOutShards
-from fedray.runtime.inline import Inline
+from fedray.runtime.session import Inline
 from fedray.simulation.rounds import begin_progress, run_round, size_jobs
 from fedray.simulation.stacking import read_part, split_plan
 
@@ -269,7 +269,7 @@ def test_pooled_rows_are_those_of_all_clients_with_their_labels() -> None:
     made = study(POOLED, ALL, {"replicates": 2})
     state, _ = train_rounds(made, 3)
     want = features(made, state)
-    from fedray.runtime.inline import Inline
+    from fedray.runtime.session import Inline
 
     worker = Inline(made).worker
     assert worker.parts is not None

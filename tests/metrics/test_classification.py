@@ -9,7 +9,7 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from fedray.metrics import classification
-from fedray.metrics.ensemble import probabilities
+from fedray.metrics.classification import probabilities
 
 RNG = np.random.default_rng(3)
 MEMBERS = probabilities(RNG.normal(size=(4, 200, 5)) * 2)

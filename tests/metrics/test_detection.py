@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedray.core.types import FloatArray
-from fedray.metrics.unknown import ANOMALY_Z, auroc, fpr95, score_drift, z_scores
+from fedray.metrics.classification import ANOMALY_Z, auroc, fpr95, score_drift, z_scores
 
 RNG = np.random.default_rng(0)
 TIED: tuple[FloatArray, FloatArray] = (RNG.integers(2, 9, 60) / 8, RNG.integers(0, 7, 45) / 8)

@@ -14,7 +14,7 @@ from scipy import special
 
 from fedray.core.errors import BadInput
 from fedray.core.types import AverageKind, FloatArray
-from fedray.metrics.ensemble import (
+from fedray.metrics.classification import (
     answer_classes,
     average,
     entropies,

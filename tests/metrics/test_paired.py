@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedray.metrics.paired import compare_paired, score_worlds
+from fedray.metrics.scores import compare_paired, score_worlds
 
 SCORES = st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=2, max_size=12)
 

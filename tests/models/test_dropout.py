@@ -16,7 +16,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.models.dropout import dropping, find_dropout, key_rows
 from fedray.models.nets import build_net
-from fedray.runtime.inline import Inline
+from fedray.runtime.session import Inline
 
 CNN: dict[str, Any] = {"model": None, "rounds": 2, "method": {"models": 2}}
 DROPS: dict[str, Any] = {"name": "cnn", "channels": [2, 4], "hidden": [6], "dropout": 0.5}

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.models.exits import add_exits, keep_exits
 from fedray.models.net import net_of
-from fedray.models.nets import model_maker
+from fedray.models.nets import add_exits, keep_exits, model_maker
 
 IMAGE = (1, 8, 8)
 

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import linear
 
-from fedray.models.net import compute_raw_outputs, net_of
+from fedray.models.net import SITE_NAMES as NAMES
+from fedray.models.net import MeanField, Partitioned, Samples, compute_raw_outputs, net_of, wrap_networks
 from fedray.models.nets import model_maker
-from fedray.models.weights import SITE_NAMES as NAMES
-from fedray.models.weights import MeanField, Partitioned, Samples, wrap_networks
 
 
 class Tied(nn.Module):

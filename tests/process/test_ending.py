@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from small import run_command
 
-from fedray.process.session import AGAIN, current_ending, describe_end, end_on_signals
+from fedray.process import AGAIN, current_ending, describe_end, end_on_signals
 
-STARTED = """from fedray.process.session import *
+STARTED = """from fedray.process import *
 import hashlib, os, signal, sys, time
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup`, which a test run may be started by, hands it on as ignored
 """
@@ -128,7 +128,7 @@ print(read_parquet_files([path])[0].num_rows, os.listdir("/proc/self/task") == b
 
 
 END = "print('last'); exit_quickly(3); print('went on')"
-START = "import atexit, sys, threading; from fedray.process.session import exit_quickly; "
+START = "import atexit, sys, threading; from fedray.process import exit_quickly; "
 
 
 def python(code: str) -> tuple[int, list[str]]:

@@ -15,19 +15,22 @@ from numpy.typing import NDArray
 from small import scenario
 
 import fedray
-from fedray.metrics.classification import calibration
-from fedray.metrics.unknown import ANOMALY_Z
+from fedray.metrics.classification import ANOMALY_Z, calibration
 from fedray.report import (
     clients,
     curves,
-    jobs,
     pictures,
-    predictions,
     random_walk,
-    stacking,
 )
 from fedray.report import (
-    jobs as flights,
+    clients as predictions,
+)
+from fedray.report import (
+    clients as stacking,
+)
+from fedray.report import curves as flights
+from fedray.report import (
+    curves as jobs,
 )
 from fedray.report.page import SECTIONS
 from fedray.report.read import ReadRun, read_run

@@ -13,7 +13,7 @@ from small import copy_run, run_command, scenario
 import fedray
 from fedray.core.errors import BadInput, FedrayError
 from fedray.report.curves import BAND_NOTE
-from fedray.report.notebook import list_draws
+from fedray.report.page import list_draws
 from fedray.report.read import ReadRun, read_run
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedray.report import curves, predictions
+from fedray.report import clients as predictions
+from fedray.report import curves
 from fedray.report import pictures as style
 from fedray.report.page import fill_template
 from fedray.report.pictures import MOST_NUMBERS, Section, draw_picture, read_panels

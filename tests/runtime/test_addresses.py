@@ -11,7 +11,7 @@ from small import run_command
 import fedray
 from fedray.core.errors import BadInput
 from fedray.runtime.environment import find_address
-from fedray.scenario.yaml_text import write_yaml
+from fedray.scenario.nested import write_yaml
 
 
 @pytest.mark.parametrize(

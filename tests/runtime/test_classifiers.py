@@ -18,9 +18,9 @@ from fedray.core.sums import merge_stats
 from fedray.core.types import State
 from fedray.data.types import Dataset
 from fedray.features.stacking import LeaveOutShards
-from fedray.runtime.inline import Inline
+from fedray.runtime.session import Inline
 from fedray.runtime.stacking import FittedVotes
-from fedray.scenario.classifiers import CLASSIFIERS
+from fedray.scenario.options import CLASSIFIERS
 from fedray.simulation.rounds import begin_progress, size_jobs
 from fedray.simulation.study import Study, outputs_on
 

@@ -20,9 +20,9 @@ from fedray.core.sums import ExactSum, Totals, exact_sum, merge_stats, sum_bytes
 from fedray.core.types import Clients, Plan, SizedPlan, State, Tier
 from fedray.runtime import exchange as messages
 from fedray.runtime.exchange import Queue, cut_chunks, exchange
-from fedray.runtime.inline import Inline
 from fedray.runtime.placement import ActorSpec, assign_homes
 from fedray.runtime.ray.actors import Calls, ClientActor
+from fedray.runtime.session import Inline
 from fedray.runtime.stacking import make_worker
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import merge_keys

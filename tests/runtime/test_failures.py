@@ -22,7 +22,7 @@ from fedray.core.method import Method
 from fedray.core.types import IntArray, Plan, State, Stats
 from fedray.methods import METHODS
 from fedray.methods.setting import Setting
-from fedray.runtime import failures
+from fedray.runtime import exchange as failures
 from fedray.runtime.worker import Worker
 
 ROUNDS = (1, 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from small import run_command
 
-from fedray.runtime import leftovers
+from fedray.runtime import environment as leftovers
 
 
 def make_dead(place: Path) -> Path:

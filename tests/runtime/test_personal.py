@@ -19,7 +19,7 @@ from fedray.core.types import Plan, State
 from fedray.evaluation.answers import own_test_rows
 from fedray.features.personal import trained_layers
 from fedray.files.plain import hash_tensors
-from fedray.runtime.inline import Inline
+from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress, run_round, size_jobs
 from fedray.simulation.study import Study

@@ -17,15 +17,14 @@ from hypothesis import strategies as st
 from fedray.core.errors import BadInput
 from fedray.core.options import REQUIRED, ReadOptions
 from fedray.methods import METHOD_SPECS
-from fedray.scenario import names, yaml_text
+from fedray.scenario import names
+from fedray.scenario import nested as yaml_text
 from fedray.scenario.data import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS
-from fedray.scenario.loader import dump_scenario, read_cells, read_scenario, to_plain
-from fedray.scenario.models import MODEL_SPECS
-from fedray.scenario.nested import merge_keys
+from fedray.scenario.loader import dump_scenario, read_cells, read_scenario, tier_table, to_plain
+from fedray.scenario.names import MODEL_SPECS
+from fedray.scenario.nested import merge_keys, parse_yaml
 from fedray.scenario.options import SECTIONS
-from fedray.scenario.rules import tier_table
 from fedray.scenario.schema import Scenario
-from fedray.scenario.yaml_text import parse_yaml
 
 RICH: dict[str, Any] = {
     "seed": 7,
@@ -129,8 +128,8 @@ def test_the_default_of_every_option_is_one_of_its_values() -> None:
 def test_options_are_those_of_the_functions_they_are_for() -> None:
     import inspect
 
-    from fedray.data import catalogue as dataset
     from fedray.data import deal, partition, shifts
+    from fedray.data import store as dataset
     from fedray.models import nets as catalogue
 
     def keywords(function: Any, skip: int) -> dict[str, Any]:

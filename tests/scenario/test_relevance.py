@@ -18,9 +18,8 @@ from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.methods import METHOD_SPECS
 from fedray.scenario.identity import FREE_TIER_KEYS, find_changed_key, list_result_keys, refuse_edited_scenario
 from fedray.scenario.loader import drop_defaults, dump_scenario, read_scenario, to_plain
-from fedray.scenario.nested import flatten
+from fedray.scenario.nested import flatten, load_yaml
 from fedray.scenario.schema import section_types
-from fedray.scenario.yaml_text import load_yaml
 
 ROOT = Path(__file__).parents[2]
 AVG: dict[str, Any] = {"method": {"name": "fedavg"}}

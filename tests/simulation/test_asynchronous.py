@@ -25,7 +25,7 @@ from fedray.features.windows import Windows
 from fedray.runtime.exchange import group_versions
 from fedray.runtime.session import Enough
 from fedray.scenario.loader import read_scenario
-from fedray.simulation import clock
+from fedray.simulation import devices as clock
 from fedray.simulation.asynchronous import Pace, Timeline
 from fedray.simulation.devices import window_availability
 from fedray.simulation.study import AsyncRule

@@ -19,25 +19,23 @@ from small import scenario
 import fedray
 from fedray.core import rng
 from fedray.core.types import Clients, Plan, Tier
-from fedray.simulation.clock import (
+from fedray.simulation.devices import (
+    DAY,
     DROPPED,
     LATE,
     NO_DATA,
     OK,
     PAST_DEADLINE,
+    PROFILES,
     UNAVAILABLE,
     CountingRule,
+    Devices,
     JobCosts,
     RoundTiming,
-    time_round,
-)
-from fedray.simulation.devices import (
-    DAY,
-    PROFILES,
-    Devices,
     diurnal_availability,
     make_profile,
     read_trace,
+    time_round,
     window_availability,
 )
 from fedray.training.block import choose_batch_width, deal_batches, samples_seen

@@ -12,10 +12,11 @@ from small import scenario
 import fedray
 from fedray.assembly.study import build_study
 from fedray.core.types import FloatArray, IntArray, Plan, State
-from fedray.runtime.inline import Inline
+from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
-from fedray.simulation import clock, rounds
-from fedray.simulation.clock import CountingRule
+from fedray.simulation import devices as clock
+from fedray.simulation import rounds
+from fedray.simulation.devices import CountingRule
 
 
 def test_the_loop_knows_no_feature_by_name() -> None:

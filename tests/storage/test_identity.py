@@ -18,16 +18,15 @@ from small import copy_run, run_command, scenario
 from torch import Tensor, nn
 
 import fedray
-from fedray.assembly.identity import describe_study
 from fedray.assembly.registry import UserObjects
-from fedray.assembly.study import build_study
+from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import FedrayError
 from fedray.data.synthetic import GeneratedShards
 from fedray.data.types import Dataset, Split, classification
 from fedray.report.read import read_run
 from fedray.scenario.loader import read_scenario
 from fedray.storage.directory import LOCK, adopt_run
-from fedray.storage.identity import write_identity
+from fedray.storage.summary import write_identity
 
 
 def pictures(sign: int = 1) -> Dataset:

@@ -21,7 +21,7 @@ MODULE = '''"""A method, a network and a data set with names."""
 from dataclasses import replace
 
 import fedray
-from fedray.data.catalogue import load_data
+from fedray.data.store import load_data
 from fedray.methods import Method, federated
 from torch import nn
 

@@ -22,9 +22,8 @@ from fedray.models.net import net_of
 from fedray.models.nets import build_net
 from fedray.training import compiled
 from fedray.training.block import Block, Trained
-from fedray.training.chain import Drop, Unread, split_drops
+from fedray.training.chain import Drop, Recognized, Unread, recognize, split_drops
 from fedray.training.choice import choose_engine
-from fedray.training.recognition import Recognized, recognize
 
 needs_kernels = pytest.mark.skipif(not native.is_available(), reason="the compiled kernels were not built here")
 IMAGE, ROW = (1, 12, 12), (6,)

@@ -21,8 +21,8 @@ from fedray.core.types import Net
 from fedray.data.types import Dataset, Split, classification
 from fedray.models.net import net_of
 from fedray.training import loop
+from fedray.training.chain import recognize
 from fedray.training.choice import Engine, choose_engine
-from fedray.training.recognition import recognize
 
 IMAGE, ROW = (1, 12, 12), (6,)
 

@@ -13,12 +13,12 @@ from small import run_command
 from sweeps import LR, run, sweep
 
 from fedray.core.errors import FedrayError, ScenarioWarning
-from fedray.scenario.yaml_text import write_yaml
+from fedray.scenario.nested import write_yaml
 from fedray.tuning import page
 from fedray.tuning.objectives import compute_value, read_objective
 from fedray.tuning.page import View
-from fedray.tuning.search import count_planned_trials
 from fedray.tuning.sweep import list_idle_parameters, read_sweep
+from fedray.tuning.trial import count_planned_trials
 
 
 def test_bytes_were_the_uplink_alone_in_a_sweep(tmp_path: Path) -> None:

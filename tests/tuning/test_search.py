@@ -23,11 +23,12 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
 from fedray.files.bounded import find_checkpoints
 from fedray.storage import checkpoint, tables
-from fedray.tuning import objectives, optuna_study, search
+from fedray.tuning import objectives, optuna_study
+from fedray.tuning import trial as search
 from fedray.tuning import trial as training
-from fedray.tuning.search import SearchState
 from fedray.tuning.space import is_active
 from fedray.tuning.sweep import read_sweep
+from fedray.tuning.trial import SearchState
 from fedray.tuning.tune import find_winners
 
 GAMMA = {"type": "float", "low": 0.01, "high": 10.0, "log": True}

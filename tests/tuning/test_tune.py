@@ -15,7 +15,7 @@ import pytest
 from small import run_command
 from sweeps import LR, list_outcomes, rows, run, sweep
 
-from fedray.scenario import yaml_text
+from fedray.scenario import nested as yaml_text
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,7 @@ from sweeps import LR, run, sweep
 
 from fedray.bench.rows import list_tree
 from fedray.core.errors import BadInput, ScenarioWarning
-from fedray.scenario import yaml_text
+from fedray.scenario import nested as yaml_text
 from fedray.scenario.names import Origin
 from fedray.tuning.trial import _end_with_parent
 

@@ -27,7 +27,7 @@ from processes import MOST_SECONDS, Process, Said, watch
 from undisturbed import Bench, read_results
 
 from fedray.bench.rows import list_tree
-from fedray.runtime import leftovers
+from fedray.runtime import environment as leftovers
 
 COMMANDS = ("run", "resume", "table", "tune", "report")
 KINDS = ("TERM", "INT", "INT twice", "KILL")

@@ -17,7 +17,7 @@ import pytest
 from on_ray import hashes, inline, run
 
 from fedray.bench.rows import list_tree
-from fedray.runtime import leftovers
+from fedray.runtime import environment as leftovers
 
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
 

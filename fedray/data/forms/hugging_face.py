@@ -13,11 +13,11 @@ import numpy as np
 
 from fedray.core.errors import BadInput, show_line
 from fedray.core.options import ReadOptions
+from fedray.data.files import Spool
 from fedray.data.forms.arrays import as_inputs, list_classes
 from fedray.data.forms.pictures import stack_pictures
 from fedray.data.forms.rows import RawRows, make_dataset, refuse_idle, tokenize
 from fedray.data.forms.tables import ArrowFrame, build_table, keep_columns, number_groups, require_columns
-from fedray.data.spool import Spool
 from fedray.data.types import Array, Dataset
 from fedray.files.layout import find_part
 from fedray.files.plain import expand_user_path

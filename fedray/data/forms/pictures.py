@@ -33,8 +33,8 @@ import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.core.options import ReadOptions
+from fedray.data.files import PIECE_BYTES, Spool, read_pieces
 from fedray.data.forms.rows import CLIENT, RawRows, make_dataset
-from fedray.data.spool import PIECE_BYTES, Spool, read_pieces
 from fedray.data.types import Array, Dataset
 from fedray.files.layout import PICTURES, PictureFolders, find_classes, list_files, tell_endings
 from fedray.files.plain import expand_user_path, explain_missing_path

@@ -14,7 +14,9 @@ from fedray.core import rng
 from fedray.core.errors import BadInput, quote_value
 from fedray.core.options import CHECKS, NUMBERS_AND_WORDS, ReadOptions
 from fedray.core.types import IntArray
+from fedray.data.files import Spool, read_pieces, take_rows
 from fedray.data.forms.arrays import (
+    COLUMNS,
     doubt_classes,
     find_gaps,
     find_rows,
@@ -23,9 +25,8 @@ from fedray.data.forms.arrays import (
     mean_of_columns,
     read_labels,
     refuse_rows,
+    spell_columns,
 )
-from fedray.data.input_columns import COLUMNS, spell_columns
-from fedray.data.spool import Spool, read_pieces, take_rows
 from fedray.data.types import (
     Array,
     Dataset,
@@ -37,7 +38,7 @@ from fedray.data.types import (
     split_stratified,
     tell_test_scale,
 )
-from fedray.own_code.user_code import blame_user_code, name_type
+from fedray.own_code.contract import blame_user_code, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Conversion of text to tokens, by a tokenizer that the user names.

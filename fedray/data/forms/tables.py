@@ -13,18 +13,22 @@ from fedray.core.errors import BadInput, show_line, suggest_nearest
 from fedray.core.options import ReadOptions
 from fedray.data.forms.arrays import (
     MARKS,
+    check_input,
     doubt_classes,
     doubt_targets,
+    find_inputs,
     holds_marked_numbers,
     holds_words,
+    is_category,
     is_number_text,
     is_text,
     is_whole_with_gaps,
     list_classes,
+    refuse_stray,
+    refuse_twins,
     unbox,
 )
 from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, make_dataset, refuse_idle, tokenize
-from fedray.data.input_columns import check_input, find_inputs, is_category, refuse_stray, refuse_twins
 from fedray.data.types import Array, Dataset, Float64, find_origin
 from fedray.files.layout import TABLES, list_leaf_files
 from fedray.files.plain import expand_user_path, explain_missing_path

@@ -28,9 +28,9 @@ from ray.job_config import JobConfig
 import fedray
 from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError, FedrayWarning, warn_user
-from fedray.own_code.user_code import find_module_places
-from fedray.process.session import SIGNALS, current_ending, leave_untidy
-from fedray.runtime import environment, leftovers
+from fedray.own_code.contract import find_module_places
+from fedray.process import SIGNALS, current_ending, leave_untidy
+from fedray.runtime import environment
 from fedray.runtime.environment import answers
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -239,11 +239,11 @@ def open_local_ray(
     The folder is removed at the end, also by a signal.
     """
     environment.prepare_process()
-    with leftovers.open_session(leftovers.session_place()) as folder:
+    with environment.open_session(environment.session_place()) as folder:
 
         def discard() -> None:
-            leftovers.kill_session(folder)
-            leftovers.remove_session(folder)
+            environment.kill_session(folder)
+            environment.remove_session(folder)
 
         hooks = current_ending().hooks
         hooks.append(discard)
@@ -251,14 +251,14 @@ def open_local_ray(
             yield Connection(folder, _start(folder, num_cpus=cpus, num_gpus=gpus, resources=resources))
         finally:
             _stop(folder)
-            leftovers.remove_session(folder)
+            environment.remove_session(folder)
             hooks.remove(discard)
 
 
 def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
     """Starts Ray, which has some resources, and returns the processes that it cannot do without."""
     listen_on_network(False)
-    os.environ[leftovers.MARK] = str(folder)
+    os.environ[environment.MARK] = str(folder)
     # workers for a first driver would import what fedray's own workers, which have an environment of theirs, do not use
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     untyped: Any = ray_worker
@@ -287,7 +287,7 @@ def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
                         "a cluster"
                     ) from error
     finally:
-        del os.environ[leftovers.MARK]
+        del os.environ[environment.MARK]
     return {name: untyped._global_node.all_processes[name][0].process for name in NEEDED}
 
 
@@ -299,7 +299,7 @@ def _stop(folder: Path) -> None:
             one.process.kill()
     with suppress(Exception), keep_quiet():
         ray.shutdown()
-    leftovers.kill_session(folder)
+    environment.kill_session(folder)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

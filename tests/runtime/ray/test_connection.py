@@ -19,7 +19,7 @@ from ray._private import services
 from ray.exceptions import OutOfMemoryError, RayError, WorkerCrashedError
 
 from fedray.core.errors import BadInput, FedrayError
-from fedray.runtime import leftovers
+from fedray.runtime import environment as leftovers
 from fedray.runtime.placement import ActorSpec, Cluster, Node
 from fedray.runtime.ray import actors, connection, tasks
 from fedray.runtime.ray.actors import ClientActors

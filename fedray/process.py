@@ -175,7 +175,7 @@ def start_child(
         >>> stop_children([child])  # nothing is left to stop
     """
     return subprocess.Popen(
-        [sys.executable, "-m", "fedray.process.session", str(os.getpid()), *arguments],
+        [sys.executable, "-m", "fedray.process", str(os.getpid()), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
