@@ -220,7 +220,7 @@ def run_session(
                 else:
                     score = measure(study, runtime)
                 evaluate, seconds = _time_calls(score)
-                advance = choose_advance(study, runtime, progress)
+                advance = None if study.asynchronous is None else choose_advance(study, runtime, progress)
                 progress = run_rounds(study, runtime, recorder, evaluate, progress, advance=advance)
                 recorder.flush(progress.round)
                 confirm_place()
@@ -269,6 +269,19 @@ def log_snapshots(watch: Watch, loggers: Sequence[Logger]) -> Watch:
         watch(snapshot)
         for log in loggers:
             log(snapshot["round"], snapshot["metrics"])
+
+    return show
+
+
+def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
+    """Returns a watcher that also keeps the exceptions of `watch` in a list, before it raises them."""
+
+    def show(snapshot: Snapshot) -> None:
+        try:
+            watch(snapshot)
+        except Exception as error:
+            noted.append(error)
+            raise
 
     return show
 
