@@ -22,7 +22,7 @@ from fedray.core.types import Clients, Flight, IntArray, Net, Plan, SizedPlan, S
 from fedray.data.shards import share_array
 from fedray.models.nets import MODEL_NAMES
 from fedray.models.trial import check_finite_outputs
-from fedray.own_code.contract import blame_user_code, describe_exception
+from fedray.own_code.user_code import blame_user_code, describe_exception
 from fedray.runtime.placement import ActorSpec, assign_homes, list_serving
 from fedray.scenario.names import method_spec_of
 from fedray.simulation.study import Study, choose_study_engine

@@ -16,18 +16,10 @@ from torch import Tensor
 
 from fedray.assembly.models import has_compiled_students
 from fedray.core import errors, native
+from fedray.core.client_state import keep_vectors
 from fedray.core.errors import FedrayError, FedrayWarning, warn_user
 from fedray.core.method import JobRows, Phase
-from fedray.core.types import (
-    EVALUATED_CLIENTS,
-    EVALUATED_ROWS,
-    IntArray,
-    Net,
-    SizedPlan,
-    State,
-    Stats,
-    keep_vectors,
-)
+from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, Net, SizedPlan, State, Stats
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.evaluation.report_data import measure_drift, write_report_data
 from fedray.files.bounded import FILES_KEY, find_checkpoints, sum_final_files, write_sealed

@@ -14,7 +14,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.method import Augmentation, Local, Reading
 from fedray.core.types import IntArray, Layout
-from fedray.own_code.contract import blame_user_code, name_type
+from fedray.own_code.user_code import blame_user_code, name_type
 from fedray.training.chain import Drop
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from fedray.training.compiled import run_kernel
 from fedray.training.layers import has_plain_layers, read_shape
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Users' networks need not know about lanes. How a network is written does not matter: `recognition.py` finds what its
+# Users' networks need not know about lanes. How a network is written does not matter: `chain.py` finds what its
 # `forward` computes. If an engine does not compute exactly this, or the network cannot be mapped over lanes, the next
 # engine is tried: `mlp`, `conv`, `vmap`, and last `loop`, which runs every module.
 # `docs/explanation/engines.md` has measurements.

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from fedray.core import rng
+from fedray.core.client_state import Private
 from fedray.core.method import PREVIOUS, Local, Phase, Reading, reads_ensemble
-from fedray.core.types import Clients, Flight, FloatArray, IntArray, Net, Plan, Private, State
+from fedray.core.types import Clients, Flight, FloatArray, IntArray, Net, Plan, State
 from fedray.data.shards import Shards
 from fedray.training.block import BatchSource, Block, Couple, rows_of
 from fedray.training.choice import Engine
