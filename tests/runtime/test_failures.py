@@ -79,7 +79,6 @@ def hashes(run: fedray.Run) -> tuple[str, str]:
 FEEDBACK = {"compress": {"kind": "topk", "ratio": 0.1, "error_feedback": True}}
 ERROR = ValueError("poison")
 SKIPPED = {  # method, change, and what the poisoned client does: it raises, or hands out NaN
-    "fed_ensemble": ("fed_ensemble", {}, ERROR),
     "shefl": ("shefl", FEEDBACK, None),
     "feddyn NaN": ("feddyn", {}, None),
     "scaffold": ("scaffold", {"method": {"models": 1}}, ERROR),

@@ -189,8 +189,6 @@ def test_private_batchnorm_stays_private_with_its_statistics_and_counters() -> N
 PRIVATE = {
     "feddyn_ensemble": {"name": "feddyn_ensemble", "models": 3},
     "ditto": {"name": "ditto", "models": 2, "lambda": [0.1, 1.0]},
-    "scaffold": {"name": "scaffold"},
-    "pfedbayes": {"name": "pfedbayes", "models": 2},
     "ivon_admm": {"name": "ivon_admm", "models": 2},
 }
 UPLOADS: dict[str, dict[str, Any]] = {
