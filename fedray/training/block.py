@@ -530,3 +530,8 @@ def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tenso
 def is_plain_sgd(local: Local) -> bool:
     """Returns whether the optimizer is SGD without momentum; the update is then linear in the step's gradient."""
     return local.optimizer == "sgd" and not local.momentum
+
+
+def rows_of(models: Tensor, row: Tensor) -> Tensor:
+    """Returns the model of each job, `[J, d]`; the result must not be written to, as jobs may share memory."""
+    return models.expand(len(row), *models.shape[1:]) if len(models) == 1 else models.index_select(0, row)

@@ -217,19 +217,6 @@ def _choose_width(d: int, device: str, floats: int | None = None) -> int:
     return max(MIN_LANES, min(MOST_LANES[device], (floats or LANE_FLOATS[device]) // max(1, d)))
 
 
-def count_block_jobs(engine: Engine, numbers: int, limited: bool) -> int:
-    """Returns the most jobs of a block; the work around a block costs about two steps of a small network.
-
-    Args:
-        engine: The engine that trains the jobs.
-        numbers: Numbers in all batches of the job with the most numbers.
-        limited: Whether the time of each client is limited; each job of the loop engine is then a block of its own.
-    """
-    if engine.width > 1 or limited:
-        return engine.width
-    return max(1, min(engine.jobs, LOOP_NUMBERS // max(1, numbers)))
-
-
 def _loop_engine(d: int, why: str) -> Engine:
     """Returns the loop engine for a module of d parameters; `why` is the reason that no other engine trains it."""
     jobs = max(1, LANE_FLOATS["cpu"] // d)
