@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.core.method import Answer
@@ -44,6 +45,7 @@ from fedray.evaluation.answers import (
     ask_own,
     ask_own_scores,
     count_known,
+    find_weights,
     has_client_weights,
     join_answers,
     measure_clients,
@@ -133,6 +135,11 @@ def score_tiers(
         measured: The predictions and losses that the runtime computed.
         own: For each split, the predictions of clients with models of their own (`ask_own_answers`).
         sets: The coverage and the size of each client's conformal sets on its test samples; None if there are no sets.
+
+    Returns:
+        The scores of all known clients (`personal_NAME`), those of each tier (`tier_TIER_NAME`), and the differences of
+        the first tier and each other one (`tier_FIRST_minus_OTHER_NAME`). `hold_out_` precedes those on held-out
+        samples.
     """
     client, tiers = np.arange(count_known(study)), study.clients.tiers
     tier = study.clients.tier_of(client)
@@ -156,7 +163,14 @@ def score_tiers(
             if sets is not None and split == "test" and group != "personal_":
                 covered, size = (each[asked].mean() for each in sets)
                 scores |= {"conformal_coverage": float(covered), f"conformal_{name_size(study)}": float(size)}
+            if measured.ood and not own and group != "personal_":
+                scores |= score_ood_of_clients(study, world, measured, join_pieces(pieces, world), asked)
             found |= {prefix + group + name: value for name, value in scores.items()}
+        for one in tiers[1:]:
+            first, other = (f"{prefix}tier_{name}_" for name in (tiers[0].name, one.name))
+            shared = [name.removeprefix(other) for name in found if name.startswith(other)]
+            gap = f"{prefix}tier_{tiers[0].name}_minus_{one.name}_"
+            found |= {gap + name: found[first + name] - found[other + name] for name in shared if first + name in found}
     return found
 
 
@@ -291,6 +305,33 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
     if inside_knowledge is not None and outside_knowledge is not None:
         scores["ood_auroc_knowledge"] = auroc(outside_knowledge, inside_knowledge)
     return scores
+
+
+def score_ood_of_clients(
+    study: Study, world: int, measured: Measured, known: Tensor, asked: NDArray[np.bool_]
+) -> dict[str, float]:
+    """Returns the mean of the scores of `score_ood` over some known clients, each with its weights over the models.
+
+    Args:
+        study: The trained study.
+        world: Number of the world.
+        measured: The predictions and weights that the runtime computed.
+        known: Raw outputs of all models on the samples of a split, `[K, n, C]`; every client is scored on all of them.
+        asked: Whether each known client counts, `[N]`.
+    """
+    weights, answer, both = (
+        find_weights(study, world, measured),
+        measured.answer,
+        (known, join_pieces(measured.ood, world)),
+    )
+    if weights is None:
+        return score_ood(study, world, *both, answer)
+    known, unknown = (drop_absent(outputs, answer, world) for outputs in both)
+    rows, count = np.unique(weights[asked], axis=0, return_counts=True)
+    of_row = (answer._replace(weights=np.tile(row, (study.worlds, 1))) for row in rows)
+    each = [score_ood(study, world, known, unknown, of) for of in of_row]
+    names = set.intersection(*map(set, each))
+    return {name: float(np.average([one[name] for one in each], weights=count)) for name in sorted(names)}
 
 
 def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Answer) -> dict[str, Any]:
