@@ -350,10 +350,7 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
     both = [_measure_uncertainty(study, 0, outputs, answer)[0] for outputs in (known, unknown)]
     edges = np.linspace(0.0, math.log(study.classes), DRAWN_BINS + 1)
     shares = [np.histogram(np.minimum(each, edges[-1]), edges)[0] / len(each) for each in both]
-    return {
-        "ood_entropies": np.stack([edges[:-1], *shares], axis=1),
-        "ood_auroc": np.array([auroc(both[1], both[0])]),
-    }
+    return {"ood_entropies": np.stack([edges[:-1], *shares], axis=1), "ood_auroc": np.array([auroc(both[1], both[0])])}
 
 
 def _measure_uncertainty(

@@ -31,15 +31,7 @@ from fedray.core.types import Layout, Net
 from fedray.models.net import per_sample
 from fedray.models.trial import check_outputs, make_inputs
 from fedray.own_code.contract import name_type
-from fedray.training.block import (
-    Block,
-    Complete,
-    Step,
-    Trained,
-    make_complete,
-    make_optimizer,
-    train_lanes,
-)
+from fedray.training.block import Block, Complete, Step, Trained, make_complete, make_optimizer, train_lanes
 from fedray.training.loop import DRAWS, quiet_fallbacks
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -647,13 +639,7 @@ def find_code_refusal(net: Net, example: Tensor, local: Local, models: int = 1) 
 
 
 def make_trial(
-    net: Net,
-    example: Tensor,
-    local: Local,
-    lanes: list[int],
-    models: int = 1,
-    *,
-    dtype: torch.dtype = torch.float32,
+    net: Net, example: Tensor, local: Local, lanes: list[int], models: int = 1, *, dtype: torch.dtype = torch.float32
 ) -> Block:
     """Returns a block for a trial: some of five lanes, each with two steps and padded batches.
 

@@ -9,12 +9,7 @@ import pytest
 from small import scenario
 
 import fedray
-from fedray.evaluation.answers import (
-    WeightedRows,
-    find_best_pass,
-    pick_best_pass,
-    summarize_clients,
-)
+from fedray.evaluation.answers import WeightedRows, find_best_pass, pick_best_pass, summarize_clients
 
 NUMBER = 6
 

@@ -56,13 +56,7 @@ def test_unknown_inputs_are_told_apart_tier_by_tier() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "more"),
-    [
-        ("fedavg", {}),
-        ("shefl", tiers_of("models_per_round")),
-        ("ditto", {}),
-        ("fedem", {}),
-    ],
+    ("method", "more"), [("fedavg", {}), ("shefl", tiers_of("models_per_round")), ("ditto", {}), ("fedem", {})]
 )
 def test_tiers_add_up_to_all_clients_whatever_answers_them(method: str, more: dict[str, Any]) -> None:
     run = fedray.run({**KEYS, **more}, method=method)

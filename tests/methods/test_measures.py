@@ -248,8 +248,7 @@ def fit(data: Dataset, method: Any, **more: Any) -> FloatArray:
 
 
 @pytest.mark.parametrize(
-    ("method", "options"),
-    [("fedfisher", {"damping": 0}), ("fedbens", {"precision": 1e-9, "prior": 0, "models": 2})],
+    ("method", "options"), [("fedfisher", {"damping": 0}), ("fedbens", {"precision": 1e-9, "prior": 0, "models": 2})]
 )
 def test_on_quadratic_losses_with_diagonal_hessians_it_is_the_pooled_optimum(method: str, options: Keys) -> None:
     """Least squares of clients with other inputs, targets and sizes; FedAvg ends elsewhere."""
