@@ -37,28 +37,7 @@ from torch import Tensor
 
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
-from fedray.evaluation.answers import (
-    Inquiry,
-    Measured,
-    Own,
-    RowAnswers,
-    ask_own,
-    ask_own_scores,
-    count_known,
-    find_weights,
-    has_client_weights,
-    join_answers,
-    measure_clients,
-    needs_losses,
-    pick_best_pass,
-    pick_recorded_clients,
-    rank_own_models,
-    read_world,
-    split_own_scores,
-    summarize_clients,
-    tell_known,
-    weigh_models,
-)
+from fedray.evaluation import answers
 from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all_sets, name_size
 from fedray.evaluation.mixture import measure_weights
 from fedray.evaluation.regression import (
@@ -95,21 +74,21 @@ from fedray.simulation.study import (
 
 
 def measure_answers(
-    study: Study, _world: int, of: RowAnswers, rows: IntArray | None, weights: FloatArray | None
+    study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
     """Returns the numbers of each sample from which its scores follow, `[m, n]`; this function is a `Measure`."""
-    said = join_answers(study, of, rows, weights)
+    said = answers.join_answers(study, of, rows, weights)
     if said.probs is None:
         return regression.row_scores(said.mean, said.sd**2, said.y)
     return classification.row_scores(said.probs, said.y)
 
 
-def inquire(study: Study, split: str) -> Inquiry:
+def inquire(study: Study, split: str) -> answers.Inquiry:
     """Returns the request for the scores of the samples of a split."""
-    return Inquiry(split, measure_answers, means=3 + classification.BINS if study.classes else 4)
+    return answers.Inquiry(split, measure_answers, means=3 + classification.BINS if study.classes else 4)
 
 
-def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) -> dict[str, Own]:
+def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) -> dict[str, answers.Own]:
     """Returns, for each split, the predictions of clients that have models of their own; empty if no client has.
 
     Args:
@@ -121,11 +100,11 @@ def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) ->
     if not study.evaluation.by_tier or not study.method.phase.is_personal:
         return {}
     splits = [split for split, asked in (("test", test), ("hold_out", study.hold_out)) if asked]
-    return {split: ask_own(runtime, state, inquire(study, split)) for split in splits}
+    return {split: answers.ask_own(runtime, state, inquire(study, split)) for split in splits}
 
 
 def score_tiers(
-    study: Study, world: int, measured: Measured, own: dict[str, Own], sets: ClientSets | None
+    study: Study, world: int, measured: answers.Measured, own: dict[str, answers.Own], sets: ClientSets | None
 ) -> dict[str, float]:
     """Returns the mean scores of a world's known clients, and those of each tier if there are several tiers.
 
@@ -141,7 +120,7 @@ def score_tiers(
         the first tier and each other one (`tier_FIRST_minus_OTHER_NAME`). `hold_out_` precedes those on held-out
         samples.
     """
-    client, tiers = np.arange(count_known(study)), study.clients.tiers
+    client, tiers = np.arange(answers.count_known(study)), study.clients.tiers
     tier = study.clients.tier_of(client)
     groups = {"personal_": client >= 0}
     groups |= {f"tier_{one.name}_": tier == t for t, one in enumerate(tiers)} if len(tiers) > 1 else {}
@@ -149,8 +128,10 @@ def score_tiers(
     for split, prefix, pieces in (("test", "", measured.test), ("hold_out", "hold_out_", measured.held_out)):
         if not pieces:
             continue
-        of = read_world(study, world, measured, split)
-        told = np.stack(tell_known(study, world, measured, of, inquire(study, split), own=own.get(split)))  # [N, m]
+        of = answers.read_world(study, world, measured, split)
+        told = np.stack(
+            answers.tell_known(study, world, measured, of, inquire(study, split), own=own.get(split))
+        )  # [N, m]
         for group, members in groups.items():
             asked = members & ~np.isnan(told[:, 0])
             if not asked.any():
@@ -181,7 +162,7 @@ def score_tiers(
 # The outputs, losses and residuals of the models that predict, which one evaluation requests from the runtime.
 
 
-def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> Measured:
+def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> answers.Measured:
     """Asks the runtime for the outputs, losses and weights that one evaluation needs.
 
     Args:
@@ -192,12 +173,12 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
     """
     answer = study.answer(state)
     refuse_own_rule(study, answer)
-    own = ask_own_scores(runtime, state) if study.method.phase.is_personal else {}
-    return Measured(
+    own = answers.ask_own_scores(runtime, state) if study.method.phase.is_personal else {}
+    return answers.Measured(
         answer,
         test=runtime.ask(outputs_on("test", answer.models), answer.state) if test else {},
         held_out=runtime.ask(outputs_on("hold_out", answer.models), answer.state) if study.hold_out else {},
-        weights=find_client_weights(study, runtime, answer) if has_client_weights(study, answer) else {},
+        weights=find_client_weights(study, runtime, answer) if answers.has_client_weights(study, answer) else {},
         own=own,
         residual={} if study.classes else measure_residual_variance(study, runtime, state, answer),
         ood=runtime.ask(outputs_on(OOD, answer.models), answer.state) if study.evaluation.ood else {},
@@ -224,13 +205,15 @@ def find_client_weights(
         return measure_weights(study, runtime, answer.state, count)
     if study.method.one_model_per_client:
         owner = np.arange(min(answer.models, EVALUATED_CLIENTS))
-        ranks = rank_own_models(answer.models, owner)
-        return {world: weigh_models(study, answer, world, ranks, owner) for world in range(count)}
-    if not needs_losses(study, answer):
+        ranks = answers.rank_own_models(answer.models, owner)
+        return {world: answers.weigh_models(study, answer, world, ranks, owner) for world in range(count)}
+    if not answers.needs_losses(study, answer):
         none = torch.zeros(answer.models, len(client))
-        return {world: weigh_models(study, answer, world, none, client) for world in range(count)}
+        return {world: answers.weigh_models(study, answer, world, none, client) for world in range(count)}
     losses = runtime.ask(losses_of(answer.models, worlds), answer.state)
-    return {world: weigh_models(study, answer, world, join_pieces(losses, world), client) for world in range(count)}
+    return {
+        world: answers.weigh_models(study, answer, world, join_pieces(losses, world), client) for world in range(count)
+    }
 
 
 def measure_residual_variance(study: Study, runtime: Runtime, state: State, answer: Answer) -> dict[int, float]:
@@ -308,7 +291,7 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
 
 
 def score_ood_of_clients(
-    study: Study, world: int, measured: Measured, known: Tensor, asked: NDArray[np.bool_]
+    study: Study, world: int, measured: answers.Measured, known: Tensor, asked: NDArray[np.bool_]
 ) -> dict[str, float]:
     """Returns the mean of the scores of `score_ood` over some known clients, each with its weights over the models.
 
@@ -320,7 +303,7 @@ def score_ood_of_clients(
         asked: Whether each known client counts, `[N]`.
     """
     weights, answer, both = (
-        find_weights(study, world, measured),
+        answers.find_weights(study, world, measured),
         measured.answer,
         (known, join_pieces(measured.ood, world)),
     )
@@ -448,7 +431,7 @@ def make_evaluator(
 
 
 def _score_world(
-    study: Study, world: int, measured: Measured, test: bool
+    study: Study, world: int, measured: answers.Measured, test: bool
 ) -> tuple[dict[str, Any], ClientScores | None]:
     """Returns a world's row of metrics, and the scores of single clients if they are recorded."""
     answer, residual = measured.answer, measured.residual.get(world)
@@ -468,18 +451,20 @@ def _score_world(
     if own or study.evaluation.clients:
         each = {prefix: _score_clients(study, world, measured, outputs, split) for prefix, split in told.items()}
     for prefix, values in each.items() if own else ():
-        row |= summarize_clients(values, prefix, classes=bool(study.classes))
+        row |= answers.summarize_clients(values, prefix, classes=bool(study.classes))
     true, several = study.shards.clusters(world), answer.models > 1 and not study.method.one_model_per_client
     if true is not None and measured.weights and several and study.evaluation.gamma is not None:  # else those of tiers
         row["cluster_ari"] = compare_clusters(true, measured.weights[world])
     if not study.evaluation.clients:
         return row, None
-    chosen, name = pick_recorded_clients(study), "accuracy" if study.classes else "rmse"
+    chosen, name = answers.pick_recorded_clients(study), "accuracy" if study.classes else "rmse"
     scores = {prefix + name: values[chosen] if own else values for prefix, values in each.items()}
     return row, ClientScores(chosen, study.shards.sizes(np.full_like(chosen, world), chosen), scores)
 
 
-def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[str, Tensor], split: str) -> FloatArray:
+def _score_clients(
+    study: Study, world: int, measured: answers.Measured, outputs: dict[str, Tensor], split: str
+) -> FloatArray:
     """Returns the score of each known client on its samples of a split, `[N]`.
 
     Where every client has the same prediction, only the clients whose scores are recorded are scored.
@@ -492,12 +477,12 @@ def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[s
         split: The split, `test` or `hold_out`.
     """
     if measured.own:
-        tested, held_out = split_own_scores(measured.own, world)
-        return pick_best_pass(tested if split == "test" else held_out, held_out, lowest=not study.classes)
+        tested, held_out = answers.split_own_scores(measured.own, world)
+        return answers.pick_best_pass(tested if split == "test" else held_out, held_out, lowest=not study.classes)
     voters, weights = join_voters(outputs[split], measured.answer, world), measured.weights.get(world)
-    clients = pick_recorded_clients(study) if weights is None else None
+    clients = answers.pick_recorded_clients(study) if weights is None else None
     everybody = weigh_present(measured.answer, world)
-    return measure_clients(study, world, voters, weights, split, clients=clients, everybody=everybody)
+    return answers.measure_clients(study, world, voters, weights, split, clients=clients, everybody=everybody)
 
 
 def score_answer(
