@@ -205,9 +205,8 @@ def find_client_weights(
         return measure_weights(study, runtime, answer.state, count)
     if study.method.one_model_per_client:
         owner = np.arange(min(answer.models, EVALUATED_CLIENTS))
-        ranks = answers.rank_own_models(answer.models, owner)
-        return {world: answers.weigh_models(study, answer, world, ranks, owner) for world in range(count)}
-    if not answers.needs_losses(study, answer):
+        return {world: answers.weigh_own_models(answer, world, owner) for world in range(count)}
+    if answer.tiers is not None and study.evaluation.gamma in (None, np.inf):  # losses would change nothing
         none = torch.zeros(answer.models, len(client))
         return {world: answers.weigh_models(study, answer, world, none, client) for world in range(count)}
     losses = runtime.ask(losses_of(answer.models, worlds), answer.state)
@@ -477,8 +476,7 @@ def _score_clients(
         split: The split, `test` or `hold_out`.
     """
     if measured.own:
-        tested, held_out = answers.split_own_scores(measured.own, world)
-        return answers.pick_best_pass(tested if split == "test" else held_out, held_out, lowest=not study.classes)
+        return answers.pick_own_scores(measured.own, world, split, lowest=not study.classes)
     voters, weights = join_voters(outputs[split], measured.answer, world), measured.weights.get(world)
     clients = answers.pick_recorded_clients(study) if weights is None else None
     everybody = weigh_present(measured.answer, world)

@@ -276,8 +276,7 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     else:
         weights = answers.weigh_models(study, answer, 0, every, np.arange(every.shape[1]))
     if study.method.phase.is_personal:
-        own = answers.split_own_scores(answers.ask_own_scores(runtime, state), 0)
-        scores = answers.pick_best_pass(*own, lowest=not study.classes)
+        scores = answers.pick_own_scores(answers.ask_own_scores(runtime, state), 0, lowest=not study.classes)
     else:
         scores = answers.measure_clients(study, 0, outputs, weights)
     arrays = {"alpha": weights, "client_losses": drop_absent(every, answer, 0).double().numpy().T}
