@@ -63,7 +63,7 @@ def test_the_server_knows_the_product_of_the_clients_factors_after_every_round(
 ) -> None:
     """Although they stay with the clients: PVI's times the prior is the posterior; and the model is that posterior."""
     prior, kept = (7.0, NATURAL) if name == "pvi" else (1.0, SITES)
-    for rounds in (1, 3):
+    for rounds in (1, 2):
         found = train(name, rounds, change, prior=prior, **options)
         p = found.extra[NATURAL].shape[1] // 2
         product = torch.zeros_like(found.extra[NATURAL])
@@ -165,17 +165,10 @@ def test_two_vectors_travel_in_both_directions_and_the_mark_of_those_with_factor
 @SITED
 def test_draws_answer_and_with_none_the_mean_weights(name: str) -> None:
     """Training does not depend on how many there are; known clients answer as new ones do."""
-    ten, one, none = (run(name, samples=n) for n in (10, 1, 0))
+    ten, one, none = (run(name, {"rounds": 1}, samples=n) for n in (10, 1, 0))
     assert torch.equal(ten.progress.state.models, none.progress.state.models)
     assert len({one.summary["metrics"]["nll"]["mean"] for one in (ten, one, none)}) == 3
     assert not ten.study.method.phase.is_personal
-
-
-def test_a_replicate_has_the_bits_of_its_own_run() -> None:
-    """Of two seeds that train as lanes of the same blocks the first is the run of one."""
-    two, one = (train("ivon_admm", 2, {"replicates": n}) for n in (2, 1))
-    assert torch.equal(two.models[:1], one.models)
-    assert torch.equal(two.extra[SITES][:1], one.extra[SITES])
 
 
 @SITED
@@ -210,7 +203,7 @@ def test_without_the_divergence_nothing_is_learned_from_others() -> None:
 
 def test_the_more_the_divergence_weighs_the_nearer_clients_stay_to_the_global_gaussian() -> None:
     """With SGD and all rows in a step; Adam divides the size of a gradient out."""
-    local = {"local": {"optimizer": "sgd", "lr": 0.002, "batch_size": "full", "epochs": 20}}
+    local = {"local": {"optimizer": "sgd", "lr": 0.002, "batch_size": "full", "epochs": 10}}
     near = []
     for zeta in (0.01, 0.3, 3.0):
         found = train("pfedbayes", 2, local, zeta=zeta)
