@@ -136,10 +136,11 @@ def test_on_a_linear_model_with_gaussian_noise_it_comes_to_the_exact_posterior(n
     """By stochastic steps, whose rate falls; what is left are their fluctuations. One client holds all rows."""
     data, mean, variance = lines()
     options, local = EXACT[name]
-    falling = {"schedule": {"kind": "cosine", "rounds": 12, "floor": 0.01 if name == "pvi" else 0.02}}
+    rounds = 12 if clients > 1 else 6
+    falling = {"schedule": {"kind": "cosine", "rounds": rounds, "floor": 0.01 if name == "pvi" else 0.02}}
     given: Keys = {
         "runtime": "inline",
-        "rounds": 12,
+        "rounds": rounds,
         "method": {"name": name, "prior": 1.0, "rho": -1.0, "samples": 0, **options},
         "data": {"name": "interval", "partition": {"name": "natural" if clients > 1 else "iid"}},
         "clients": {"number": clients},
