@@ -14,7 +14,7 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, FloatArray, IntArray, State
-from fedray.evaluation.regression import Members, drop_absent, predict_means, read_members, weigh_present
+from fedray.evaluation.regression import Members, predict_means, read_members
 from fedray.metrics import classification
 from fedray.simulation.study import Host, Pieces, Question, Runtime, Study, join_pieces
 
@@ -52,11 +52,6 @@ class Measured(NamedTuple):
 # The weights of known clients over the models that predict: by their losses, by their tiers, or those of everybody.
 
 
-def has_client_weights(study: Study, answer: Answer) -> bool:
-    """Returns whether known clients have weights of their own: the scenario requests it, or the method has tiers."""
-    return not study.method.phase.is_personal and (study.evaluation.gamma is not None or answer.tiers is not None)
-
-
 def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
     """Returns each client's weights over the models that predict (FE eqs. 3-4).
 
@@ -76,10 +71,10 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
     if answer.tiers is not None:
         return _weigh_in_tiers(study, answer, world, losses, client)
     gamma = np.inf if study.evaluation.gamma is None else study.evaluation.gamma
-    everybody = weigh_present(answer, world)
+    everybody = answer.weigh_present(world)
     if everybody is not None and gamma == np.inf:
         return np.tile(everybody, (len(client), 1))
-    return classification.personal_weights(drop_absent(losses, answer, world).double().numpy().T, gamma)
+    return classification.personal_weights(answer.drop_absent(losses, world).double().numpy().T, gamma)
 
 
 def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
@@ -110,8 +105,9 @@ def weigh_own_models(answer: Answer, world: int, client: IntArray) -> FloatArray
         >>> weigh_own_models(Answer(state, 3, weights=np.array([[3.0, 0.0, 1.0]])), 0, np.array([2, 1])).tolist()
         [[0.0, 1.0], [0.75, 0.25]]
     """
-    models = drop_absent(torch.arange(answer.models), answer, world).numpy()
-    weights, everybody = (client[:, None] == models).astype(np.float64), weigh_present(answer, world)
+    models = answer.drop_absent(torch.arange(answer.models), world).numpy()
+    weights: FloatArray = (client[:, None] == models).astype(np.float64)
+    everybody = answer.weigh_present(world)
     weights[weights.sum(axis=1) == 0] = 1.0 / len(models) if everybody is None else everybody
     return weights
 
@@ -553,7 +549,7 @@ def read_answers(
             votes = answer.combine(world, classification.probabilities(outputs.numpy()))[None]
             return RowAnswers(votes, None, y[rows], u)
         votes = classification.member_votes(outputs.numpy(), study.evaluation.average)
-        return RowAnswers(votes, None, y[rows], u, weigh_present(answer, world))
+        return RowAnswers(votes, None, y[rows], u, answer.weigh_present(world))
     members = read_members(study, world, outputs, split, answer, rows=rows, residual=residual)
     return RowAnswers(None, members, members.y, u, members.weights)
 
@@ -568,7 +564,7 @@ def read_world(study: Study, world: int, measured: Measured, split: str) -> RowA
         split: The split, `test` or `hold_out`.
     """
     outputs = join_pieces(measured.test if split == "test" else measured.held_out, world)
-    outputs = drop_absent(outputs, measured.answer, world)
+    outputs = measured.answer.drop_absent(outputs, world)
     return read_answers(study, world, outputs, split, measured.answer, residual=measured.residual.get(world))
 
 

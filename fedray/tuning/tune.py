@@ -22,7 +22,7 @@ from fedray.files import plain
 from fedray.files.bounded import RESTORE, read_parquet_files, read_sealed, say_damaged
 from fedray.files.plain import choose_out, expand_user_path
 from fedray.files.tables import table_schema
-from fedray.own_code.contract import import_modules
+from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending
 from fedray.runtime.environment import find_address, prepare_process, refuse_unused_wait
 from fedray.scenario import nested

@@ -53,7 +53,7 @@ def squares() -> tuple[Dataset, FloatArray]:
 
 
 def test_on_quadratic_losses_it_ends_nearer_the_global_optimum_than_fedavg() -> None:
-    """Heterogeneous least squares, many local steps: three repetitions, and their mean, which has less sampling noise."""
+    """Heterogeneous least squares, many local steps: three repetitions, and their less noisy mean."""
     data, best = squares()
     keys: dict[str, Any] = {
         "runtime": "inline",

@@ -205,7 +205,8 @@ def test_a_step_takes_its_gradient_where_the_transformation_says(place: str) -> 
     )
 
     def train(rule: Transform) -> Tensor:
-        return models(run(lambda local: replace(local, **{place: rule}), {"rounds": 1}))
+        where: Any = {place: rule}
+        return models(run(lambda local: replace(local, **where), {"rounds": 1}))
 
     second, first, here = map(train, rules)
     torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
