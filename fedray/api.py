@@ -22,7 +22,7 @@ from fedray.experiments.results import Prediction, Run
 from fedray.experiments.run import resume_run, run_scenario
 from fedray.experiments.trainable import Trial, make_trainable
 from fedray.files.plain import choose_out, expand_user_path
-from fedray.own_code.contract import import_modules
+from fedray.own_code.user_code import import_modules
 from fedray.runtime.session import Watch
 from fedray.scenario.loader import names_partition, read_scenario
 from fedray.scenario.names import KINDS, NAMED, explain_unknown_key

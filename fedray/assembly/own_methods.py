@@ -20,8 +20,8 @@ from fedray.features.correction import Correction
 from fedray.features.measure import ClientSums, Measure
 from fedray.features.stacking import Stack
 from fedray.methods.setting import Setting
-from fedray.own_code.contract import Returns, check_fields, contract, name_type
-from fedray.own_code.source_code import find_changeable, is_changed, mark
+from fedray.own_code.contract import Returns, check_fields, contract, find_changeable, is_changed, mark
+from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Checks of the results of a user's own method: each check returns the error in words, or None.

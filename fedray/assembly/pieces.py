@@ -33,12 +33,12 @@ from fedray.data.shards import Shards
 from fedray.data.shifts import AUGMENTATIONS, PADDED
 from fedray.data.types import Dataset
 from fedray.features.stacking import Base, Stack, build_interpolation
-from fedray.features.windows import check_windows
 from fedray.methods.beta_predbayes import FIT, read_cycles
 from fedray.metrics.scores import PREFIXES, is_fedrays
 from fedray.models.nets import RBF
-from fedray.own_code.contract import contract, name_type, takes_positional
+from fedray.own_code.contract import contract
 from fedray.own_code.source_code import list_nested
+from fedray.own_code.user_code import name_type, takes_positional
 from fedray.scenario import names
 from fedray.scenario.names import method_spec_of
 from fedray.scenario.rows import is_stack
@@ -427,7 +427,8 @@ def try_own_code(study: Study) -> None:
     """
     phase, tried = study.method.phase, study.parts[0].study if study.parts else study
     for one in study.method.parts or (phase,):
-        check_windows(one, study.method.name)
+        for piece in one.pieces:
+            piece.check(one, study.method.name)
         try_augmentations(study.shards, one.local.augment)
     if phase.local.has_code:
         if phase.walk is not None and phase.local.keeps_model:

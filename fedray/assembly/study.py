@@ -36,8 +36,9 @@ from fedray.data.types import Dataset, check_dataset, limit_rows
 from fedray.features.boosting import Ensemble, boosted_net
 from fedray.files.plain import expand_user_path
 from fedray.metrics import scores
-from fedray.own_code.contract import hash_files
-from fedray.own_code.source_code import hash_source, hash_values, is_own_module, write_object
+from fedray.own_code.contract import hash_values, write_object
+from fedray.own_code.source_code import hash_source, is_own_module
+from fedray.own_code.user_code import hash_files
 from fedray.scenario import names
 from fedray.scenario.loader import pool_clients, tier_table, to_plain
 from fedray.scenario.names import method_spec_of

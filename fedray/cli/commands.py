@@ -29,7 +29,7 @@ from fedray.cli.run import (
 from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments.live import log, show_phases
 from fedray.files.plain import confirm_writable
-from fedray.own_code.contract import import_modules
+from fedray.own_code.user_code import import_modules
 from fedray.process import show_notes, silence, tolerate_stderr
 
 # ---------------------------------------------------------------------------------------------------------------------

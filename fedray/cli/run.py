@@ -27,7 +27,7 @@ from fedray.core.errors import BadInput
 from fedray.experiments.live import Heard, log
 from fedray.files.bounded import has_file
 from fedray.files.plain import confirm_writable, expand_user_path, make_parent, write_atomically
-from fedray.own_code.contract import import_modules
+from fedray.own_code.user_code import import_modules
 from fedray.process import import_quickly, silence
 from fedray.runtime.environment import read_awaited, refuse_unused_wait
 

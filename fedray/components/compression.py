@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedray.core import rng
-from fedray.core.method import Compress, Compressed
+from fedray.core.method import Compress, Compressed, same_bytes
 from fedray.core.types import FloatArray, IntArray, Layout, Tier, Uploads
 
 Keep = Callable[[IntArray, IntArray], IntArray]  # (client, tier) -> entries kept of each job's delta, [J]
@@ -31,12 +31,7 @@ _ENTRIES = 1 << 41  # the part of a random key that marks random entries; no epo
 
 def dense(layout: Layout) -> Compress:
     """Returns the compression that sends everything, with 4 bytes per number."""
-    size = 4 * layout.d + 8 * len(layout.counters)
-
-    def every(client: IntArray, _tier: IntArray) -> IntArray:
-        return np.full(len(client), size, dtype=np.int64)
-
-    return Compress(every, lambda uploads: Compressed(uploads.delta), lossless=True, on_device=True)
+    return Compress(same_bytes(4 * layout.d + 8 * len(layout.counters)), lossless=True, on_device=True)
 
 
 def sparse_bytes(k: IntArray, d: int) -> IntArray:
@@ -158,7 +153,7 @@ def int8(layout: Layout) -> Compress:
             part.div_(scale).round_().mul_(scale)
         return Compressed(delta)
 
-    return Compress(lambda client, _tier: np.full(len(client), bytes_, dtype=np.int64), apply, on_device=True)
+    return Compress(same_bytes(bytes_), apply, on_device=True)
 
 
 def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress:

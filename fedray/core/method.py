@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -304,6 +305,9 @@ class Piece:
 
     takes: ClassVar[Mapping[str, str]] = {}
 
+    def check(self, phase: Phase, method: str) -> None:
+        """Raises `BadInput` if the piece cannot act with the rest of its phase; `method` is the name in the message."""
+
     def begin(self, update: Any) -> Any:
         """Changes the local updates of a block (`training.update.Update`) before they are trained."""
         return update
@@ -566,6 +570,16 @@ class Compressed(NamedTuple):
     own: Mapping[str, Tensor] = {}
 
 
+def same_bytes(size: int) -> Callable[[IntArray, IntArray], IntArray]:
+    """Returns the `Compress.bytes` of jobs that all send equally many bytes."""
+    return lambda client, _tier: np.full(len(client), size, dtype=np.int64)
+
+
+def send_whole(uploads: Uploads) -> Compressed:
+    """Sends uploads as they are: the `Compress.apply` that changes nothing."""
+    return Compressed(uploads.delta)
+
+
 class Compress(NamedTuple):
     """The compression of uploads, and the number of bytes that it leaves.
 
@@ -579,7 +593,7 @@ class Compress(NamedTuple):
     """
 
     bytes: Callable[[IntArray, IntArray], IntArray]
-    apply: Callable[[Uploads], Compressed]
+    apply: Callable[[Uploads], Compressed] = send_whole
     own: tuple[str, ...] = ()
     lossless: bool = False
     on_device: bool = False
@@ -805,6 +819,28 @@ class Answer(NamedTuple):
     owner: IntArray | None = None
     tiers: FloatArray | None = None
     combine: Combine | None = None
+
+    def drop_absent(self, outputs: Tensor, world: int) -> Tensor:
+        """Returns the outputs (or losses) of a world's models without those of models of weight 0.
+
+        Args:
+            outputs: Outputs of each model, `[A, n, ...]`.
+            world: Number of the world.
+
+        Example:
+            >>> state = State(torch.zeros(3, 2), torch.zeros(3, 0, dtype=torch.int64), {})
+            >>> answer = Answer(state, 3, weights=np.array([[6.0, 0.0, 2.0]]))
+            >>> answer.drop_absent(torch.arange(3), world=0).tolist(), answer.weigh_present(world=0).tolist()
+            ([0, 2], [0.75, 0.25])
+        """
+        return outputs if self.weights is None else outputs[torch.from_numpy(self.weights[world] > 0)]
+
+    def weigh_present(self, world: int) -> FloatArray | None:
+        """Returns the weights of the models that `drop_absent` keeps, which sum to 1; None if they are equal."""
+        if self.weights is None:
+            return None
+        present = self.weights[world][self.weights[world] > 0].astype(np.float64)
+        return None if (present == present[0]).all() else present / present.sum()
 
 
 @dataclass(frozen=True)

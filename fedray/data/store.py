@@ -26,7 +26,8 @@ from fedray.data.forms.tables import find_table_file
 from fedray.data.synthetic import join_datasets, make_cubic, make_interval, make_population, make_sine
 from fedray.data.types import Array, Dataset, Split, check_dataset
 from fedray.files.plain import expand_user_path, open_replacement
-from fedray.own_code.contract import contract, name_type
+from fedray.own_code.contract import contract
+from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Data sets by name: functions to load, register and download them.

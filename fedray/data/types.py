@@ -21,7 +21,7 @@ from fedray.data.forms.arrays import (
     refuse_coarse_targets,
     refuse_rows,
 )
-from fedray.own_code.contract import name_type
+from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Inputs as float32: ranges, scales, and constants to subtract first.

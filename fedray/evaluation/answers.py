@@ -14,7 +14,7 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, FloatArray, IntArray, State
-from fedray.evaluation.regression import Members, drop_absent, predict_means, read_members, weigh_present
+from fedray.evaluation.regression import Members, predict_means, read_members
 from fedray.metrics import classification
 from fedray.simulation.study import Host, Pieces, Question, Runtime, Study, join_pieces
 
@@ -52,16 +52,6 @@ class Measured(NamedTuple):
 # The weights of known clients over the models that predict: by their losses, by their tiers, or those of everybody.
 
 
-def has_client_weights(study: Study, answer: Answer) -> bool:
-    """Returns whether known clients have weights of their own: the scenario requests it, or the method has tiers."""
-    return not study.method.phase.is_personal and (study.evaluation.gamma is not None or answer.tiers is not None)
-
-
-def needs_losses(study: Study, answer: Answer) -> bool:
-    """Returns whether the weights of clients need the losses of the models at the clients, and not the tiers alone."""
-    return answer.tiers is None or study.evaluation.gamma not in (None, np.inf)
-
-
 def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
     """Returns each client's weights over the models that predict (FE eqs. 3-4).
 
@@ -83,10 +73,10 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
         return _weigh_in_tiers(study, answer, world, losses, client)
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
     gamma = np.inf if gamma is None else gamma
-    everybody = weigh_present(answer, world)
+    everybody = answer.weigh_present(world)
     if everybody is not None and gamma == np.inf:
         return np.tile(everybody, (len(client), 1))
-    present = drop_absent(losses, answer, world).double().numpy()
+    present = answer.drop_absent(losses, world).double().numpy()
     weights = classification.personal_weights(present.T, gamma)
     if everybody is not None and study.method.one_model_per_client:
         weights[(present > 0).all(axis=0)] = everybody
@@ -564,7 +554,7 @@ def read_answers(
             votes = answer.combine(world, classification.probabilities(outputs.numpy()))[None]
             return RowAnswers(votes, None, y[rows], u)
         votes = classification.member_votes(outputs.numpy(), study.evaluation.average)
-        return RowAnswers(votes, None, y[rows], u, weigh_present(answer, world))
+        return RowAnswers(votes, None, y[rows], u, answer.weigh_present(world))
     members = read_members(study, world, outputs, split, answer, rows=rows, residual=residual)
     return RowAnswers(None, members, members.y, u, members.weights)
 
@@ -579,7 +569,7 @@ def read_world(study: Study, world: int, measured: Measured, split: str) -> RowA
         split: The split, `test` or `hold_out`.
     """
     outputs = join_pieces(measured.test if split == "test" else measured.held_out, world)
-    outputs = drop_absent(outputs, measured.answer, world)
+    outputs = measured.answer.drop_absent(outputs, world)
     return read_answers(study, world, outputs, split, measured.answer, residual=measured.residual.get(world))
 
 

@@ -198,11 +198,10 @@ def measure_all_sets(
 
     Returns:
         For each world, metrics by name, and the sets of the known clients on their test samples (None where the test
-        samples are not scored). The list is empty where the scenario requests no sets.
+        samples are not scored).
     """
     rule = study.evaluation.conformal
-    if rule is None:
-        return []
+    assert rule is not None
     if not study.method.phase.is_personal:
         return [
             _measure_world(study, w, measured, rule, calibrate(study, w, measured, rule), own={}) for w in range(worlds)

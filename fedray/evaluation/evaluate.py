@@ -34,8 +34,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.core.errors import BadInput
 from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, State
+from fedray.core.types import EVALUATED_CLIENTS, AverageKind, FloatArray, IntArray, State
 from fedray.evaluation.answers import (
     Inquiry,
     Measured,
@@ -44,10 +45,8 @@ from fedray.evaluation.answers import (
     ask_own,
     ask_own_scores,
     count_known,
-    has_client_weights,
     join_answers,
     measure_clients,
-    needs_losses,
     pick_best_pass,
     pick_recorded_clients,
     rank_own_models,
@@ -60,17 +59,13 @@ from fedray.evaluation.answers import (
 from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all_sets, name_size
 from fedray.evaluation.mixture import measure_weights
 from fedray.evaluation.regression import (
-    answer_world,
     decompose_squared_error,
-    drop_absent,
     join_voters,
     read_members,
-    refuse_own_rule,
     score_regression,
-    weigh_present,
 )
 from fedray.metrics import classification, regression
-from fedray.metrics.classification import auroc, compare_clusters, fpr95
+from fedray.metrics.classification import ClassAnswer, auroc, compare_clusters, fpr95
 from fedray.metrics.scores import Scored, read_metric
 from fedray.simulation.stacking import score_stack
 from fedray.simulation.study import (
@@ -175,9 +170,17 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
         runtime: The runtime that evaluates the models.
         state: The state with the broadcast models.
         test: Whether the test samples are predicted, too.
+
+    Raises:
+        BadInput: The method's own rule cannot give the predictions that the scenario requests.
     """
     answer = study.answer(state)
-    refuse_own_rule(study, answer)
+    asks = not study.classes or study.evaluation.gamma is not None or study.evaluation.average == "logits"
+    if answer.combine is not None and asks:
+        raise BadInput(
+            f"method {study.method.name}: its Answer has combine, which gives everybody the same probabilities of "
+            "classes: leave it out, or real targets, predict.gamma, evaluate.personal and predict.average = logits"
+        )
     own = ask_own_scores(runtime, state) if study.method.phase.is_personal else {}
     return Measured(
         answer,
@@ -188,6 +191,11 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
         residual={} if study.classes else measure_residual_variance(study, runtime, state, answer),
         ood=runtime.ask(outputs_on(OOD, answer.models), answer.state) if study.evaluation.ood else {},
     )
+
+
+def has_client_weights(study: Study, answer: Answer) -> bool:
+    """Returns whether known clients have weights of their own: the scenario requests it, or the method has tiers."""
+    return not study.method.phase.is_personal and (study.evaluation.gamma is not None or answer.tiers is not None)
 
 
 def find_client_weights(
@@ -212,7 +220,7 @@ def find_client_weights(
         owner = np.arange(min(answer.models, EVALUATED_CLIENTS))
         ranks = rank_own_models(answer.models, owner)
         return {world: weigh_models(study, answer, world, ranks, owner) for world in range(count)}
-    if not needs_losses(study, answer):
+    if answer.tiers is not None and study.evaluation.gamma in (None, np.inf):  # the tiers alone say it
         none = torch.zeros(answer.models, len(client))
         return {world: weigh_models(study, answer, world, none, client) for world in range(count)}
     losses = runtime.ask(losses_of(answer.models, worlds), answer.state)
@@ -262,6 +270,20 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
             filled = study.shards.sizes(np.full_like(client, world), client) > 0
             losses[world] = of_world if filled.all() else of_world[:, torch.from_numpy(filled)]
     return {world: factor * float(losses[world].mean()) for world in range(study.worlds)}
+
+
+def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> ClassAnswer:
+    """Returns the predictions of a world's models, and their joint prediction: by the method's rule, or the mean.
+
+    Args:
+        outputs: Logits of all models of the world, `[A, n, C]`.
+        kind: What is averaged, the scenario key `predict.average`.
+        answer: The models that predict.
+        world: Number of the world.
+    """
+    present = answer.drop_absent(outputs, world).numpy()
+    found = classification.answer_classes(present, kind, answer.weigh_present(world))
+    return found if answer.combine is None else found._replace(mean=answer.combine(world, found.members))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -328,7 +350,7 @@ def _measure_uncertainty(
     total = classification.entropies(mean)
     if len(members) == 1 or answer.combine is not None:  # the parts sum to the total of a mean alone
         return total, None
-    each, weights = classification.entropies(members), weigh_present(answer, world)
+    each, weights = classification.entropies(members), answer.weigh_present(world)
     return total, np.maximum(total - np.average(each, axis=0, weights=weights), 0.0)
 
 
@@ -360,7 +382,7 @@ def score_own_metrics(
     elif study.classes:
         members, prediction = answer_world(outputs, study.evaluation.average, answer, world)
     else:
-        of = read_members(study, world, drop_absent(outputs, answer, world), split, answer, residual=residual)
+        of = read_members(study, world, answer.drop_absent(outputs, world), split, answer, residual=residual)
         members, (prediction, variance) = of.means, of.answer
     targets = y.numpy() if study.classes else y.double().numpy().reshape(len(y), -1)[:, 0]
     scored = Scored(prediction, targets, members, x.numpy(), split, *study.place(world), variance)
@@ -388,7 +410,9 @@ def make_evaluator(
 
     def evaluate(progress: Progress) -> list[dict[str, Any]]:
         measured = measure_models(study, runtime, progress.state, test)
-        sets = measure_all_sets(study, runtime, progress.state, measured, study.worlds)
+        sets = []
+        if study.evaluation.conformal is not None:
+            sets = measure_all_sets(study, runtime, progress.state, measured, study.worlds)
         own = ask_own_answers(study, runtime, progress.state, test)
         rows = []
         for world in range(study.worlds):
@@ -458,7 +482,7 @@ def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[s
         return pick_best_pass(tested if split == "test" else held_out, held_out, lowest=not study.classes)
     voters, weights = join_voters(outputs[split], measured.answer, world), measured.weights.get(world)
     clients = pick_recorded_clients(study) if weights is None else None
-    everybody = weigh_present(measured.answer, world)
+    everybody = measured.answer.weigh_present(world)
     return measure_clients(study, world, voters, weights, split, clients=clients, everybody=everybody)
 
 
@@ -484,7 +508,7 @@ def score_answer(
         members, mean = answer_world(outputs, study.evaluation.average, answer, world)
         found = classification.classification_scores(members, y.numpy(), mean)
     else:
-        outputs = drop_absent(outputs, answer, world)
+        outputs = answer.drop_absent(outputs, world)
         return score_regression(read_members(study, world, outputs, split, answer, residual=residual))
     each = classification.member_scores(members, y.numpy())
     return {**found, **{f"member_{name}": values for name, values in each.items()}}
@@ -499,7 +523,7 @@ def decompose_error(study: Study, pieces: Pieces, answer: Answer) -> list[dict[s
         answer: The models that predict.
     """
     of = [
-        read_members(study, world, drop_absent(join_pieces(pieces, world), answer, world), "test", answer)
+        read_members(study, world, answer.drop_absent(join_pieces(pieces, world), world), "test", answer)
         for world in range(study.worlds)
     ]
     noise = {"noise": float(study.shards.data.noise or 0.0)}

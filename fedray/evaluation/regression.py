@@ -9,57 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.errors import BadInput
 from fedray.core.method import Answer
-from fedray.core.types import VARIANCE_FLOOR, AverageKind, FloatArray, IntArray
+from fedray.core.types import VARIANCE_FLOOR, FloatArray, IntArray
 from fedray.metrics import classification, regression
 from fedray.models.net import last_layer_inputs, split_gaussian
 from fedray.simulation.study import Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The models of a world that predict, and the weight of each.
-
-
-def drop_absent(outputs: Tensor, answer: Answer, world: int) -> Tensor:
-    """Returns the outputs (or losses) of a world's models without those of models of weight 0.
-
-    Args:
-        outputs: Outputs of each model, `[K, n, ...]`.
-        answer: The models that predict, with their weights.
-        world: Number of the world.
-
-    Example:
-        >>> from fedray.core.types import State
-        >>> state = State(torch.zeros(3, 2), torch.zeros(3, 0, dtype=torch.int64), {})
-        >>> answer = Answer(state, 3, weights=np.array([[6.0, 0.0, 2.0]]))
-        >>> drop_absent(torch.arange(3), answer, world=0).tolist(), weigh_present(answer, world=0).tolist()
-        ([0, 2], [0.75, 0.25])
-    """
-    return outputs if answer.weights is None else outputs[torch.from_numpy(answer.weights[world] > 0)]
-
-
-def refuse_own_rule(study: Study, answer: Answer) -> None:
-    """Raises `BadInput` if a method's own rule cannot give the predictions that the scenario requests."""
-    asks = not study.classes or study.evaluation.gamma is not None or study.evaluation.average == "logits"
-    if answer.combine is not None and asks:
-        raise BadInput(
-            f"method {study.method.name}: its Answer has combine, which gives everybody the same probabilities of "
-            "classes: leave it out, or real targets, predict.gamma, evaluate.personal and predict.average = logits"
-        )
-
-
-def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> classification.ClassAnswer:
-    """Returns the predictions of a world's models, and their joint prediction: by the method's rule, or the mean.
-
-    Args:
-        outputs: Logits of all models of the world, `[A, n, C]`.
-        kind: What is averaged, the scenario key `predict.average`.
-        answer: The models that predict.
-        world: Number of the world.
-    """
-    present = drop_absent(outputs, answer, world).numpy()
-    found = classification.answer_classes(present, kind, weigh_present(answer, world))
-    return found if answer.combine is None else found._replace(mean=answer.combine(world, found.members))
+# What is averaged over the models of a world that predict.
 
 
 def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
@@ -71,25 +28,9 @@ def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
         world: Number of the world.
     """
     if answer.combine is None:
-        return drop_absent(outputs, answer, world)
+        return answer.drop_absent(outputs, world)
     joined = answer.combine(world, classification.probabilities(outputs.numpy()))
     return torch.from_numpy(joined).log()[None]  # their softmax is the answer
-
-
-def weigh_present(answer: Answer, world: int) -> FloatArray | None:
-    """Returns the weights of the models that `drop_absent` keeps, `[K]`, which sum to 1; None if they are equal.
-
-    Args:
-        answer: The models that predict, with their weights.
-        world: Number of the world.
-    """
-    if answer.weights is None:
-        return None
-    present = answer.weights[world][answer.weights[world] > 0].astype(np.float64)
-    if (present == present[0]).all():
-        return None
-    weights: FloatArray = present / present.sum()
-    return weights
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -174,7 +115,7 @@ def read_members(
         noise=noise * scale,
         residual=None if residual is None else residual * scale,
         floor=VARIANCE_FLOOR * scale,
-        weights=weigh_present(answer, world),
+        weights=answer.weigh_present(world),
     )
 
 

@@ -16,15 +16,14 @@ from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, Objective
 from fedray.evaluation.answers import (
     Measured,
     ask_own_scores,
-    has_client_weights,
     measure_clients,
     pick_best_pass,
     split_own_scores,
     weigh_models,
 )
 from fedray.evaluation.conformal import measure_all_sets
-from fedray.evaluation.evaluate import collect_ood_report, find_client_weights
-from fedray.evaluation.regression import answer_world, drop_absent, read_members, weigh_present
+from fedray.evaluation.evaluate import answer_world, collect_ood_report, find_client_weights, has_client_weights
+from fedray.evaluation.regression import read_members
 from fedray.files import plain
 from fedray.metrics import classification, regression
 from fedray.metrics.classification import Drift, score_drift
@@ -219,7 +218,7 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
     answer = study.answer(progress.state)
     pieces = runtime.ask(outputs_on("test", answer.models, worlds=1), answer.state)
     every = join_pieces(pieces, 0)
-    outputs, y = drop_absent(every, answer, 0), study.split("test", 0)[1].numpy()
+    outputs, y = answer.drop_absent(every, 0), study.split("test", 0)[1].numpy()
     if study.classes:
         members, mean = answer_world(every, study.evaluation.average, answer, 0)
         table = classification.calibration(mean, y)
@@ -288,10 +287,10 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
         scores = pick_best_pass(*own, lowest=not study.classes)
     else:
         scores = measure_clients(study, 0, outputs, weights)
-    arrays = {"alpha": weights, "client_losses": drop_absent(every, answer, 0).double().numpy().T}
+    arrays = {"alpha": weights, "client_losses": answer.drop_absent(every, 0).double().numpy().T}
     if study.classes:
         return arrays | {"label_counts": study.shards.label_counts(0), "client_accuracy": scores}
-    everybody = weigh_present(answer, 0)
+    everybody = answer.weigh_present(0)
     everybody = np.full(weights.shape[1], 1.0 / weights.shape[1]) if everybody is None else everybody
     equal = measure_clients(study, 0, outputs, np.tile(everybody, (len(weights), 1)))
     return arrays | {"client_rmse": scores, "client_rmse_equal": equal}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files.bounded import has_file
 from fedray.files.plain import write_atomically
-from fedray.runtime.session import Snapshot, Watch
+from fedray.runtime.session import Watch, note_errors
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import load_yaml
 from fedray.scenario.schema import Scenario, section_fields
@@ -103,21 +104,11 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
     """
     from_watch: list[Exception] = []
 
-    def shield(watch: Watch) -> Watch:
-        def show(snapshot: Snapshot) -> None:
-            try:
-                watch(snapshot)
-            except Exception as error:
-                from_watch.append(error)
-                raise
-
-        return show
-
     (out / TRACEBACK_FILE).unlink(missing_ok=True)  # of an earlier session
     forget_failure(out)
     try:
         with _explain_own(scenario, out, own, from_watch):
-            yield shield
+            yield partial(note_errors, noted=from_watch)
     except BadInput:
         raise
     except Exception as error:

@@ -305,7 +305,9 @@ def run_scenario(
         on_ray = partial(_run_on_ray, address=address, wait_for=wait_for)
         run = partial(run_inline, study=study) if runtime == "inline" else on_ray
         with explain_run(scenario, out, own) as shield:
-            summary = run(scenario, out, own, shield(warn_of_failures(watch)))
+            summary = run(
+                scenario, out, own, shield(warn_of_failures(watch) if scenario.on_client_error == "skip" else watch)
+            )
     except BadInput:
         if not resume:
             directory.discard_run_directory(out, not existed)

@@ -15,7 +15,7 @@ from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.reopen import explain_run
-from fedray.own_code.contract import import_modules
+from fedray.own_code.user_code import import_modules
 from fedray.runtime.environment import prepare_process, use_one_thread
 from fedray.runtime.session import Inline, Snapshot, describe_lanes, run_session, worker_facts
 from fedray.scenario.loader import dump_scenario

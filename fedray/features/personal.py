@@ -102,10 +102,8 @@ def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: t
     Args:
         make: Function that makes the compression for a layout.
         layout: The layout of the whole model.
-        private: Names of the layers that stay with the client; if there are none, the result is `make(layout)`.
+        private: Names of the layers that stay with the client.
     """
-    if not private:
-        return make(layout)
     columns = torch.from_numpy(np.flatnonzero(~layout.mask(private)))
     return restrict_to_columns(make(drop_layers(layout, private)), columns, layout.d)
 

@@ -59,6 +59,14 @@ class Windows(Piece):
     def begins(self) -> int:
         return self.burn_in
 
+    def check(self, phase: Phase, method: str) -> None:
+        if phase.local.optimizer_name != "sgd":
+            name = phase.local.optimizer_name
+            raise BadInput(f"local.optimizer = {name}, but {method} samples the iterates of SGD: set it to sgd")
+        others = {"gradient": phase.local.gradient, "correction": phase.find(Correction), "finish": phase.find(Finish)}
+        if parts := [name for name, one in others.items() if one is not None]:
+            raise BadInput(f"{method}: it has windows, but a {parts[0]} too, which they do not call: leave it out")
+
     def group(self, t: int) -> bool:
         return self.samples(t)
 
@@ -109,27 +117,6 @@ class Finish(Piece):
         trained = engine.train(net, block)
         made_steps = torch.from_numpy(block.steps > 0).to(trained.final.device)[:, None]
         return trained._replace(final=torch.where(made_steps, self.finish(block.start, trained.final), trained.final))
-
-
-def check_windows(phase: Phase, method: str) -> None:
-    """Checks that a training with windows remembers nothing but a velocity.
-
-    Args:
-        phase: The phase, with the settings of the clients' training.
-        method: Name of the method in messages.
-
-    Raises:
-        BadInput: The clients do not train with SGD, or there is a transformation of the gradient, a correction, or a
-            function that finishes.
-    """
-    if phase.find(Windows) is None:
-        return
-    if phase.local.optimizer_name != "sgd":
-        name = phase.local.optimizer_name
-        raise BadInput(f"local.optimizer = {name}, but {method} samples the iterates of SGD: set it to sgd")
-    others = {"gradient": phase.local.gradient, "correction": phase.find(Correction), "finish": phase.find(Finish)}
-    if parts := [name for name, one in others.items() if one is not None]:
-        raise BadInput(f"{method}: it has windows, but a {parts[0]} too, which they do not call: leave it out")
 
 
 def assign_windows(steps: IntArray, windows: Windows) -> IntArray:

@@ -144,7 +144,8 @@ def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
     """Returns how uploads are compressed: as the scenario says, else in the given way; private layers are not sent."""
     if setting.compress is not None and compress is not dense:
         _say_replaced(setting, "the section compress", "compress")
-    return compress_rest(setting.compress or compress, setting.layout, setting.private)
+    make = setting.compress or compress
+    return compress_rest(make, setting.layout, setting.private) if setting.private else make(setting.layout)
 
 
 def make_server(setting: Setting, merge: Merge = mean) -> Server:

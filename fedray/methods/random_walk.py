@@ -68,7 +68,7 @@ def random_walk(setting: kit.Setting) -> kit.Method:
             "back is long out of date: set it to false"
         )
     lossy = None if whole.lossless else whole
-    compress = kit.Compress(whole.bytes, lambda uploads: kit.Compressed(uploads.delta))
+    compress = kit.Compress(whole.bytes)
     server = kit.random_walk.handover_server(setting.state_rows, setting.walk, setting.clients, setting.seeds, lossy)
     return kit.Method(
         "random_walk",

@@ -16,7 +16,8 @@ from fedray.core.types import FloatArray
 from fedray.files.tables import COLUMNS, Column, ColumnKind
 from fedray.metrics.classification import classification_scores
 from fedray.metrics.regression import regression_scores
-from fedray.own_code.contract import contract, name_type
+from fedray.own_code.contract import contract
+from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Compares two runs: differences of their scores over the seeds that both have, with a confidence interval.

@@ -15,7 +15,8 @@ from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import Net
 from fedray.models.net import layout_of
-from fedray.own_code.contract import blame_user_code, contract, describe_exception, name_type
+from fedray.own_code.contract import contract
+from fedray.own_code.user_code import blame_user_code, describe_exception, name_type
 
 _REMEDIES = {  # networks for each kind of inputs
     "tokens": "choose lstm or a network that begins with an embedding, or give inputs as float32 if they are numbers",

@@ -1,271 +1,236 @@
-"""Calls a user's own functions: checks arguments and results, and reports an exception as one line."""
+"""Checks that users' functions keep to their arguments and results, and digests the values that they read."""
 
 from __future__ import annotations
 
 import copy
-import importlib
+import hashlib
 import inspect
 import math
-import sys
-import sysconfig
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import cache
-from pathlib import Path
-from types import ModuleType, UnionType
+from functools import cache, partial
+from itertools import islice
+from numbers import Number
+from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedray.core.errors import BadInput, FedrayError, quote_value, suggest_nearest
-from fedray.own_code.source_code import hash_file, is_own_module, list_code
+from fedray.core.errors import BadInput, quote_value, suggest_nearest
+from fedray.own_code.source_code import (
+    hash_source,
+    is_own_module,
+    list_code,
+    list_names,
+    list_nested,
+    read_closure,
+)
+from fedray.own_code.user_code import blame_user_code, explain_uncallable, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own code that raises: the exception as one line with the line of their code, and no traceback of fedray.
+# What code reads beside its source: arguments of a partial, attributes of an object, and values of the closure, of
+# the module and of default arguments, also those that functions read which it calls. Tensors and arrays count by
+# their bytes, tables and the user's own objects by what they hold, objects of other kinds by their kind alone.
 
-MOST_TEXT = 300  # characters of an exception's text
-_INSTALLED = ("site-packages", "dist-packages")
+MOST_DEPTH = 4  # of tables and objects in one another
+MOST_VALUES = 10_000  # of a table
+_PLAIN_VALUES = bool | int | float | complex | str | bytes | np.generic
 
 
-@contextmanager
-def blame_user_code(what: str, of_none: str = "") -> Iterator[None]:
-    """Says in one line what the user's code in the block raised, and where; fedray's own errors pass.
+def hash_values(*things: Any) -> dict[str, str]:
+    """SHA-256 of each value that functions, classes and objects read, or functions that they call, by its name there.
 
     Args:
-        what: The user's object, such as `method.name = mine`.
-        of_none: What follows where their code took None for something else.
+        things: functions, classes, partials, or objects that can be called.
 
-    Raises:
-        FedrayError: The block raised something else. The exception is its cause.
+    Returns:
+        Of an object of the user's own class also the source of this, as "class Config of config"; empty without any.
 
     Example:
-        >>> def load():
-        ...     raise ValueError("no such folder")
-        >>> with blame_user_code("data.name = mine"):
-        ...     load()
-        Traceback (most recent call last):
-        fedray.core.errors.FedrayError: data.name = mine raised ValueError: no such folder
+        >>> def make(weights):
+        ...     return lambda outputs: outputs * weights["a"]
+        >>> hash_values(make({"a": 1.0})) == hash_values(make({"a": 2.0})), list(hash_values(make({"a": 1.0})))
+        (False, ['weights'])
     """
+    found, classes = dict[str, list[str]](), dict[str, str]()
+    parts = {id(part): part for thing in things for part in (*list_nested(thing), *list_code(thing))}
+    for part in parts.values():
+        for name, value in _list_read(part):
+            found.setdefault(name, []).append(_write(value, 0))
+            if is_own_module(type(value).__module__):
+                source = hash_source(type(value))
+                classes |= {f"class {called} of {name}": digest for called, digest in source.items()}
+    texts = {name: "\n".join(each) for name, each in sorted(found.items())}
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()} | classes
+
+
+def _list_read(thing: Any) -> list[tuple[str, Any]]:
+    """Names and values that a thing by itself reads; without functions, classes and modules, which count by source."""
+    if isinstance(thing, partial):
+        read = [*((f"argument {place}", one) for place, one in enumerate(thing.args)), *thing.keywords.items()]
+    elif isinstance(thing, MethodType):
+        read = _list_read(thing.__self__)
+    elif isinstance(thing, FunctionType):
+        known, defaults = thing.__globals__, (*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values())
+        named = [(name, known[name]) for name in sorted(set(list_names(thing.__code__))) if name in known]
+        read = [*read_closure(thing).items(), *named, *(("default", value) for value in defaults)]
+    elif inspect.isclass(thing):
+        read = [(name, one) for name, one in vars(thing).items() if name[0] != "_" and isinstance(one, _PLAIN_VALUES)]
+    else:
+        read = [("network", thing)] if isinstance(thing, nn.Module) else list(getattr(thing, "__dict__", {}).items())
+    return [(name, value) for name, value in read if not isinstance(value, FunctionType | ModuleType | type)]
+
+
+def _write(value: Any, depth: int) -> str:
+    """Returns a value as text; the name of its kind for what cannot be compared."""
+    if isinstance(value, Tensor | np.ndarray):
+        return _write_array(value)
+    if value is None or isinstance(value, _PLAIN_VALUES | Number | torch.dtype | torch.device):
+        return repr(value)
+    if depth < MOST_DEPTH:
+        if isinstance(value, partial):
+            return _write([*value.args, value.keywords], depth)
+        if isinstance(value, MethodType):
+            return _write(value.__self__, depth + 1)
+        if isinstance(value, nn.Module):
+            return f"{write_object(value)} {_write(value.state_dict(), depth + 1)}"
+        if isinstance(value, Mapping):
+            pairs = [
+                (_write(key, depth + 1), _write(one, depth + 1)) for key, one in islice(value.items(), MOST_VALUES)
+            ]
+            return f"{{{', '.join(f'{key}: {one}' for key, one in sorted(pairs))}}} {len(value)}"
+        if isinstance(value, list | tuple | set | frozenset):
+            each = [_write(one, depth + 1) for one in islice(value, MOST_VALUES)]
+            return f"[{', '.join(sorted(each) if isinstance(value, set | frozenset) else each)}] {len(value)}"
+        if isinstance(value, SimpleNamespace | Namespace) or is_own_module(type(value).__module__):
+            return f"{type(value).__qualname__} {_write(getattr(value, '__dict__', {}), depth + 1)}"
+    return type(value).__name__
+
+
+def write_object(thing: Any) -> str:
+    """Returns what an object says of itself, without its place in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))
+
+
+def _write_array(value: Tensor | np.ndarray[Any, Any]) -> str:
+    """Kind, shape and a digest of the numbers of a tensor or an array."""
+    kind = f"{value.dtype} {list(value.shape)}"
     try:
-        yield
-    except FedrayError:
-        raise
-    except Exception as error:
-        remedy = of_none if "NoneType" in str(error) else ""
-        raise FedrayError(f"{what} raised {describe_exception(error)}{remedy}") from error
+        if isinstance(value, Tensor):
+            value = value.detach().cpu().reshape(-1).view(torch.uint8).numpy()
+    except (RuntimeError, NotImplementedError, TypeError):  # sparse, quantized
+        return kind
+    return kind if value.dtype.hasobject else f"{kind} {hashlib.sha256(value.tobytes()).hexdigest()}"
 
 
-def describe_exception(error: BaseException) -> str:
-    """Returns the type, the text and the place of an exception in one line.
+# ---------------------------------------------------------------------------------------------------------------------
+# What code can reach and change: variables of closures, tensors, arrays and tables.
+
+_TABLES = (Tensor, np.ndarray, dict, list, set)
+_MOST_COMPARED = 100_000  # values of an array, evenly spread, of which a change is noticed
+
+
+def find_changeable(thing: Any, skipped: type | tuple[type, ...] = ()) -> dict[int, tuple[str, Any]]:
+    """Returns the variables of closures, tensors, arrays and tables that code can reach, with their names, by identity.
+
+    Args:
+        thing: Functions, or what holds them.
+        skipped: Kinds of objects that are not looked into.
 
     Example:
-        >>> describe_exception(KeyError("target"))
-        "KeyError: 'target'"
+        >>> def make(table):
+        ...     return lambda x: table[x]
+        >>> found = find_changeable(make({"a": 1}))
+        >>> [(name, type(one).__name__) for name, one in found.values()]
+        [('table', 'cell'), ('table', 'dict')]
     """
-    text = " ".join(str(error).split())[:MOST_TEXT]
-    line = find_user_line(error)
-    return f"{type(error).__name__}{': ' if text else ''}{text}{'' if line is None else f' ({line})'}"
-
-
-def find_user_line(error: BaseException) -> str | None:
-    """Returns the file and the line of the user's code that an exception came through last; None where it met none.
-
-    The file is relative to the working directory if it is below it. What is installed, Python itself and fedray are not
-    the user's code; an installed package is, if an exception met nothing else.
-    """
-    found = None
-    for frame, number in traceback.walk_tb(error.__traceback__):
-        if _is_users(frame.f_code.co_filename):
-            found = f"{_shorten_path(frame.f_code.co_filename)}:{number}"
-    if found is None and isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
-        found = f"{_shorten_path(error.filename)}:{error.lineno}"
+    found: dict[int, tuple[str, Any]] = {}
+    for name, one in _walk(thing, skipped):
+        if isinstance(one, FunctionType):
+            cells = zip(one.__code__.co_freevars, one.__closure__ or (), strict=True)
+            found.update((id(cell), (free, cell)) for free, cell in cells)
+        elif isinstance(one, _TABLES):
+            found[id(one)] = (name, one)
     return found
 
 
-def name_type(value: Any) -> str:
-    """Returns what a value is, with its article, for a message: "None", "a tuple", "the class Dataset".
-
-    Example:
-        >>> name_type(None), name_type((1, 2)), name_type(int), name_type(3)
-        ('None', 'a tuple', 'the class int', 'an int')
-    """
-    if value is None:
-        return "None"
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    name = type(value).__name__
-    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"
-
-
-def takes_positional(thing: Callable[..., Any], number: int, keywords: Iterable[str] = ()) -> bool:
-    """Whether a thing can be called with so many positional arguments, and keywords; True where nothing says it.
-
-    Args:
-        thing: A function, a class, a partial, or an object that can be called.
-        number: Of positional arguments.
-        keywords: Names of further arguments.
-
-    Example:
-        >>> takes_positional(lambda x, y: ..., 2), takes_positional(lambda x, *, y: ..., 1)
-        (True, False)
-    """
-    try:
-        inspect.signature(thing).bind(*[None] * number, **dict.fromkeys(keywords))
-    except TypeError:
-        return False
-    except ValueError:  # a built-in function does not say what it takes
-        return True
-    return True
-
-
-def explain_uncallable(
-    thing: Any, arguments: str, keywords: Iterable[str] = (), *, classes: bool = False
-) -> str | None:
-    """Why a user's function cannot be called as fedray does, behind the words "it" or its name; None where it can.
-
-    Args:
-        thing: What stands in the place of the function.
-        arguments: What it is called with, such as "state, stats, t"; empty: nothing.
-        keywords: Names of further arguments.
-        classes: Whether a class will do, whose objects are what is wanted.
-
-    Example:
-        >>> explain_uncallable(lambda outputs, targets: ..., "outputs, targets, context")
-        'does not take (outputs, targets, context)'
-        >>> explain_uncallable(int, "scored"), explain_uncallable(print, "round, scores, models")
-        ('is the class int', None)
-    """
-    if not callable(thing) or (isinstance(thing, type) and not classes):
-        return f"is {name_type(thing)}"
-    names, known = arguments.split(", ") if arguments else [], list(keywords)
-    if takes_positional(thing, len(names), known):
-        return None
-    names += [f"{name}=..." for name in known]
-    return f"does not take ({', '.join(names)})" if names else "cannot be called without arguments"
-
-
-@cache
-def _is_users(file: str) -> bool:
-    """Whether a file, or what stands for one, is a user's."""
-    if file.startswith("<"):
-        return file.startswith(("<stdin", "<string", "<ipython"))
-    path, paths = Path(file), sysconfig.get_paths()
-    if any(part in _INSTALLED for part in path.parts) or path.is_relative_to(Path(__file__).parent.parent):
-        return False
-    return not any(path.is_relative_to(paths[name]) for name in ("stdlib", "platstdlib"))
-
-
-def _shorten_path(file: str) -> str:
-    """Returns a path relative to the working directory, where it is below it."""
-    try:
-        return str(Path(file).relative_to(Path.cwd()))
-    except (ValueError, OSError):
-        return file
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A user's own modules, which register names for scenario files: `fedray run --import MODULE`, or `--import FILE.py`.
-
-
-def import_modules(modules: Iterable[str]) -> None:
-    """Imports modules in this process, those of the working directory too; without any, the import path stays as it is.
-
-    Args:
-        modules: Names, such as `mine` or `package.mine`, or files, such as `code/mine.py`. A file that is not there is
-            looked for by its name, as on another machine.
-
-    Raises:
-        BadInput: a module cannot be imported.
-
-    Example:
-        >>> import_modules(["json"])
-        >>> import_modules(["no_such_module"])  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        fedray.core.errors.BadInput: --import no_such_module: ModuleNotFoundError: ...
-    """
-    if not (modules := list(modules)):
-        return
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    for name in modules:
-        path = Path(name).expanduser()
-        is_file = name.endswith(".py")
-        if is_file and path.is_file() and (folder := str(path.absolute().parent)) not in sys.path:
-            sys.path.insert(0, folder)
+def mark(thing: Any) -> Any:
+    """Returns what tells later whether one of `find_changeable` was changed: see `is_changed`."""
+    if isinstance(thing, CellType):
         try:
-            module = importlib.import_module(path.stem if is_file else name)
-        except FedrayError:
-            raise
-        except Exception as error:
-            remedy = "give the name of a module that Python can import, or its file"
-            raise BadInput(f"--import {name}: {describe_exception(error)}: {remedy}") from error
-        known = Path(module.__file__ or "")  # a copy, as Ray makes it, will do
-        if is_file and path.is_file() and (not known.is_file() or path.read_bytes() != known.read_bytes()):
-            raise BadInput(f"--import {name}: Python knows another module {path.stem} ({known}): rename yours")
+            return thing.cell_contents
+        except ValueError:  # not set yet
+            return None
+    if isinstance(thing, Tensor):
+        return thing._version
+    if isinstance(thing, np.ndarray):
+        return _identify(thing.ravel()[:: 1 + thing.size // _MOST_COMPARED]) if thing.dtype != object else None
+    return dict(thing) if isinstance(thing, dict) else list(thing) if isinstance(thing, list) else None
 
 
-def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
-    """SHA-256 of the file of each of the user's modules that a process needs for what is given, by the module's name.
-
-    Comments and docstrings do not count, nor does a script that is started: it says `run` today and `resume` tomorrow.
+def is_changed(thing: Any, before: Any) -> bool:
+    """Whether a thing holds other values than when it was marked; a table to which something was added does not.
 
     Args:
-        modules: as `import_modules` takes them.
-        things: functions, classes and objects.
+        thing: One of `find_changeable`.
+        before: What `mark` has returned.
     """
-    code = [one for thing in things for one in list_code(thing) if one.__module__ != "__main__"]
-    files = {name: hash_file(sys.modules[name].__file__) for name in _list_modules(modules, code) if name != "__main__"}
-    return {name: digest for name, digest in sorted(files.items()) if digest is not None}
+    now = mark(thing)
+    if isinstance(thing, dict):
+        return any(key not in now or now[key] is not value for key, value in before.items())
+    if isinstance(thing, list):
+        return len(now) < len(before) or any(one is not other for one, other in zip(now, before, strict=False))
+    return before is not now if isinstance(thing, CellType) else before != now
 
 
-def find_module_places(modules: Iterable[str], things: Iterable[Any] = ()) -> list[Path]:
-    """Returns the files and package folders of the user that a process without them would miss.
-
-    They are those of modules that are imported here, of the modules that functions and objects come from, and of all
-    modules of the user's that these name.
-
-    Args:
-        modules: names or files, as `import_modules` takes them.
-        things: functions, classes and objects.
-
-    Example:
-        >>> find_module_places(["json"], [len])  # of Python itself
-        []
-    """
-    names = _list_modules(modules, things)
-    return sorted({_find_place(name) for name in names if name != "__main__"})  # a script's code is sent by its value
-
-
-def _list_modules(modules: Iterable[str], things: Iterable[Any]) -> set[str]:
-    """Lists the user's imported modules that things come from, and those that these modules name."""
-    waiting = [Path(name).stem if name.endswith(".py") else name for name in modules]
-    waiting += [str(getattr(thing, "__module__", None) or type(thing).__module__) for thing in things]
-    seen: set[str] = set()
+def _walk(thing: Any, skipped: type | tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+    """Everything that can be reached, by the names that it has there; other things than plain values once."""
+    seen: dict[int, Any] = {}  # which also keeps what is made here, so that no identity is given twice
+    waiting: list[tuple[str, Any]] = [("", thing)]
     while waiting:
-        name = waiting.pop()
-        module = sys.modules.get(name)
-        if module is None or name in seen or not is_own_module(name):
+        name, one = waiting.pop()
+        plain = one is None or isinstance(one, _PLAIN_VALUES)
+        if not plain and id(one) in seen:
             continue
-        seen.add(name)
-        for value in list(vars(module).values()):
-            named = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-            waiting += [named] if isinstance(named, str) else []
-    return seen
+        yield name, one
+        if not plain:
+            seen[id(one)] = one
+            waiting += [] if isinstance(one, skipped) else [(n or name, value) for n, value in _look_into(one) or []]
 
 
-def _find_place(name: str) -> Path:
-    """Returns the file of a module, or the folder of its package."""
-    top = sys.modules.get(name.partition(".")[0])
-    folders = list(getattr(top, "__path__", ()))
-    return Path(folders[0] if folders else str(getattr(sys.modules[name], "__file__", ""))).absolute()
+def _look_into(thing: Any) -> list[tuple[str, Any]] | None:
+    """Returns what a thing holds, by names; None where it is a thing by itself."""
+    if isinstance(thing, FunctionType):
+        defaults = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
+        known = thing.__globals__ if is_own_module(thing.__module__) else {}
+        tables = [(name, known[name]) for name in thing.__code__.co_names if isinstance(known.get(name), _TABLES)]
+        return [*read_closure(thing).items(), *tables, *(("default", value) for value in defaults)]
+    if isinstance(thing, partial):
+        return [("", thing.func), *((str(i), value) for i, value in enumerate(thing.args)), *thing.keywords.items()]
+    if isinstance(thing, MethodType):
+        return [("", thing.__func__), ("self", thing.__self__)]
+    if isinstance(thing, Mapping):
+        return [(repr(key), value) for key, value in thing.items()]
+    if isinstance(thing, tuple | list):
+        return [(str(i), value) for i, value in enumerate(thing)]
+    if is_dataclass(thing) and not isinstance(thing, type):
+        return [(field.name, getattr(thing, field.name)) for field in fields(thing)]
+    wrapped = getattr(thing, "__wrapped__", None)  # of functools.cache
+    return None if wrapped is None else [("", wrapped)]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Holds every function of a user's own to its arguments and results, and to the same ones when it is asked again.
+def _identify(thing: Any) -> Any:
+    """Returns what makes a thing the same as another one: the bytes of an array, the identity of all others."""
+    if isinstance(thing, Tensor):
+        thing = thing.detach().cpu().numpy()
+    if isinstance(thing, np.ndarray) and thing.dtype != object:
+        return thing.shape, str(thing.dtype), hashlib.sha256(thing.tobytes()).digest()
+    return id(thing)
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What every function of a user's own is held to: its arguments, its results, and the same ones when it is asked

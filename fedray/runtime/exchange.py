@@ -22,12 +22,12 @@ from fedray.core.types import Clients, Flight, IntArray, Net, Plan, SizedPlan, S
 from fedray.data.shards import share_array
 from fedray.models.nets import MODEL_NAMES
 from fedray.models.trial import check_finite_outputs
-from fedray.own_code.contract import blame_user_code, describe_exception
+from fedray.own_code.user_code import blame_user_code, describe_exception
 from fedray.runtime.placement import ActorSpec, assign_homes, list_serving
 from fedray.scenario.names import method_spec_of
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training.block import choose_batch_width, split_into_blocks
-from fedray.training.choice import Engine, count_block_jobs
+from fedray.training.choice import LOOP_NUMBERS, Engine
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Finds the clients whose training fails, and limits the time of a job: a user's own code may raise, diverge or hang.
@@ -307,7 +307,9 @@ def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> l
     if jobs.flight is not None:
         kind = kind * len(kind) + group_versions(phase, jobs.flight.version)
     numbers = int((jobs.steps * width).max(initial=0)) * int(np.prod(study.input_shape))
-    most, together = count_block_jobs(engine, numbers, study.client_timeout is not None), phase.together
+    most, together = engine.width, phase.together
+    if most == 1 and study.client_timeout is None:  # the work around a block costs about two steps of a small network
+        most = max(1, min(engine.jobs, LOOP_NUMBERS // max(1, numbers)))
     if together == 1:
         return split_into_blocks(jobs.steps, kind, most)
     client, model, world = (column[: len(kind) // together * together].reshape(-1, together) for column in jobs.plan)

@@ -16,18 +16,10 @@ from torch import Tensor
 
 from fedray.assembly.models import has_compiled_students
 from fedray.core import errors, native
+from fedray.core.client_state import keep_vectors
 from fedray.core.errors import FedrayError, FedrayWarning, warn_user
 from fedray.core.method import JobRows, Phase
-from fedray.core.types import (
-    EVALUATED_CLIENTS,
-    EVALUATED_ROWS,
-    IntArray,
-    Net,
-    SizedPlan,
-    State,
-    Stats,
-    keep_vectors,
-)
+from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, Net, SizedPlan, State, Stats
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.evaluation.report_data import measure_drift, write_report_data
 from fedray.files.bounded import FILES_KEY, find_checkpoints, sum_final_files, write_sealed
@@ -220,7 +212,7 @@ def run_session(
                 else:
                     score = measure(study, runtime)
                 evaluate, seconds = _time_calls(score)
-                advance = choose_advance(study, runtime, progress)
+                advance = None if study.asynchronous is None else choose_advance(study, runtime, progress)
                 progress = run_rounds(study, runtime, recorder, evaluate, progress, advance=advance)
                 recorder.flush(progress.round)
                 confirm_place()
@@ -269,6 +261,19 @@ def log_snapshots(watch: Watch, loggers: Sequence[Logger]) -> Watch:
         watch(snapshot)
         for log in loggers:
             log(snapshot["round"], snapshot["metrics"])
+
+    return show
+
+
+def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
+    """Returns a watcher that also keeps the exceptions of `watch` in a list, before it raises them."""
+
+    def show(snapshot: Snapshot) -> None:
+        try:
+            watch(snapshot)
+        except Exception as error:
+            noted.append(error)
+            raise
 
     return show
 

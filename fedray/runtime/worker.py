@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedray.core import rng
+from fedray.core.client_state import Private
 from fedray.core.errors import Overflow
 from fedray.core.method import JobRows, Local, Phase
 from fedray.core.sums import check_finite, map_arrays, merge_stats
-from fedray.core.types import Clients, IntArray, Net, Plan, Private, SizedPlan, State, Stats, Uploads
+from fedray.core.types import Clients, IntArray, Net, Plan, SizedPlan, State, Stats, Uploads
 from fedray.data.shards import Shards
 from fedray.features.slices import for_slice
 from fedray.models import dropout
@@ -35,7 +36,7 @@ from fedray.simulation.study import Study, choose_study_engine
 from fedray.training import block as lanes
 from fedray.training.block import Steps, change_batches
 from fedray.training.choice import COMPILED, SHAREABLE, Engine
-from fedray.training.update import Dealt, Jobs, Update, Weigh, find_reading, rows_of
+from fedray.training.update import Dealt, Jobs, Update, Weigh, find_reading
 
 if TYPE_CHECKING:
     from fedray.runtime.stacking import StackWorkers
@@ -293,7 +294,7 @@ class Worker:
             engine = for_slice(one.engine, one.net, columns)
         jobs = real.doubled() if len(real.size) < min(engine.min_lanes, engine.width) else real
         row = torch.from_numpy(jobs.row).to(self.device)
-        broadcast, counters = rows_of(state.models, row), state.counters.index_select(0, row)
+        broadcast, counters = lanes.rows_of(state.models, row), state.counters.index_select(0, row)
         own = {name: self.private.read(name, jobs.plan).to(self.device) for name in phase.compress.own}
         update = Update(
             self, phase, t, jobs, real, state, local, engine, broadcast, broadcast, counters, memo, own,
@@ -335,7 +336,7 @@ class Worker:
             keys=update.jobs.key,
             sample=int(np.prod(self.study.input_shape)),
             source=dealt.source,
-            reading=find_reading(update),
+            reading=find_reading(update) if update.local.has_code else None,
         )
 
     def _pack_uploads(self, update: Update, columns: Tensor | None) -> Uploads:

@@ -14,7 +14,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.method import Augmentation, Local, Reading
 from fedray.core.types import IntArray, Layout
-from fedray.own_code.contract import blame_user_code, name_type
+from fedray.own_code.user_code import blame_user_code, name_type
 from fedray.training.chain import Drop
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -530,3 +530,8 @@ def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tenso
 def is_plain_sgd(local: Local) -> bool:
     """Returns whether the optimizer is SGD without momentum; the update is then linear in the step's gradient."""
     return local.optimizer == "sgd" and not local.momentum
+
+
+def rows_of(models: Tensor, row: Tensor) -> Tensor:
+    """Returns the model of each job, `[J, d]`; the result must not be written to, as jobs may share memory."""
+    return models.expand(len(row), *models.shape[1:]) if len(models) == 1 else models.index_select(0, row)

@@ -22,7 +22,7 @@ from fedray.training.compiled import run_kernel
 from fedray.training.layers import has_plain_layers, read_shape
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Users' networks need not know about lanes. How a network is written does not matter: `recognition.py` finds what its
+# Users' networks need not know about lanes. How a network is written does not matter: `chain.py` finds what its
 # `forward` computes. If an engine does not compute exactly this, or the network cannot be mapped over lanes, the next
 # engine is tried: `mlp`, `conv`, `vmap`, and last `loop`, which runs every module.
 # `docs/explanation/engines.md` has measurements.
@@ -215,19 +215,6 @@ def _choose_for_code(
 def _choose_width(d: int, device: str, floats: int | None = None) -> int:
     """Returns how many lanes of d parameters a device trains side by side; together they have at most `floats`."""
     return max(MIN_LANES, min(MOST_LANES[device], (floats or LANE_FLOATS[device]) // max(1, d)))
-
-
-def count_block_jobs(engine: Engine, numbers: int, limited: bool) -> int:
-    """Returns the most jobs of a block; the work around a block costs about two steps of a small network.
-
-    Args:
-        engine: The engine that trains the jobs.
-        numbers: Numbers in all batches of the job with the most numbers.
-        limited: Whether the time of each client is limited; each job of the loop engine is then a block of its own.
-    """
-    if engine.width > 1 or limited:
-        return engine.width
-    return max(1, min(engine.jobs, LOOP_NUMBERS // max(1, numbers)))
 
 
 def _loop_engine(d: int, why: str) -> Engine:

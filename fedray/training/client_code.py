@@ -30,7 +30,7 @@ from fedray.core.method import (
 from fedray.core.types import Layout, Net
 from fedray.models.net import per_sample
 from fedray.models.trial import check_outputs, make_inputs
-from fedray.own_code.contract import name_type
+from fedray.own_code.user_code import name_type
 from fedray.training.block import (
     Block,
     Complete,

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from fedray.core import rng
+from fedray.core.client_state import Private
 from fedray.core.method import PREVIOUS, Local, Phase, Reading, reads_ensemble
-from fedray.core.types import Clients, Flight, FloatArray, IntArray, Net, Plan, Private, State
+from fedray.core.types import Clients, Flight, FloatArray, IntArray, Net, Plan, State
 from fedray.data.shards import Shards
-from fedray.training.block import BatchSource, Block, Couple
+from fedray.training.block import BatchSource, Block, Couple, rows_of
 from fedray.training.choice import Engine
 
 Weigh = Callable[[Plan, Tensor], Tensor]  # (lanes, indices `[S, W, B]` of the client's samples) -> factors `[S, W, B]`
@@ -187,19 +188,12 @@ class Update(NamedTuple):
         return self.start + self.delta
 
 
-def rows_of(models: Tensor, row: Tensor) -> Tensor:
-    """Returns the model of each job, `[J, d]`; the result must not be written to, as jobs may share memory."""
-    return models.expand(len(row), *models.shape[1:]) if len(models) == 1 else models.index_select(0, row)
-
-
-def find_reading(update: Update) -> Reading | None:
-    """Returns what the code of a local training may use of its lanes; None without code.
+def find_reading(update: Update) -> Reading:
+    """Returns what the code of a local training may use of its lanes.
 
     If a client has not trained a model yet, `previous` is the model that it starts from.
     """
     local, jobs, state = update.local, update.jobs, update.state
-    if not local.has_code:
-        return None
     plan, start = jobs.plan, update.start
     previous = update.site.private.rows_or(PREVIOUS, plan, start) if local.keeps_model else None
     every = None

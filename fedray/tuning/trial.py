@@ -35,7 +35,7 @@ from fedray.experiments.reopen import reopen_study
 from fedray.experiments.run import run_inline
 from fedray.experiments.trainable import refuse_other_seats
 from fedray.files import plain
-from fedray.own_code.contract import import_modules
+from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending, say_notes
 from fedray.runtime.environment import device_of, prepare_process, use_one_thread
 from fedray.runtime.session import Enough, Inline, Snapshot

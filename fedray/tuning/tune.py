@@ -21,7 +21,7 @@ from fedray.experiments.results import Run
 from fedray.files import plain
 from fedray.files.bounded import RESTORE, read_parquet_files, read_sealed, say_damaged
 from fedray.files.tables import table_schema
-from fedray.own_code.contract import import_modules
+from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending
 from fedray.runtime.environment import find_address, prepare_process, refuse_unused_wait
 from fedray.scenario import nested

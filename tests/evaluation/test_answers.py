@@ -13,7 +13,6 @@ import torch
 import fedray
 from fedray.core.method import Combine
 from fedray.core.types import FloatArray, State
-from fedray.evaluation.regression import drop_absent, weigh_present
 from fedray.methods import Answer, Method, Scored, Setting, federated
 
 TIERED: dict[str, Any] = {
@@ -256,10 +255,10 @@ def test_known_clients_without_gamma_are_answered_as_everybody() -> None:
 def test_equal_weights_keep_the_bits_of_no_weights() -> None:
     state = State(torch.zeros(4, 2), torch.zeros(4, 0, dtype=torch.int64), {})
     answer = Answer(state, 4, weights=np.array([[0.0, 2.0, 2.0, 0.0], [1.0, 0.0, 0.0, 3.0]]))
-    assert weigh_present(answer, 0) is None
-    assert weigh_present(Answer(state, 4), 0) is None
-    assert np.array_equal(weigh_present(answer, 1), [0.25, 0.75])  # type: ignore[arg-type]  # a list is compared with an array
-    assert drop_absent(torch.arange(4), answer, 1).tolist() == [0, 3]
+    assert answer.weigh_present(0) is None
+    assert Answer(state, 4).weigh_present(0) is None
+    assert np.array_equal(answer.weigh_present(1), [0.25, 0.75])  # type: ignore[arg-type]  # a list is compared with an array
+    assert answer.drop_absent(torch.arange(4), 1).tolist() == [0, 3]
 
 
 def test_a_metric_of_ones_own_has_the_variance_of_the_score() -> None:

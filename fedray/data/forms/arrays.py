@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.data.files import read_pieces
-from fedray.own_code.contract import name_type
+from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Conversion of people's arrays, tensors and labels to the NumPy arrays of a `Split`, with checks.

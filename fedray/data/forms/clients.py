@@ -37,7 +37,7 @@ from fedray.files.layout import (
     tell_endings,
 )
 from fedray.files.plain import expand_user_path
-from fedray.own_code.contract import blame_user_code, name_type
+from fedray.own_code.user_code import blame_user_code, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Reader of pairs of inputs and labels: arrays, tensors, texts, and map-style data sets of torch.

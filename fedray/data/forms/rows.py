@@ -38,7 +38,7 @@ from fedray.data.types import (
     split_stratified,
     tell_test_scale,
 )
-from fedray.own_code.contract import blame_user_code, name_type
+from fedray.own_code.user_code import blame_user_code, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Conversion of text to tokens, by a tokenizer that the user names.

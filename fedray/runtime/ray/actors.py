@@ -20,11 +20,12 @@ from ray.exceptions import GetTimeoutError, RayTaskError
 from fedray.assembly.registry import UserObjects, explaining_own_objects
 from fedray.assembly.study import build_study
 from fedray.core import native
+from fedray.core.client_state import keep_vectors
 from fedray.core.errors import FedrayError, Lost
 from fedray.core.method import JobRows
 from fedray.core.sums import merge_stats, thin
-from fedray.core.types import SizedPlan, State, Stats, keep_vectors
-from fedray.own_code.contract import import_modules
+from fedray.core.types import SizedPlan, State, Stats
+from fedray.own_code.user_code import import_modules
 from fedray.runtime import environment, placement
 from fedray.runtime.environment import device_of, limit_gpu_memory
 from fedray.runtime.exchange import Order, Page, Piece, Queue, Reply, Task, exchange, to_page, to_state

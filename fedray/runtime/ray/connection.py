@@ -28,7 +28,7 @@ from ray.job_config import JobConfig
 import fedray
 from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError, FedrayWarning, warn_user
-from fedray.own_code.contract import find_module_places
+from fedray.own_code.user_code import find_module_places
 from fedray.process import SIGNALS, current_ending, leave_untidy
 from fedray.runtime import environment
 from fedray.runtime.environment import answers

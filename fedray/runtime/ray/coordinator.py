@@ -21,10 +21,11 @@ from torch import Tensor
 
 from fedray.assembly.registry import UserObjects, list_own_names, name_thing
 from fedray.assembly.study import build_study, describe_study
+from fedray.core.client_state import deal_private, merge_private
 from fedray.core.errors import BadInput, FedrayError, Lost
 from fedray.core.method import JobRows, Phase
-from fedray.core.types import Lanes, SizedPlan, State, Stats, deal_private, merge_private
-from fedray.own_code.contract import describe_exception, import_modules
+from fedray.core.types import Lanes, SizedPlan, State, Stats
+from fedray.own_code.user_code import describe_exception, import_modules
 from fedray.runtime import environment, exchange, placement
 from fedray.runtime.environment import pretend_gpus
 from fedray.runtime.exchange import choose_laps, cut_chunks
