@@ -171,7 +171,7 @@ def test_large_runs_stay_light(tmp_path: Path) -> None:
 
 def test_a_small_run_is_drawn(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "small", models=1, rounds=1, clients=1, classes=2))
-    assert sum(draw(run) is not None for _, draws in SECTIONS for draw, _ in draws) > 10
+    assert sum(draw(run) is not None for _, draws in SECTIONS for draw, _ in draws) >= 8
 
 
 @pytest.mark.parametrize(("name", "content"), [
