@@ -28,9 +28,10 @@ REMEDY = "`fedray resume` makes it again"
 MOST_BYTES = 10**9  # largest file that is read whole: a forged file may have any size
 
 
-def seal_entries(entries: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 of the entries of a JSON object, in hexadecimal digits."""
-    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+def seal_entries(entries: Mapping[str, Any], name: str | None = None) -> str:
+    """Returns the SHA-256 of the entries of a JSON object and the name of its file, in hexadecimal digits."""
+    named = entries if name is None else {**entries, SEAL: name}
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
 
 def write_sealed(path: Path, entries: Mapping[str, Any]) -> None:
@@ -48,7 +49,7 @@ def write_sealed(path: Path, entries: Mapping[str, Any]) -> None:
         fedray.core.errors.Damaged: ...summary.json is damaged (its checksum differs)...
     """
     plain = json.loads(json.dumps(replace_infinite(dict(entries))))
-    write_json(path, {**plain, SEAL: seal_entries({**plain, SEAL: path.name})})
+    write_json(path, {**plain, SEAL: seal_entries(plain, path.name)})
 
 
 def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
@@ -66,8 +67,8 @@ def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
         found = json.loads(read_or_explain(path, remedy).decode())
         if not isinstance(found, dict):
             raise ValueError("no keys in it")
-        seal = found.pop(SEAL, None)
-        if seal is not None and seal != seal_entries({**found, SEAL: path.name}):
+        seal = found.pop(SEAL, None)  # checkpoints of earlier versions have one without the name
+        if seal is not None and seal not in (seal_entries(found, path.name), seal_entries(found)):
             raise ValueError("its checksum differs")
     except (ValueError, RecursionError) as error:
         raise say_damaged(path, error, remedy) from None
@@ -235,15 +236,9 @@ def read_totals(path: Path, remedy: str) -> dict[str, Any]:
         FedrayError: The file cannot be read for another reason.
     """
     file = path / "progress.json"
-    data = read_or_explain(file, remedy)
-    try:
-        totals: dict[str, Any] = json.loads(data)
-        if totals.pop(SEAL) != seal_entries(totals):
-            raise ValueError("its checksum differs")
-        if totals["round"] != int(path.name[6:]):
-            raise ValueError(f"it is that of round {totals['round']}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise say_damaged(file, error, remedy) from None
+    totals = read_sealed(file, remedy)
+    if totals.get("round") != int(path.name[6:]):
+        raise say_damaged(file, f"it is that of round {totals.get('round')}", remedy)
     return totals
 
 
@@ -326,39 +321,30 @@ def check_parts(out: Path, table: str) -> list[Path]:
         ['part-000000004.parquet']
     """
     vouched = read_vouched(out, f"`fedray resume {out}` goes on from the checkpoint before it")
-    check_files(out, {name: sums for name, sums in vouched.items() if name.startswith(f"{table}/")})
+    check_files(out, vouched, f"{table}/")
     return list(list_parts(out, table).values())
 
 
-def check_files(out: Path, files: FileSums) -> None:
+def check_files(out: Path, files: FileSums, begin: str = "") -> None:
     """Checks that files of a run directory still match a list of files.
+
+    Args:
+        out: The run directory.
+        files: The list in a checkpoint or in the summary; the state of a checkpoint is left out.
+        begin: Beginning of the names of the files that are checked; all by default.
 
     Raises:
         Damaged: A file is missing or was changed.
         FedrayError: A file cannot be read for another reason.
     """
     for name, wanted in files.items():
-        check_file(out / name, wanted, f"`fedray resume {out}` makes it again")
+        if name.startswith(begin) and name != STATE_FILE:
+            check_file(out / name, wanted, f"`fedray resume {out}` makes it again")
 
 
 def sum_final_files(out: Path) -> FileSums:
     """Returns the list of the files that a run writes at its end; the summary keeps this list."""
     return {name: sum_file(out / name) for name in FINAL_FILES if (out / name).is_file()}
-
-
-def check_final_file(out: Path, name: str, summary: Mapping[str, Any]) -> None:
-    """Checks a file of a finished run against the list in the summary; an older summary has no list.
-
-    Args:
-        out: The run directory.
-        name: One of `FINAL_FILES`.
-        summary: Content of `summary.json`; empty where the run is not finished.
-
-    Raises:
-        Damaged: The file is missing or was changed.
-        FedrayError: The file cannot be read for another reason.
-    """
-    check_files(out, {key: sums for key, sums in summary.get(FILES_KEY, {}).items() if key == name})
 
 
 def sum_parts(out: Path) -> FileSums:

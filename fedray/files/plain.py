@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+@contextmanager
+def explain_unwritable(path: Path) -> Iterator[None]:
+    """Turns errors of the block, which writes a file or a folder of a run, into `Unwritable`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise Unwritable(f"cannot write {path}: {path.parent} is gone: was it moved or deleted?") from None
+    except OSError as error:
+        raise Unwritable(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Writes a file of a run; readers see the old file or the new one, never half of it.
 
@@ -32,21 +43,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises:
         Unwritable: The file cannot be written.
     """
-    try:
-        replace_file(path, data)
-    except FileNotFoundError:
-        raise Unwritable(f"cannot write {path}: {path.parent} is gone: was it moved or deleted?") from None
-    except OSError as error:
-        raise Unwritable(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Writes a file like `write_atomically`, but raises `OSError`, for callers with messages of their own.
-
-    Raises:
-        OSError: The file cannot be written; an old file of this name is unchanged.
-    """
-    with open_replacement(path) as file:
+    with explain_unwritable(path), open_replacement(path) as file:
         file.write(data)
 
 
@@ -63,7 +60,8 @@ def open_replacement(path: Path) -> Iterator[IO[bytes]]:
     """
     part = path.with_name(f".{secrets.token_hex(12)}.part")
     try:
-        refuse_special(path)
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EEXIST, "it is no file", str(path))
         with part.open("xb") as file:
             yield file
             file.flush()
@@ -72,12 +70,6 @@ def open_replacement(path: Path) -> Iterator[IO[bytes]]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-
-
-def refuse_special(path: Path) -> None:
-    """Raises `OSError` if a directory or a device has this path already, where no file can be written."""
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EEXIST, "it is no file", str(path))
 
 
 def make_parent(path: Path) -> None:
@@ -98,12 +90,8 @@ def make_folder(path: Path) -> None:
     Raises:
         Unwritable: The folder cannot be made.
     """
-    try:
+    with explain_unwritable(path):
         path.mkdir(exist_ok=True)
-    except FileNotFoundError:
-        raise Unwritable(f"cannot write {path}: {path.parent} is gone: was it moved or deleted?") from None
-    except OSError as error:
-        raise Unwritable(f"cannot make {path}: {error.strerror}: free space or choose another --out") from None
 
 
 def sync_to_disk(path: Path) -> None:
@@ -239,10 +227,8 @@ def hold_lock(path: Path, taken: BadInput | FedrayError, *, wait: bool = True) -
         ...     (Path(folder) / ".lock").is_file()
         True
     """
-    try:
+    with explain_unwritable(path):
         file = path.open("ab")
-    except OSError as error:
-        raise Unwritable(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
     with file:
         deadline, told = time.monotonic() + LOCK_SECONDS, False
         while not _try_lock(file.fileno()):
@@ -322,17 +308,19 @@ def choose_out(out: str | Path | None, name: str) -> Iterator[Path]:
                 folder.rmdir()
 
 
-def find_temporary(places: Sequence[Path]) -> list[Path]:
+def find_temporary(places: Sequence[Path], prefix: str = PREFIX, mark: str = OWNER) -> list[Path]:
     """Returns the temporary folders of this user, also those whose process is still running.
 
     Args:
         places: The directories in which to look.
+        prefix: Beginning of the names of the folders.
+        mark: A file that is in each of them.
     """
     found = []
-    for path in sorted(path for place in places for path in place.glob(f"{PREFIX}*")):
+    for path in sorted(path for place in places for path in place.glob(f"{prefix}*")):
         with suppress(OSError):
-            is_own = path.lstat().st_uid == os.getuid() and path.is_dir() and not path.is_symlink()
-            found += [path] if is_own and (path / OWNER).is_file() else []
+            is_own = path.lstat().st_uid == os.getuid() and not path.is_symlink()
+            found += [path] if is_own and (path / mark).is_file() else []
     return found
 
 

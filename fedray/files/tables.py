@@ -11,13 +11,7 @@ from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray
-from fedray.files.bounded import (
-    check_parts,
-    read_array_archive,
-    read_parquet_files,
-    read_sealed,
-    say_damaged,
-)
+from fedray.files import bounded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -231,10 +225,10 @@ def read_summary(out: Path) -> dict[str, Any]:
         fedray.core.errors.Damaged: ...summary.json is damaged (it has no metrics): ...
     """
     path = out / SUMMARY_FILE
-    found = read_sealed(path, RESUME)
+    found = bounded.read_sealed(path, RESUME)
     missing = [key for key in SUMMARY_KEYS if key not in found]
     if missing:
-        raise say_damaged(path, f"it has no {missing[0]}", RESUME)
+        raise bounded.say_damaged(path, f"it has no {missing[0]}", RESUME)
     return found
 
 
@@ -247,15 +241,15 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
     import pyarrow as pa
 
     folder = out / f"{name}.parquet"
-    parts = check_parts(out, folder.name)
-    tables = read_parquet_files(parts, JOB_COLUMNS if name == "clients" else None, RESUME)
+    parts = bounded.check_parts(out, folder.name)
+    tables = bounded.read_parquet_files(parts, JOB_COLUMNS if name == "clients" else None, RESUME)
     tables = [table for table in tables if len(table)]
     if not tables:
         return None
     try:
         return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
     except pa.ArrowException:
-        raise say_damaged(folder, "a column of its parts differs in its type", RESUME) from None
+        raise bounded.say_damaged(folder, "a column of its parts differs in its type", RESUME) from None
 
 
 def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
@@ -264,7 +258,7 @@ def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
     Raises:
         Damaged: The file cannot be read.
     """
-    found = read_array_archive(path, PICTURES, RESUME) if path.exists() else {}
+    found = bounded.read_array_archive(path, PICTURES, RESUME) if path.exists() else {}
     return {name: array for name, array in found.items() if array.size}
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput, name_score, show_line
 from fedray.core.types import FloatArray
-from fedray.files.bounded import RESTORE, check_final_file, read_sealed
+from fedray.files.bounded import FILES_KEY, RESTORE, check_files, read_sealed
 from fedray.files.tables import MEMBER_COLUMNS, SUMMARY_FILE, read_parts, read_pictures, read_summary
 from fedray.methods import METHOD_SPECS
 from fedray.metrics.scores import BudgetScore, read_at_budget
@@ -198,7 +198,7 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
     else:
         refuse_lost_identity(folder, manifest, RESTORE)
     summary = read_summary(folder) if (folder / SUMMARY_FILE).exists() else {}
-    check_final_file(folder, "pictures.npz", summary)
+    check_files(folder, summary.get(FILES_KEY, {}), "pictures.npz")
     table = read_parts(folder, "rounds")
     rounds, members = ({}, None) if table is None else _split_columns(table)
     return ReadRun(

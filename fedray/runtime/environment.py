@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedray.core.errors import BadInput, FedrayError
+from fedray.files.plain import find_temporary
 
 if TYPE_CHECKING:
     from fedray.core.types import Tier
@@ -402,12 +403,7 @@ def open_session(place: Path) -> Iterator[Path]:
 
 def find_sessions(places: Sequence[Path]) -> list[Path]:
     """Returns the folders of this user that fedray made and that are still there, dead or alive."""
-    found = []
-    for path in sorted(path for place in places for path in place.glob(f"{PREFIX}*")):
-        with suppress(OSError):
-            is_own = path.lstat().st_uid == os.getuid() and not path.is_symlink()
-            found += [path] if is_own and (path / LOCK).is_file() else []
-    return found
+    return find_temporary(places, PREFIX, LOCK)
 
 
 def is_abandoned(folder: Path) -> bool:

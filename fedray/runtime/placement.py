@@ -84,8 +84,8 @@ def seat(
 ) -> IntArray | None:
     """Seats actors of several kinds one by one: on the node with most room, or if that fails, on the first that fits.
 
-    A node with resources that only other kinds need is taken last. If the kinds differ, a packing may exist that this
-    function does not find.
+    A node with resources that only other kinds need is taken last. Where the required actors go does not depend on
+    `most`. If the kinds differ, a packing may exist that this function does not find.
 
     Args:
         kinds: One actor of each kind.
@@ -102,13 +102,13 @@ def seat(
     table = np.array(rows, np.int64).reshape(len(rows), len(names))
     needs, whole = table[: len(kinds)], table[len(kinds) :]
 
-    def count_fitting(k: int, free: IntArray) -> IntArray:
+    def count_fitting(k: int, free: IntArray, wanted: int) -> IntArray:
         asked = needs[k] > 0
-        fitting: IntArray = (free[:, asked] // needs[k][asked]).min(axis=1, initial=most[k])
+        fitting: IntArray = (free[:, asked] // needs[k][asked]).min(axis=1, initial=wanted)
         return fitting
 
-    def put(k: int, free: IntArray, seats: IntArray, evenly: bool) -> bool:
-        fitting = count_fitting(k, free)
+    def put(k: int, free: IntArray, seats: IntArray, wanted: int, evenly: bool) -> bool:
+        fitting = count_fitting(k, free, wanted)
         if not (fitting > 0).any():
             return False
         spared = ((free > 0) & (needs[k] == 0)).sum(axis=1)
@@ -118,17 +118,17 @@ def seat(
         free[n] -= needs[k]
         return True
 
-    scarce = sorted(range(len(kinds)), key=lambda k: int(count_fitting(k, whole).sum()))
+    scarce = sorted(range(len(kinds)), key=lambda k: int(count_fitting(k, whole, UNIT**2).sum()))
     for evenly in (True, False):
         free, seats = whole.copy(), np.zeros((len(kinds), len(nodes)), np.int64)
-        if all(put(k, free, seats, evenly) for k in scarce for _ in range(least[k])):
+        if all(put(k, free, seats, least[k], evenly) for k in scarce for _ in range(least[k])):
             break
     else:
         return None
     left = set(range(len(kinds)))
     while left:
         k = min(left, key=lambda one: (seats[one].sum() / most[one], one))
-        if seats[k].sum() >= most[k] or not put(k, free, seats, True):
+        if seats[k].sum() >= most[k] or not put(k, free, seats, most[k], True):
             left.remove(k)
     return seats
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,14 +32,8 @@ from fedray.simulation.asynchronous import choose_advance
 from fedray.simulation.rounds import begin_progress, collect_values, run_rounds
 from fedray.simulation.study import Pieces, Progress, Question, Runtime, Study
 from fedray.storage import checkpoint, directory, tables
-from fedray.storage import summary as identity
-from fedray.storage import summary as summary_
-from fedray.storage.checkpoint import load_study_checkpoint
-from fedray.storage.summary import describe_partition, write_drift, write_partition
+from fedray.storage import summary as records
 from fedray.training.choice import COMPILED, Engine, check_invariance
-
-if TYPE_CHECKING:
-    from fedray.storage.summary import Logger
 
 # ---------------------------------------------------------------------------------------------------------------------
 # How one worker answers questions; and the runtime without Ray: one worker in this process, with the same bits.
@@ -144,7 +138,7 @@ class Inline:
 
 log = logging.getLogger("fedray")
 Evaluate = Callable[[Progress], list[dict[str, Any]]]
-Measure = Callable[[Study, Runtime], Evaluate]
+Measure = Callable[..., Evaluate]  # of the study and the runtime
 Snapshot = dict[str, Any]  # what a live display shows: round, rounds, metrics, up_bytes, sim_seconds, wall_seconds
 Watch = Callable[[Snapshot], None]
 
@@ -163,10 +157,10 @@ def run_session(
     watch: Watch,
     *,
     facts: Mapping[str, Any],
-    digests: identity.Digests,
+    digests: records.Digests,
     measure: Measure = make_evaluator,
     saved: Callable[[], None] = lambda: None,
-    tell: Callable[[str], object] = summary_.tell_user,
+    tell: Callable[[str], object] = records.tell_user,
 ) -> dict[str, Any]:
     """Runs a study in its run directory, from the newest checkpoint if there is one, and returns the summary.
 
@@ -201,17 +195,14 @@ def run_session(
         )
 
     with directory.lock_run_directory(out) as confirm_place:
-        identity.confirm_identity(out, digests, tell)
+        records.confirm_identity(out, digests, tell)
         began, progress = time.perf_counter(), _begin(study, runtime, out)
         _manifest(out, study, facts, progress, {})
         while True:
             recorder = tables.RunRecorder(out, study, runtime.private, show, confirm_place=confirm_place, saved=saved)
             try:
-                if measure is make_evaluator:
-                    score = make_evaluator(study, runtime, keep_clients=recorder.keep_clients)
-                else:
-                    score = measure(study, runtime)
-                evaluate, seconds = _time_calls(score)
+                more = {"keep_clients": recorder.keep_clients} if measure is make_evaluator else {}
+                evaluate, seconds = _time_calls(measure(study, runtime, **more))
                 advance = None if study.asynchronous is None else choose_advance(study, runtime, progress)
                 progress = run_rounds(study, runtime, recorder, evaluate, progress, advance=advance)
                 recorder.flush(progress.round)
@@ -246,7 +237,7 @@ def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
     return evaluate_timed, seconds
 
 
-def log_snapshots(watch: Watch, loggers: Sequence[Logger]) -> Watch:
+def log_snapshots(watch: Watch, loggers: Sequence[records.Logger]) -> Watch:
     """Returns a watcher that also passes the metrics of each evaluated round to the loggers of a scenario.
 
     Example:
@@ -280,13 +271,13 @@ def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
 
 def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
     """Writes the partition, then restores the newest checkpoint, or prepares the first round if there is none."""
-    write_partition(out, study)
+    records.write_partition(out, study)
     if not find_checkpoints(out / "checkpoints"):
         directory.drop_newer_parts(out, -1)
         runtime.restore({})
         log.info("training")
         return begin_progress(study, study.method.phase)
-    progress, private = load_study_checkpoint(out, study)
+    progress, private = checkpoint.load_study_checkpoint(out, study)
     runtime.restore(private)
     directory.drop_newer_parts(out, progress.round)
     log.info("training from round %s on", progress.round)
@@ -300,12 +291,12 @@ def _manifest(
     parts = {f"{part}_seconds": seconds.get(part) for part in ("process", "training", "evaluation")}
     timings = {"wall_seconds": progress.wall_seconds, **parts}
     size: dict[str, Any] = {"clients": study.clients.number, "worlds": study.worlds, "parameters": study.net.layout.d}
-    size["partition"] = describe_partition(study)
+    size["partition"] = records.describe_partition(study)
     size["class_names"] = list(study.shards.data.class_names)
     if names := study.client_names:
         size["client_names"] = list(names)
     known = {RECORDED: (out / IDENTITY_FILE).is_file()}  # or the run began before there was such a file
-    write_sealed(out / "manifest.json", summary_.make_manifest({**facts, "study": size, "timings": timings, **known}))
+    write_sealed(out / "manifest.json", records.make_manifest({**facts, "study": size, "timings": timings, **known}))
 
 
 def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *, pictures: bool) -> dict[str, Any]:
@@ -316,9 +307,9 @@ def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *,
     if pictures:
         drift = measure_drift(study, runtime, progress.state)
         if drift is not None:
-            write_drift(out, study, drift)
+            records.write_drift(out, study, drift)
         write_report_data(study, runtime, progress, out / "pictures.npz", drift=drift[0] if drift else None)
-    return summary_.make_summary(study, progress, out, models, state)
+    return records.make_summary(study, progress, out, models, state)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -376,7 +367,7 @@ def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Returns "compiled" if compiled kernels train clients or a student of a run, else "torch", for its identity.
+    """Returns "compiled" if compiled kernels train clients or a student of a run, else "torch", for its records.
 
     Args:
         study: The study of the run.

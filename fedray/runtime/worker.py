@@ -20,18 +20,10 @@ from fedray.core.client_state import Private
 from fedray.core.errors import Overflow
 from fedray.core.method import JobRows, Local, Phase
 from fedray.core.sums import check_finite, map_arrays, merge_stats
-from fedray.core.types import Clients, IntArray, Net, Plan, SizedPlan, State, Stats, Uploads
-from fedray.data.shards import Shards
+from fedray.core.types import IntArray, Plan, SizedPlan, State, Stats, Uploads
 from fedray.features.slices import for_slice
 from fedray.models import dropout
 from fedray.runtime import exchange
-from fedray.runtime.exchange import (
-    batch_address,
-    choose_tier_engines,
-    rows_of_state,
-    split_by_tier,
-    to_groups,
-)
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training import block as lanes
 from fedray.training.block import Steps, change_batches
@@ -171,7 +163,8 @@ class Worker:
     """Holds the data, the network and the engine of one process.
 
     Attributes:
-        study: The study that is trained; its network is on the worker's device.
+        study: The study that is trained; its network is on the worker's device. The worker also has its `net`,
+            `shards`, `clients`, `seeds`, `init_seeds` and `local`.
         device: Device on which tensors are computed.
         engine: The engine that trains blocks of jobs.
         tiers: The engine of each tier if tiers train slices of the network; else empty.
@@ -188,8 +181,10 @@ class Worker:
         if parts is None and self.device.type != "cpu":  # report pictures and closed forms need the study's own on CPU
             study = replace(study, net=replace(study.net, module=copy.deepcopy(study.net.module).to(self.device)))
         self.study, self.parts = study, parts
+        self.net, self.shards, self.clients = study.net, study.shards, study.clients
+        self.seeds, self.init_seeds, self.local = study.seeds, study.init_seeds, study.local
         self.engine: Engine = parts.engine if parts else choose_study_engine(study, self.device.type)
-        self.tiers = choose_tier_engines(given, self.device)
+        self.tiers = exchange.choose_tier_engines(given, self.device)
         shareable = all(one.name in SHAREABLE for one in (self.engine, *(tier.engine for tier in self.tiers if tier)))
         calls_module = any(piece.calls_module for piece in study.method.phase.pieces)  # which holds one lane's weights
         single = self.device.type != "cpu" or study.client_timeout is not None or calls_module or not shareable
@@ -198,35 +193,6 @@ class Worker:
         self.kept: dict[Any, Any] = {}
         self.private = Private(study.net.layout.d, study.dtype)
         self.store: Private | StackWorkers = parts or self.private
-
-    @property
-    def net(self) -> Net:
-        """The network, on the worker's device."""
-        return self.study.net
-
-    @property
-    def shards(self) -> Shards:
-        """The clients' data."""
-        return self.study.shards
-
-    @property
-    def seeds(self) -> IntArray:
-        """The seed of each world, `[R]`."""
-        return self.study.seeds
-
-    @property
-    def clients(self) -> Clients:
-        """The population of clients, with its tiers."""
-        return self.study.clients
-
-    @property
-    def init_seeds(self) -> IntArray:
-        """The seed of each world's first models, `[R]`."""
-        return self.study.init_seeds
-
-    def local(self, local: Local, world: int) -> Local:
-        """Returns `local` with the learning rate of a world, if the world has its own."""
-        return self.study.local(local, world)
 
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of a round.
@@ -245,8 +211,8 @@ class Worker:
             return self.parts.train(t, jobs, state)
         plan, size, steps, flight, _ = jobs
         turn = t if flight is None else flight.turn
-        key = rng.keys(self.study.seeds[plan.world], "batches", turn, plan.client, batch_address(phase, plan))
-        row = rows_of_state(plan, flight, phase.models)
+        key = rng.keys(self.study.seeds[plan.world], "batches", turn, plan.client, exchange.batch_address(phase, plan))
+        row = exchange.rows_of_state(plan, flight, phase.models)
         state = state._replace(models=state.models.to(self.device), counters=state.counters.to(self.device))
         memo: dict[Any, Any] = {}
 
@@ -269,7 +235,7 @@ class Worker:
 
         attempt = partial(exchange.try_jobs, train_block, name, self.study.skip, atom=phase.together)
         if phase.work is None:
-            blocks = split_by_tier(self.study, phase, jobs, self.engine, self.tiers)
+            blocks = exchange.split_by_tier(self.study, phase, jobs, self.engine, self.tiers)
         else:
             blocks = list(np.arange(len(size))[:, None])
         stats, loss, errors = Stats(), np.full(len(size), np.nan), exchange.Tracebacks()
@@ -375,7 +341,7 @@ class Worker:
             if sent.delta is not uploads.delta or phase.server.keeps:  # compression may drop the entries that diverged
                 check_finite(uploads.delta)
             received = uploads._replace(delta=sent.delta)
-            stats = phase.server.reduce(received if jobs.flight is None else to_groups(received, jobs.flight))
+            stats = phase.server.reduce(received if jobs.flight is None else exchange.to_groups(received, jobs.flight))
         except Overflow as overflow:
             raise exchange.explain_divergence(self.study.scenario, t, plan, overflow.rows) from None
         for name, value in {**uploads.own, **sent.own}.items():

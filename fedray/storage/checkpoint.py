@@ -16,23 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from fedray.core.errors import Damaged, DamageWarning, FedrayError, Unwritable, warn_user
 from fedray.core.types import State
-from fedray.files.bounded import (
-    FILES_KEY,
-    SEAL,
-    STATE_FILE,
-    TABLES,
-    FileSums,
-    check_file,
-    check_files,
-    find_checkpoints,
-    list_parts,
-    read_sealed,
-    read_totals,
-    say_damaged,
-    seal_entries,
-    sum_file,
-    tell_apart,
-)
+from fedray.files import bounded
 from fedray.files.plain import hash_tensors, sync_to_disk
 from fedray.simulation.study import Progress, Study
 
@@ -46,7 +30,7 @@ def save_checkpoint(
     private: dict[str, torch.Tensor] | None = None,
     keep: int = 2,
     *,
-    files: FileSums | None = None,
+    files: bounded.FileSums | None = None,
 ) -> Path:
     """Writes `round-NNNNNN/` under a folder and removes all others but the newest ones.
 
@@ -86,13 +70,12 @@ def save_checkpoint(
         "wall_seconds": progress.wall_seconds,
         "metrics": progress.metrics,
         "failed": progress.failed,
-        FILES_KEY: dict(files or {}),
+        bounded.FILES_KEY: dict(files or {}),
     }
-    totals |= {"courses": progress.courses} if progress.courses else {}
-    totals |= {"stopped": progress.stopped} if progress.stopped else {}
+    totals |= {name: kept for name in ("courses", "stopped") if (kept := getattr(progress, name))}
     path = folder / f"round-{progress.round:06d}"
     _replace_folder(path, {name: value.contiguous() for name, value in tensors.items()}, totals)
-    others = [round for round in find_checkpoints(folder) if round != progress.round]
+    others = [round for round in bounded.find_checkpoints(folder) if round != progress.round]
     for old in others[: max(0, len(others) + 1 - max(1, keep))]:
         shutil.rmtree(folder / f"round-{old:06d}", ignore_errors=True)
     return path
@@ -104,10 +87,12 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[
     try:
         final.parent.mkdir(exist_ok=True)
         part.mkdir()
-        save_file(tensors, part / STATE_FILE)
-        totals[FILES_KEY][STATE_FILE] = sum_file(part / STATE_FILE)
-        (part / "progress.json").write_text(json.dumps({**totals, SEAL: seal_entries(totals)}))
-        (part / STATE_FILE).chmod((part / "progress.json").stat().st_mode & 0o777)  # safetensors writes 0600
+        save_file(tensors, part / bounded.STATE_FILE)
+        totals[bounded.FILES_KEY][bounded.STATE_FILE] = bounded.sum_file(part / bounded.STATE_FILE)
+        (part / "progress.json").write_text(
+            json.dumps({**totals, bounded.SEAL: bounded.seal_entries(totals, "progress.json")})
+        )
+        (part / bounded.STATE_FILE).chmod((part / "progress.json").stat().st_mode & 0o777)  # safetensors writes 0600
         for file in part.iterdir():
             sync_to_disk(file)
         sync_to_disk(part)
@@ -131,13 +116,13 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
         Damaged: a file of it is missing or was changed.
         FedrayError: there is none, or a file cannot be read for another reason.
     """
-    known = find_checkpoints(folder)
+    known = bounded.find_checkpoints(folder)
     if not known:
         raise FedrayError(f"{folder} holds no checkpoint: start the run again with `fedray run`")
     path = folder / f"round-{known[-1] if round is None else round:06d}"
     remedy = f"`fedray resume {folder.parent}` goes on from the checkpoint before it"
-    totals = read_totals(path, remedy)
-    tensors = _load_tensors(path / STATE_FILE, totals.get(FILES_KEY, {}), remedy)
+    totals = bounded.read_totals(path, remedy)
+    tensors = _load_tensors(path / bounded.STATE_FILE, totals.get(bounded.FILES_KEY, {}), remedy)
     parts: dict[str, dict[str, torch.Tensor]] = {"extra": {}, "private": {}, "flight": {}}
     for name, value in tensors.items():
         kind, _, inner = name.partition("/")
@@ -159,21 +144,21 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
             flight=lambda: parts["flight"],
         )
     except (KeyError, OverflowError, TypeError, ValueError) as error:
-        raise say_damaged(path / "progress.json", error, remedy) from None
+        raise bounded.say_damaged(path / "progress.json", error, remedy) from None
     return progress, parts["private"]
 
 
-def _load_tensors(file: Path, files: FileSums, remedy: str) -> dict[str, torch.Tensor]:
+def _load_tensors(file: Path, files: bounded.FileSums, remedy: str) -> dict[str, torch.Tensor]:
     """Returns the tensors of a checkpoint, compared with its list if it has one."""
-    if STATE_FILE in files:
-        check_file(file, files[STATE_FILE], remedy)
+    if bounded.STATE_FILE in files:
+        bounded.check_file(file, files[bounded.STATE_FILE], remedy)
     try:
         with file.open("rb"):  # the loader cannot tell why a file may not be read
             return load_file(file)
     except OSError as error:
-        raise tell_apart(file, error, remedy) from None
+        raise bounded.tell_apart(file, error, remedy) from None
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise say_damaged(file, str(error) or type(error).__name__, remedy) from None
+        raise bounded.say_damaged(file, str(error) or type(error).__name__, remedy) from None
 
 
 def hash_model(study: Study, state: State) -> str:
@@ -282,12 +267,13 @@ def mend_run_directory(out: Path) -> list[str]:
         RUN/checkpoints/round-000002/progress.json is missing: ... is in RUN/set-aside/1, and the run goes on from ...
     """
     trusted, reasons = -1, list[str]()
-    rounds = find_checkpoints(out / CHECKPOINTS)
+    rounds = bounded.find_checkpoints(out / CHECKPOINTS)
     for round in reversed(rounds):
         try:
             load_checkpoint(out / CHECKPOINTS, round)
-            files = read_totals(out / CHECKPOINTS / f"round-{round:06d}", "").get(FILES_KEY, {})
-            check_files(out, {name: sums for name, sums in files.items() if name != STATE_FILE})
+            bounded.check_files(
+                out, bounded.read_totals(out / CHECKPOINTS / f"round-{round:06d}", "").get(bounded.FILES_KEY, {})
+            )
         except Damaged as error:
             reasons.append(error.reason)
         else:
@@ -296,10 +282,15 @@ def mend_run_directory(out: Path) -> list[str]:
     aside: list[Path] = []
     if reasons:  # what was made after a damaged file is made again too
         aside += [out / CHECKPOINTS / f"round-{round:06d}" for round in rounds if round > trusted]
-        aside += [path for table in TABLES for round, path in list_parts(out, table).items() if round > trusted]
+        aside += [
+            path
+            for table in bounded.TABLES
+            for round, path in bounded.list_parts(out, table).items()
+            if round > trusted
+        ]
     try:
         if (out / RATES).is_file():
-            read_sealed(out / RATES)
+            bounded.read_sealed(out / RATES)
     except Damaged as error:
         reasons.insert(0, error.reason)
         aside.append(out / RATES)

@@ -33,31 +33,14 @@ from numpy.typing import NDArray
 
 from fedray.core import native
 from fedray.core.errors import BadInput, Damaged, FedrayError, FedrayWarning, show_line, warn_user
-from fedray.core.types import IntArray, Lanes, State
+from fedray.core.types import Lanes, State
 from fedray.data.deal import FILE_NAME, MOST_ROWS, pack_partition
 from fedray.data.shards import StoredShards
-from fedray.files import plain
-from fedray.files.bounded import (
-    check_final_file,
-    find_checkpoints,
-    list_parts,
-    read_or_explain,
-    read_parquet_files,
-    read_sealed,
-    read_totals,
-    say_damaged,
-    write_sealed,
-)
+from fedray.files import bounded, plain
 from fedray.files.plain import expand_user_path, write_atomically
 from fedray.files.tables import make_table
 from fedray.metrics.classification import Drift
-from fedray.scenario import names
-from fedray.scenario.identity import (
-    IDENTITY_FILE,
-    list_result_keys,
-    refuse_edited_scenario,
-    refuse_lost_identity,
-)
+from fedray.scenario import identity, names
 from fedray.scenario.names import is_own, method_spec_of
 from fedray.scenario.nested import load_yaml, write_yaml
 from fedray.simulation.rounds import (
@@ -133,13 +116,13 @@ def count_lost_models(out: Path) -> int:
         Damaged: A part of the jobs lacks a column, or has another kind of values there.
     """
     model, used = list(JOB_MODEL), dict[tuple[int, ...], bool]()
-    for path in list_parts(out, "clients.parquet").values():  # one after another: they may be long
-        jobs = read_parquet_files([path], (*JOB_MODEL, "status"))[0]
+    for path in bounded.list_parts(out, "clients.parquet").values():  # one after another: they may be long
+        jobs = bounded.read_parquet_files([path], (*JOB_MODEL, "status"))[0]
         try:
             jobs = jobs.append_column("ok", pc.equal(jobs["status"], "ok"))
             found = jobs.group_by(model, use_threads=False).aggregate([("ok", "any")]).to_pylist()
         except (pa.ArrowException, KeyError) as error:
-            raise say_damaged(path, str(error).partition(" in ")[0]) from None
+            raise bounded.say_damaged(path, str(error).partition(" in ")[0]) from None
         for row in found:
             key = tuple(row[name] for name in JOB_MODEL)
             used[key] = used.get(key, False) or row["ok_any"]
@@ -288,7 +271,7 @@ def write_partition(out: Path, study: Study) -> None:
     clusters = [shards.clusters(world) for world in range(study.worlds)]
     data = pack_partition(shards.data, shards.dealt, [int(fold) for fold in study.folds], clusters)
     path = out / FILE_NAME
-    if not path.is_file() or read_or_explain(path, "") != data:
+    if not path.is_file() or bounded.read_or_explain(path, "") != data:
         plain.write_atomically(path, data)
 
 
@@ -298,27 +281,6 @@ def write_partition(out: Path, study: Study) -> None:
 # Its columns are in `files/tables.py`.
 
 DRIFT_FILE = "drift.parquet"
-
-
-def make_drift_table(replicate: int, fold: int, samples: IntArray, drift: Drift) -> pa.Table:
-    """Returns the rows of one replicate and fold.
-
-    Args:
-        replicate: its number.
-        fold: its number.
-        samples: training samples of each client, `[N]`.
-        drift: the drift scores of the N clients.
-
-    Example:
-        >>> from fedray.metrics.classification import score_drift
-        >>> drift = score_drift(total=[0.5, np.nan], knowledge=[0.1, np.nan])
-        >>> table = make_drift_table(0, 0, np.array([40, 0]), drift)
-        >>> table.select(["client", "samples", "knowledge", "anomaly"]).to_pylist()[1]
-        {'client': 1, 'samples': 0, 'knowledge': None, 'anomaly': False}
-    """
-    clients = np.arange(len(samples))
-    place = {"replicate": np.full_like(clients, replicate), "fold": np.full_like(clients, fold), "client": clients}
-    return make_table("drift", {**place, "samples": samples, **drift._asdict()})  # NaN, without data: null
 
 
 def write_drift(out: Path, study: Study, worlds: Sequence[Drift]) -> None:
@@ -332,8 +294,10 @@ def write_drift(out: Path, study: Study, worlds: Sequence[Drift]) -> None:
     tables = []
     for world, drift in enumerate(worlds):
         client = np.arange(len(drift.total))
-        samples = study.shards.sizes(np.full_like(client, world), client)
-        tables.append(make_drift_table(*study.place(world), samples, drift))
+        replicate, fold = study.place(world)
+        columns = {"replicate": np.full_like(client, replicate), "fold": np.full_like(client, fold), "client": client}
+        columns["samples"] = study.shards.sizes(np.full_like(client, world), client)
+        tables.append(make_table("drift", {**columns, **drift._asdict()}))  # NaN, without data: null
     write_parquet(out / DRIFT_FILE, pa.concat_tables(tables))
 
 
@@ -344,10 +308,11 @@ def read_drift(out: Path) -> pa.Table:
         FedrayError: the run has none.
     """
     path, summary = out / DRIFT_FILE, out / "summary.json"
-    check_final_file(out, DRIFT_FILE, read_sealed(summary) if summary.is_file() else {})
+    if summary.is_file():
+        bounded.check_files(out, bounded.read_sealed(summary).get(bounded.FILES_KEY, {}), DRIFT_FILE)
     if not path.is_file():
         raise FedrayError(f"{out} has no {DRIFT_FILE}: only finished runs with several models and few clients have one")
-    return read_parquet_files([path])[0]
+    return bounded.read_parquet_files([path])[0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -535,7 +500,7 @@ def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] 
         Traceback (most recent call last):
         fedray.core.errors.BadInput: ...: the data are not those the run began with (training labels): ...
     """
-    if read_identity(out) or find_checkpoints(out / "checkpoints"):
+    if read_identity(out) or bounded.find_checkpoints(out / "checkpoints"):
         check_scenario_file(out)
         _compare(out, read_identity(out), digests, tell)
     else:
@@ -565,7 +530,7 @@ def check_scenario_file(out: Path) -> None:
     """
     began = read_identity(out)
     if began:
-        refuse_edited_scenario(str(out), began, read_keys(out))
+        identity.refuse_edited_scenario(str(out), began, read_keys(out))
 
 
 def read_keys(out: Path) -> dict[str, Any]:
@@ -592,15 +557,15 @@ def confirm_digests(out: Path, digests: Digests, *, fresh: bool) -> None:
         BadInput: names what was changed.
     """
     if fresh:
-        write_sealed(out / IDENTITY_FILE, {"format": 1, **digests})
+        bounded.write_sealed(out / identity.IDENTITY_FILE, {"format": 1, **digests})
     _compare(out, read_identity(out), digests, tell_user)
 
 
 def write_identity(out: Path, digests: Digests) -> None:
     """Writes the identity of a run directory: its scenario's keys, and these digests."""
     tree = load_yaml(out / "scenario.yaml")
-    keys = {"format": 1, "rounds": tree.get("rounds"), "scenario": list_result_keys(tree)}
-    write_sealed(out / IDENTITY_FILE, {**keys, **digests})
+    keys = {"format": 1, "rounds": tree.get("rounds"), "scenario": identity.list_result_keys(tree)}
+    bounded.write_sealed(out / identity.IDENTITY_FILE, {**keys, **digests})
 
 
 def read_identity(out: Path) -> dict[str, Any]:
@@ -610,14 +575,14 @@ def read_identity(out: Path) -> dict[str, Any]:
         Damaged: the file is damaged, or lost.
         FedrayError: it cannot be read for another reason.
     """
-    path, remedy = out / IDENTITY_FILE, "restore it, or start a new run"
+    path, remedy = out / identity.IDENTITY_FILE, "restore it, or start a new run"
     if not os.path.lexists(path):
         manifest: dict[str, Any] = {}
         with suppress(Damaged):  # it is missing too, or says nothing
-            manifest = read_sealed(out / "manifest.json", remedy)
-        refuse_lost_identity(out, manifest, remedy)
+            manifest = bounded.read_sealed(out / "manifest.json", remedy)
+        identity.refuse_lost_identity(out, manifest, remedy)
         return {}
-    found = read_sealed(path, remedy)
+    found = bounded.read_sealed(path, remedy)
     if not found or not all(isinstance(found.get(part, {}), dict) for part in ("scenario", *_PARTS)):
         raise Damaged(f"{path} is damaged (a part is missing)", remedy)
     return found
@@ -634,7 +599,7 @@ def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
         BadInput: it began with compiled kernels, and there are none here.
     """
     began = read_identity(out).get("engine", {}).get("lanes")
-    if began is None and find_checkpoints(out / "checkpoints"):
+    if began is None and bounded.find_checkpoints(out / "checkpoints"):
         began = "torch"  # it was written before there were compiled kernels
     if lanes != "auto" or began is None:
         return lanes
@@ -655,7 +620,7 @@ def extend_rounds(out: Path, rounds: int) -> None:
         BadInput: the run has done more, its rounds have parts, or a run that was long at once would be another.
     """
     tree, began = read_keys(out), read_identity(out)
-    done = max(find_checkpoints(out / "checkpoints"), default=0)
+    done = max(bounded.find_checkpoints(out / "checkpoints"), default=0)
     method = tree.get("method")
     spec = method_spec_of(method.get("name")) if isinstance(method, dict) else None
     if spec is not None and (spec.parts or spec.fits):
@@ -663,11 +628,11 @@ def extend_rounds(out: Path, rounds: int) -> None:
     if rounds < done:
         raise BadInput(f"--rounds {rounds}: the run has done {done}: give at least as many")
     if rounds > done:
-        totals = read_totals(out / "checkpoints" / f"round-{done:06d}", "restore it") if done else {}
+        totals = bounded.read_totals(out / "checkpoints" / f"round-{done:06d}", "restore it") if done else {}
         _refuse_longer(tree, totals, rounds)
-    refuse_edited_scenario(str(out), {**began, "rounds": tree.get("rounds")} if began else {}, tree)
+    identity.refuse_edited_scenario(str(out), {**began, "rounds": tree.get("rounds")} if began else {}, tree)
     if began:
-        write_sealed(out / IDENTITY_FILE, {**began, "rounds": rounds})
+        bounded.write_sealed(out / identity.IDENTITY_FILE, {**began, "rounds": rounds})
     if tree.get("rounds") != rounds:
         write_atomically(out / "scenario.yaml", write_yaml({**tree, "rounds": rounds}).encode())
         (out / "summary.json").unlink(missing_ok=True)  # of the shorter run

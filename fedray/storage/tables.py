@@ -186,14 +186,9 @@ def write_parquet(path: Path, table: pa.Table) -> None:
         ...     read_table(Path(folder), "rounds")["accuracy"].to_pylist()
         [0.5, 0.8]
     """
-    plain.write_atomically(path, _pack(table))
-
-
-def _pack(table: pa.Table) -> bytes:
-    """Returns the bytes of a Parquet file."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, write_page_checksum=True)
-    return bytes(sink.getvalue().to_pybytes())
+    plain.write_atomically(path, sink.getvalue().to_pybytes())
 
 
 def _schema(rows: list[dict[str, Any]]) -> pa.Schema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,13 @@ from faulty import NATURAL, POISONED, marked_images, model_of
 from small import scenario
 from torch import nn
 from torch.func import functional_call
+from torch.nn.functional import cross_entropy
 
 import fedray
 from fedray.assembly.study import build_study
 from fedray.features.mixture import LEAST_SHARE, fit_weights, share_samples
+from fedray.methods import Method, Setting, federated
+from fedray.models.net import compute_raw_outputs
 from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress, run_round
@@ -92,6 +96,31 @@ def test_the_choice_of_a_round_is_the_same_in_any_order_of_the_answers() -> None
     plan = phase.schedule(0, None)
     losses = np.array([[0.2, 0.1], [np.inf, 3.0], [np.nan, np.nan], [0.5, 0.5], [0.0, -1.0], [1.0, 2.0]])
     assert phase.choose(plan, losses).model.tolist() == [1, 1, 0, 0, 1, 0]
+
+
+def test_an_own_choice_reads_the_networks_own_loss_also_where_another_one_trains() -> None:
+    """Whatever trains, each client tells the mean cross-entropy of each of the K models on its own rows."""
+    told: list[np.ndarray] = []
+
+    def choose(plan: Any, losses: Any) -> Any:
+        told.append(losses)
+        return plan._replace(model=losses.argmax(axis=1))
+
+    def hardest(setting: Setting) -> Method:
+        return Method("hardest", replace(federated(setting), choose=choose))
+
+    def halved(outputs: Any, targets: Any, context: Any) -> Any:
+        return 0.5 * context.objective(outputs, targets)
+
+    keys = scenario({"rounds": 1, "report": False, "method": {"models": 3}})
+    study = fedray.run(keys, method=hardest, loss=halved).study
+    first = begin_progress(study, study.method.phase).state.models
+    for client in range(6):
+        held = study.shards.fetch(np.array([0]), np.array([client]))
+        rows = held.rows[0, : int(held.size[0])]
+        x, y = study.shards.normalize(held.x[rows][None], torch.tensor([0]))[0], held.labels(rows, 0)
+        wanted = [float(cross_entropy(answer, y)) for answer in compute_raw_outputs(study.net, first, x)]
+        np.testing.assert_allclose(told[0][client], wanted, rtol=1e-4)
 
 
 def fedem_run(method: dict[str, Any], *changes: dict[str, Any], **options: Any) -> fedray.Run:

@@ -162,6 +162,18 @@ def test_two_vectors_travel_in_both_directions_and_the_mark_of_those_with_factor
         assert set(found.clients[column].to_pylist()) == {4 * (2 * p + more)}
 
 
+def test_eight_bits_are_a_quarter_of_the_bytes_and_learn_within_a_step_of_the_dense_uploads() -> None:
+    """A step is 1 / 127 of the largest change; linear terms and precisions have their own steps."""
+    int8: Keys = {"compress": {"kind": "int8"}}
+    start, dense, eight = (train("ivon_admm", n, change).extra[NATURAL] for n, change in ((0, {}), (1, {}), (1, int8)))
+    p = start.shape[1] // 2
+    for part in (slice(p), slice(p, None)):
+        moved, apart = ((one - dense)[:, part].abs().max() for one in (start, eight))
+        assert 0 < apart < moved / 127
+    bytes_ = run("ivon_admm", {"rounds": 1}, int8).clients["up_bytes"].to_pylist()
+    assert set(bytes_) == {(2 * p + 1) + 3 * 4}  # linear terms, precisions and the mark: a byte each, and three scales
+
+
 @SITED
 def test_draws_answer_and_with_none_the_mean_weights(name: str) -> None:
     """Training does not depend on how many there are; known clients answer as new ones do."""

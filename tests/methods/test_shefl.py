@@ -330,6 +330,28 @@ def test_no_computed_job_is_discarded(run: RunScenario, monkeypatch: pytest.Monk
         assert (job["down_bytes"] > 0) == (job["status"] in ("ok", "late", "past deadline"))
 
 
+def test_over_commitment_takes_the_first_of_each_tier_and_records_the_others_as_late(run: RunScenario) -> None:
+    """Of 1.5 x 3 = 4.5, that is 5, of each tier the server takes the 3 that are first."""
+    done = run(participation={"per_round": 6, "overcommit": 1.5}, clients__tiers__lpc__spread=1.0, report=False)
+    for _, asked in done.clients.to_pandas().groupby(["replicate", "round", "tier"]):
+        each = asked.groupby("client").agg({"status": "first", "sim_seconds": "sum"})
+        used, late = (each.loc[each["status"] == status, "sim_seconds"] for status in ("ok", "late"))
+        assert (len(used), len(late), len(each)) == (3, 2, 5)
+        assert used.max() <= late.min()
+
+
+@pytest.mark.parametrize("how", [{}, ROUGH], ids=["smooth", "rough"])
+def test_bytes_of_the_jobs_add_up_to_those_of_the_rounds(run: RunScenario, how: dict[str, Any]) -> None:
+    """Also where not every round is measured; the totals of a run are the sums of its worlds."""
+    done = run(**how, rounds=5, evaluate__every=2)
+    jobs, rows = done.clients.to_pandas(), done.rounds.to_pandas()
+    assert sorted(set(rows["round"])) == [0, 2, 4, 5]
+    for name in ("up_bytes", "down_bytes"):
+        for world, t, recorded in zip(rows["replicate"], rows["round"], rows[name], strict=True):
+            assert jobs.loc[(jobs["replicate"] == world) & (jobs["round"] <= t), name].sum() == recorded
+        assert done.summary["totals"][name] == rows.loc[rows["round"] == 5, name].sum() > 0
+
+
 def test_over_commitment_of_everybody_is_none_bit_for_bit(run: RunScenario) -> None:
     plain = run(participation={"per_round": N})
     over = run(participation={"per_round": N, "overcommit": 1.5})
@@ -374,6 +396,16 @@ def test_larger_batches_take_longer_and_fewer_of_them(run: RunScenario) -> None:
 
     assert seconds(samples, 4) == seconds(samples, 8) == pytest.approx(4 * K * 25 * 0.1)
     assert seconds(steps, 4) == pytest.approx(7 / 4 * seconds(steps, 8))
+
+
+def test_time_and_bytes_to_accuracy_are_those_of_the_first_row_that_has_it(run: RunScenario) -> None:
+    """In each world, read from the table of rounds; the summary has their mean."""
+    done = run(rounds=8, evaluate__target={"metric": "accuracy", "value": 0.3})
+    rows = done.rounds.to_pandas().sort_values("round")
+    first = rows[rows["accuracy"] >= 0.3].groupby("replicate").first()
+    assert len(first) == 2 and first["round"].min() > 1
+    for name, column in (("rounds", "round"), ("seconds", "sim_seconds"), ("bytes", "up_bytes")):
+        assert done.summary["metrics"][f"{name}_to_target"]["mean"] == pytest.approx(first[column].mean(), rel=1e-12)
 
 
 def test_side_by_side_is_faster_and_trains_the_same(run: RunScenario) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, Tier
-from fedray.runtime.placement import ACTOR_GB, MEMORY, ActorSpec, Cluster, Node, choose_seats, plan_actors
+from fedray.runtime.placement import ACTOR_GB, MEMORY, ActorSpec, Cluster, Node, choose_seats, plan_actors, seat
 
 
 def nodes(number: int, **has: float) -> list[Node]:
@@ -108,6 +110,42 @@ def test_actors_fit_their_nodes_and_no_further_one_does(tiers: list[Tier], there
         assert 1 <= count <= tier.number
         further = any(holds(has, needs_of(tier, 1.0 if tier.num_cpus is None else tier.num_cpus)) for has in left)
         assert count == tier.number or not further
+
+
+def fits_somehow(sizes: list[float], free: list[float]) -> bool:
+    """Whether any packing exists: tries each node for the first actor."""
+    if not sizes:
+        return True
+    places = {n: has for n, has in enumerate(free) if has >= sizes[0] and has not in free[:n]}
+    return any(fits_somehow(sizes[1:], [*free[:n], has - sizes[0], *free[n + 1 :]]) for n, has in places.items())
+
+
+KINDS = st.lists(st.tuples(st.sampled_from([1.0, 2.0, 4.0]), st.integers(1, 4)), min_size=1, max_size=3)
+
+
+@given(kinds=KINDS, free=st.lists(st.integers(1, 8).map(float), min_size=1, max_size=4), more=st.integers(0, 9))
+@example(kinds=[(2.0, 1), (4.0, 4)], free=[8.0, 8.0, 2.0, 2.0], more=0)  # the smaller kind took the place of the other
+def test_actors_whose_sizes_divide_each_other_fit_wherever_any_packing_holds_them(
+    kinds: list[tuple[float, int]], free: list[float], more: int
+) -> None:
+    """Counted over all packings, and none holds more than its node has."""
+    cpus, least = [size for size, _ in kinds], [count for _, count in kinds]
+    there = [Node(str(n), {"CPU": has}) for n, has in enumerate(free)]
+    most = [count + more for count in least]
+    seats = seat([ActorSpec(0, size, 0.0, {}) for size in cpus], least, most, there)
+    assert (seats is not None) == fits_somehow([size for size, count in kinds for _ in range(count)], free)
+    if seats is not None:
+        assert (np.array(cpus) @ seats <= free).all()
+        assert (seats.sum(axis=1) >= least).all() and (seats.sum(axis=1) <= most).all()
+
+
+def test_room_for_more_actors_does_not_decide_whether_the_required_ones_fit() -> None:
+    """The plan fitted one actor of each kind; filling the cluster began in another order and failed."""
+    kinds = [ActorSpec(0, 3.0, 0.5, {}), ActorSpec(1, 4.0, 0.1, {"lab": 0.25}), ActorSpec(2, 3.0, 0.1, {"lab": 1.0})]
+    there = [Node("0", {"CPU": 6.0, "GPU": 1.0, "lab": 1.0}), Node("1", {"CPU": 5.0, "GPU": 2.0, "lab": 3.0})]
+    for order in itertools.permutations(kinds):
+        least, whole = (seat(order, [1] * 3, [most] * 3, there) for most in (1, 12))
+        assert (least is None) == (whole is None)
 
 
 @given(tier=TIERS, there=NODES, actors=st.integers(1, 12))

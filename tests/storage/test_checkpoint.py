@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -209,6 +210,26 @@ def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(run: fedray
         resumed = fedray.resume(again)
     assert resumed.summary["state_hash"] == run.summary["state_hash"]
     assert (again / "set-aside/1/checkpoints/round-000004/state.safetensors").read_bytes() == left
+
+
+def test_a_full_disk_is_one_line_and_with_space_the_run_goes_on_to_the_same_bits(
+    run: fedray.Run, tmp_path: Path
+) -> None:
+    """The operating system refuses every byte from round 3 on."""
+    out, limit, full = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE), [3]
+
+    def fill(round: int, _scores: dict[str, float], _models: Any) -> None:
+        if round in full:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+
+    try:
+        with pytest.raises(FedrayError, match="free space") as caught:
+            fedray.run(scenario({"report": False}), out=out, callbacks=fill)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert "\n" not in str(caught.value) and load_checkpoint(out / "checkpoints")[0].round == 2
+    full.clear()
+    assert fedray.resume(out, callbacks=fill).summary["state_hash"] == run.summary["state_hash"]
 
 
 def test_another_shape_of_models_under_a_checkpoint_is_refused(run: fedray.Run, tmp_path: Path) -> None:

@@ -108,9 +108,7 @@ class Calls:
         except GONE:
             self._deaths[a] += 1
             if self._deaths[a] >= MOST_DEATHS:
-                raise FedrayError(
-                    f"client actor {a} died {MOST_DEATHS} times over one call: has it enough memory?"
-                ) from None
+                raise explain_deaths(a) from None
             self.recover(a)
             return a, None
         return a, reply

@@ -28,21 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import Clients
-from fedray.runtime import environment
-from fedray.runtime.placement import (
-    ACTOR_GB,
-    MEMORY,
-    UNIT,
-    ActorSpec,
-    Choice,
-    Cluster,
-    Node,
-    add_up,
-    bundle_seats,
-    describe_amounts,
-    plan_actors,
-    seat,
-)
+from fedray.runtime import environment, placement
 from fedray.runtime.ray.connection import worker_environment
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -90,19 +76,19 @@ def keep_plain(resources: Mapping[str, float]) -> dict[str, float]:
         if name not in ("memory", "object_store_memory") and ":" not in name and "_group_" not in name
     }
     if "memory" in resources:  # rounded down: a sum of actors is never more than Ray has
-        plain[MEMORY] = math.floor(resources["memory"] / GB * UNIT) / UNIT
+        plain[placement.MEMORY] = math.floor(resources["memory"] / GB * placement.UNIT) / placement.UNIT
     return plain
 
 
-def read_cluster() -> Cluster:
+def read_cluster() -> placement.Cluster:
     """Reads what the nodes of the cluster have, and what of it is free."""
     untyped: Any = ray  # these functions of Ray have no annotations
     state: Any = ray_state
     free = state.available_resources_per_node()
     alive = [node for node in untyped.nodes() if node["Alive"]]
-    return Cluster(
-        [Node(node["NodeID"], keep_plain(node["Resources"])) for node in alive],
-        [Node(node["NodeID"], keep_plain(free.get(node["NodeID"], {}))) for node in alive],
+    return placement.Cluster(
+        [placement.Node(node["NodeID"], keep_plain(node["Resources"])) for node in alive],
+        [placement.Node(node["NodeID"], keep_plain(free.get(node["NodeID"], {}))) for node in alive],
     )
 
 
@@ -116,7 +102,7 @@ class Reservation(NamedTuple):
         own: Whether the group is the run's own, and not that of a trial in which it runs.
     """
 
-    specs: list[ActorSpec]
+    specs: list[placement.ActorSpec]
     group: Any
     places: list[int]
     own: bool = True
@@ -130,7 +116,7 @@ class Reservation(NamedTuple):
             time.sleep(0.02)
         return True
 
-    def find_nodes(self) -> list[ActorSpec]:
+    def find_nodes(self) -> list[placement.ActorSpec]:
         """Returns the actors, with the nodes on which their seats are."""
         if self.group is None or all(one.node for one in self.specs):
             return list(self.specs)
@@ -151,17 +137,17 @@ class Reservation(NamedTuple):
                 remove_placement_group(self.group)
 
 
-def reserve(specs: list[ActorSpec], strategy: str = "SPREAD") -> Reservation:
+def reserve(specs: list[placement.ActorSpec], strategy: str = "SPREAD") -> Reservation:
     """Asks Ray for the seats of actors, all or none; where they have nodes, on these.
 
     Args:
         specs: The actors.
         strategy: Ray's name for how actors without nodes lie: `SPREAD` or `PACK`.
     """
-    bundles, nodes, places = bundle_seats(specs)
+    bundles, nodes, places = placement.bundle_seats(specs)
     for bundle in bundles:
-        if MEMORY in bundle:
-            bundle["memory"] = round(bundle.pop(MEMORY) * GB)
+        if placement.MEMORY in bundle:
+            bundle["memory"] = round(bundle.pop(placement.MEMORY) * GB)
     if not bundles:
         return Reservation(specs, None, places)
     options = {"bundle_label_selector": [{"ray.io/node-id": node} for node in nodes]} if all(nodes) else {}
@@ -169,7 +155,7 @@ def reserve(specs: list[ActorSpec], strategy: str = "SPREAD") -> Reservation:
     return Reservation(specs, placement_group(bundles, strategy=strategy, name=name, **options), places)
 
 
-def take_seats(choose: Callable[..., Choice], *, waits: bool) -> Reservation:
+def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reservation:
     """Reserves the seats of a run's actors, and waits where other jobs hold them or nodes have yet to come.
 
     Args:
@@ -196,7 +182,7 @@ def take_seats(choose: Callable[..., Choice], *, waits: bool) -> Reservation:
     try:
         while True:
             cluster, looks = read_cluster(), looks + 1
-            if cluster not in (before, Cluster(cluster.whole, cluster.whole)) and looks < MOST_LOOKS:
+            if cluster not in (before, placement.Cluster(cluster.whole, cluster.whole)) and looks < MOST_LOOKS:
                 before = cluster  # what has just ended gives back late
                 time.sleep(LOOK_SECONDS)
                 continue
@@ -234,7 +220,7 @@ def wait_for_resources(wanted: Mapping[str, float]) -> None:
     """
     began, said, held = time.monotonic(), "", None
     bundles = [
-        ActorSpec(0, 0.0, 0.0, {name: min(1.0, amount)})
+        placement.ActorSpec(0, 0.0, 0.0, {name: min(1.0, amount)})
         for name, amount in wanted.items()
         if name != "nodes"
         for _ in range(min(MOST_BUNDLES, math.ceil(amount)))
@@ -242,13 +228,13 @@ def wait_for_resources(wanted: Mapping[str, float]) -> None:
     try:
         while True:
             cluster = read_cluster()
-            has = {**add_up(cluster.whole), "nodes": float(len(cluster.whole))}
+            has = {**placement.add_up(cluster.whole), "nodes": float(len(cluster.whole))}
             short = {name: has.get(name, 0.0) for name, amount in wanted.items() if has.get(name, 0.0) < amount}
             if not short:
                 return
             held = held or reserve(bundles)
-            lacking = describe_amounts({name: wanted[name] for name in short})
-            why = f"{lacking}: the cluster has {describe_amounts(short)}"
+            lacking = placement.describe_amounts({name: wanted[name] for name in short})
+            why = f"{lacking}: the cluster has {placement.describe_amounts(short)}"
             if why != said:
                 said = why
                 log.info("waiting for %s", why)
@@ -289,7 +275,7 @@ def pin_to_this_node() -> NodeAffinitySchedulingStrategy:
 def describe_cluster() -> str:
     """Says what the cluster has, for a message."""
     nodes = read_cluster().whole
-    return f"the cluster has {len(nodes)} nodes, {describe_amounts(add_up(nodes))}"
+    return f"the cluster has {len(nodes)} nodes, {placement.describe_amounts(placement.add_up(nodes))}"
 
 
 def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: str, tiers: list[str]) -> list[Any]:
@@ -367,7 +353,9 @@ def plan_trial(clients: Clients, actors: int, group: Any = None) -> Reservation:
         [1, 1, 0]
     """
     first = 0 if group is None else group.bundle_count - actors
-    specs = plan_actors(clients, [Node(str(b), {"CPU": 1.0}) for b in range(actors)], "auto", actors)
+    specs = placement.plan_actors(
+        clients, [placement.Node(str(b), {"CPU": 1.0}) for b in range(actors)], "auto", actors
+    )
     places = [first + int(one.node) for one in specs]
     return Reservation([one._replace(node="") for one in specs], group, places, own=False)
 
@@ -378,7 +366,7 @@ def find_group() -> Any:
     return untyped.get_current_placement_group()
 
 
-def list_needs(actors: int, cluster: Cluster) -> list[ActorSpec]:
+def list_needs(actors: int, cluster: placement.Cluster) -> list[placement.ActorSpec]:
     """Returns what is reserved for a trial: a CPU for each actor, and memory where nodes say what they have.
 
     Args:
@@ -388,12 +376,13 @@ def list_needs(actors: int, cluster: Cluster) -> list[ActorSpec]:
     Raises:
         BadInput: The cluster cannot hold them.
     """
-    says = any(MEMORY in node.has for node in cluster.whole)
-    need = ActorSpec(0, 1.0, 0.0, {}, memory=ACTOR_GB if says else 0.0)
-    if actors and seat([need], [actors], [actors], cluster.whole) is None:
+    says = any(placement.MEMORY in node.has for node in cluster.whole)
+    need = placement.ActorSpec(0, 1.0, 0.0, {}, memory=placement.ACTOR_GB if says else 0.0)
+    if actors and placement.seat([need], [actors], [actors], cluster.whole) is None:
+        wanted, has = map(placement.describe_amounts, (need.needs, placement.add_up(cluster.whole)))
         raise BadInput(
-            f"trial.actors = {actors}: each needs {describe_amounts(need.needs)}, but the cluster has "
-            f"{describe_amounts(add_up(cluster.whole))}: lower it, or add nodes; --wait-for CPU={actors} waits for them"
+            f"trial.actors = {actors}: each needs {wanted}, but the cluster has {has}: lower it, or add nodes; "
+            f"--wait-for CPU={actors} waits for them"
         )
     return [need] * actors
 

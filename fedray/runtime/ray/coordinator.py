@@ -26,22 +26,11 @@ from fedray.core.errors import BadInput, FedrayError, Lost
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import Lanes, SizedPlan, State, Stats
 from fedray.own_code.user_code import describe_exception, import_modules
-from fedray.runtime import environment, exchange, placement
+from fedray.runtime import environment, exchange, placement, session
 from fedray.runtime.environment import pretend_gpus
 from fedray.runtime.exchange import choose_laps, cut_chunks
+from fedray.runtime.ray import cluster
 from fedray.runtime.ray.actors import ClientActors
-from fedray.runtime.ray.cluster import (
-    GONE,
-    PATIENCE,
-    ClusterChanged,
-    Reservation,
-    describe_cluster,
-    explain_error,
-    name_options,
-    pin_to_this_node,
-    raise_if_refused,
-    wait_for_resources,
-)
 from fedray.runtime.ray.connection import (
     DEATH_SECONDS,
     Connection,
@@ -49,16 +38,6 @@ from fedray.runtime.ray.connection import (
     open_ray,
     send_modules,
     worker_environment,
-)
-from fedray.runtime.session import (
-    Snapshot,
-    Watch,
-    describe_lanes,
-    join_worker_facts,
-    list_clients,
-    list_pieces,
-    log_snapshots,
-    run_session,
 )
 from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
@@ -84,7 +63,7 @@ def retry(method: Callable[Concatenate[RayRuntime, _P], _T]) -> Callable[Concate
         while True:
             try:
                 return method(runtime, *arguments, **named)
-            except ClusterChanged:
+            except cluster.ClusterChanged:
                 runtime.clients.start()
                 runtime._check_private()
 
@@ -106,7 +85,7 @@ class RayRuntime:
     """
 
     def __init__(
-        self, scenario: Scenario, own: UserObjects, study: Study, run: str, *, seats: Reservation | None = None
+        self, scenario: Scenario, own: UserObjects, study: Study, run: str, *, seats: cluster.Reservation | None = None
     ) -> None:
         self.study = study
         self.has_private = bool(study.method.phase.own)
@@ -131,7 +110,9 @@ class RayRuntime:
     @retry
     def facts(self) -> dict[str, Any]:
         """Facts on the client actors for the manifest."""
-        return join_worker_facts(self.clients.call_each([(a, actor.facts, ()) for a, actor in enumerate(self.actors)]))
+        return session.join_worker_facts(
+            self.clients.call_each([(a, actor.facts, ()) for a, actor in enumerate(self.actors)])
+        )
 
     @retry
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
@@ -144,10 +125,10 @@ class RayRuntime:
     @retry
     def ask(self, question: Question, state: State) -> Pieces:
         """Answers a question, dealt to the actors; those who are asked at home answer where they live."""
-        pieces, n = list_pieces(self.study, question), len(self.actors)
+        pieces, n = session.list_pieces(self.study, question), len(self.actors)
         parts = [pieces[a::n] for a in range(n)]
         if question.at_home:
-            clients = list_clients(self.study, question)
+            clients = session.list_clients(self.study, question)
             each = np.array([clients[world][place] for world, place in pieces], dtype=np.int64)
             home = placement.assign_homes(self.study.clients, self.clients.specs, each)
             parts = [[pieces[i] for i in np.flatnonzero(home == a)] for a in range(n)]
@@ -272,7 +253,7 @@ class Coordinator:
         environment.use_one_thread()
         environment.enter_folder(folder)
         self.scenario, self.own, self.out, self.alone = scenario, own, Path(out), alone
-        self.snapshots: deque[Snapshot] = deque()
+        self.snapshots: deque[session.Snapshot] = deque()
 
     def __repr__(self) -> str:
         return "coordinator"  # Ray writes it before each line that is printed here
@@ -298,15 +279,17 @@ class Coordinator:
                 scenario = replace(scenario, lanes=runtime.lanes)
                 study = build_study(scenario, self.own)
             loggers = build_loggers(self.scenario.loggers, self.out, self._keep_note)
-            watch = log_snapshots(self.snapshots.append, loggers)
-            digests = describe_study(scenario, self.own, study) | describe_lanes(study, facts)
-            return run_session(study, runtime, self.out, watch, facts=facts, digests=digests, tell=self._keep_note)
+            watch = session.log_snapshots(self.snapshots.append, loggers)
+            digests = describe_study(scenario, self.own, study) | session.describe_lanes(study, facts)
+            return session.run_session(
+                study, runtime, self.out, watch, facts=facts, digests=digests, tell=self._keep_note
+            )
 
     def _keep_note(self, line: str) -> None:
         """Keeps a line for the driver, which warns of it."""
         self.snapshots.append({"note": line})
 
-    def progress(self) -> list[Snapshot]:
+    def progress(self) -> list[session.Snapshot]:
         """Returns the snapshots since the last call."""
         return [self.snapshots.popleft() for _ in range(len(self.snapshots))]
 
@@ -315,7 +298,7 @@ def run_on_ray(
     scenario: Scenario,
     own: UserObjects,
     out: Path,
-    watch: Watch,
+    watch: session.Watch,
     address: str | None,
     *,
     wait_for: Mapping[str, float] | None,
@@ -339,10 +322,10 @@ def run_on_ray(
     for _ in range(MOST_RAYS):
         with open_ray(address, cpus, gpus) as connection:
             try:
-                wait_for_resources(wait_for or {})
+                cluster.wait_for_resources(wait_for or {})
                 return _run_coordinator(scenario, own, out, watch, connection)
             except RayError as error:
-                raise explain_error(error, "the coordinator") from error
+                raise cluster.explain_error(error, "the coordinator") from error
             except RayDied as error:
                 if connection.folder is None:
                     raise FedrayError(f"{error}: `fedray resume {out}` goes on where Ray runs") from None
@@ -352,7 +335,7 @@ def run_on_ray(
 
 
 def _run_coordinator(
-    scenario: Scenario, own: UserObjects, out: Path, watch: Watch, connection: Connection
+    scenario: Scenario, own: UserObjects, out: Path, watch: session.Watch, connection: Connection
 ) -> dict[str, Any]:
     """Makes the coordinator, again if it dies, shows its snapshots, and returns the summary."""
     folder, alone = str(Path.cwd()), connection.folder is not None
@@ -362,18 +345,18 @@ def _run_coordinator(
         "max_concurrency": 2,
         "max_restarts": 0,
         "runtime_env": worker_environment(send_modules(own, connection)),
-        "scheduling_strategy": pin_to_this_node(),
+        "scheduling_strategy": cluster.pin_to_this_node(),
     }
     for _ in range(MOST_STARTS):
-        [named] = name_options(out.name, ["coordinator"])
+        [named] = cluster.name_options(out.name, ["coordinator"])
         coordinator = kind.options(**options, **named).remote(scenario, own, str(out), folder, alone=alone)
         try:
             return _watch_coordinator(coordinator, out, watch, connection)
         except RayTaskError:
             raise
-        except GONE as error:
+        except cluster.GONE as error:
             connection.check(DEATH_SECONDS)
-            raise_if_refused(error, "the coordinator")
+            cluster.raise_if_refused(error, "the coordinator")
             log.info("the coordinator died (%s): it goes on from the newest checkpoint", type(error).__name__)
         except RayError:
             connection.check(DEATH_SECONDS)
@@ -385,20 +368,19 @@ def _run_coordinator(
     raise FedrayError(f"the coordinator died {MOST_STARTS} times: `fedray resume {out}` goes on")
 
 
-def _watch_coordinator(coordinator: Any, out: Path, watch: Watch, connection: Connection) -> dict[str, Any]:
+def _watch_coordinator(coordinator: Any, out: Path, watch: session.Watch, connection: Connection) -> dict[str, Any]:
     """Shows the snapshots of a coordinator until it has the summary."""
     ref = coordinator.run.remote()
     done: list[Any] = []
     while not done:
         done, _ = ray.wait([ref], timeout=0.25)
         shown = coordinator.progress.remote()
-        deadline = time.monotonic() + PATIENCE
-        while not ray.wait([shown], timeout=min(1.0, PATIENCE))[0]:
+        deadline = time.monotonic() + cluster.PATIENCE
+        while not ray.wait([shown], timeout=min(1.0, cluster.PATIENCE))[0]:
             connection.check()
             if time.monotonic() > deadline:
-                raise FedrayError(
-                    f"waited {PATIENCE:g} s for the coordinator; {describe_cluster()}: `fedray resume {out}`"
-                )
+                has = cluster.describe_cluster()
+                raise FedrayError(f"waited {cluster.PATIENCE:g} s for the coordinator; {has}: `fedray resume {out}`")
         connection.check()
         for snapshot in ray.get(shown):
             if "phase" in snapshot:
