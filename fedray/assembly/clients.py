@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from fedray.assembly.registry import UserObjects, find_own
+from fedray.components import schedule
 from fedray.components import selection as rules
-from fedray.components.schedule import (
-    Informed,
-    Participation,
-    invite_all,
-    overcommit,
-    remember_clients,
-    sample_clients,
-    sample_strata,
-    share_out,
-)
 from fedray.core.errors import BadInput
 from fedray.core.method import Local, Method
 from fedray.core.types import Clients, FloatArray, IntArray
@@ -60,15 +51,15 @@ def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
     """
     keys = scenario.participation
     if keys.per_round is not None:
-        return share_out(clients, keys.per_round)
+        return schedule.share_out(clients, keys.per_round)
     if keys.fraction is not None:
-        return share_out(clients, max(1, round(keys.fraction * clients.number)))
-    return share_out(clients, clients.number)
+        return schedule.share_out(clients, max(1, round(keys.fraction * clients.number)))
+    return schedule.share_out(clients, clients.number)
 
 
 def invited_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
     """Returns how many clients of each tier are chosen in a round: more than it waits for, with over-commitment."""
-    return overcommit(clients, participants_per_tier(scenario, clients), scenario.participation.overcommit)
+    return schedule.overcommit(clients, participants_per_tier(scenario, clients), scenario.participation.overcommit)
 
 
 def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:
@@ -109,7 +100,7 @@ def make_participation(
     clients: Clients,
     sizes: Sizes | None = None,
     seconds: Callable[[int], FloatArray] | None = None,
-) -> Participation | Informed:
+) -> schedule.Participation | schedule.Informed:
     """Returns the function that chooses the clients of a round.
 
     Args:
@@ -130,12 +121,12 @@ def make_participation(
     """
     counts, keys = invited_per_tier(scenario, clients), scenario.participation.selection
     if scenario.schedule.rows == "stratum":
-        return sample_strata(clients, counts, count_age(scenario))
+        return schedule.sample_strata(clients, counts, count_age(scenario))
     if sum(counts) == clients.number:
-        return invite_all(clients)
+        return schedule.invite_all(clients)
     function = find_own("selection", scenario, own)
     if function is None and keys.name == "uniform":
-        return sample_clients(clients, counts)
+        return schedule.sample_clients(clients, counts)
     if function is None and keys.name == "fair":
         return rules.fair_ages(clients, counts, count_age(scenario))
     if function is None and keys.name == "round_robin":
@@ -232,13 +223,13 @@ def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: in
     name = scenario.participation.selection.name
     if find_own("selection", scenario, own) is None and name not in READS_LOSSES:
         return method
-    return remember_clients(method, worlds, shards.number, measure_sizes(shards))
+    return schedule.remember_clients(method, worlds, shards.number, measure_sizes(shards))
 
 
 def _hold_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool) -> rules.Rule:
     """Returns a user's rule whose choice is checked; refuses an option that the rule neither declares nor reads."""
     name, recorded, tried = name_callable(function), RecordedOptions(options), list[bool]()
-    given = options if declares else cast(Mapping[str, Any], recorded)
+    given = options if declares else recorded
 
     def returns(found: Any, known: rules.KnownClients, number: int, *_: Any) -> str | None:
         if not (declares or tried):

@@ -7,19 +7,9 @@ from dataclasses import asdict, replace
 from functools import cache, partial
 from typing import Any, cast
 
+from fedray.assembly import features
 from fedray.assembly.clients import expect_seconds, invited_per_tier, keep_losses, make_participation, measure_sizes
 from fedray.assembly.distillation import make_fuser, make_learner, make_score, make_server_inputs, make_server_rows
-from fedray.assembly.features import (
-    MOST_CLIENTS,
-    add_groups,
-    count_buffered,
-    cut_network,
-    find_private_layers,
-    make_fens,
-    make_stack,
-    make_walk,
-    refuse_unread_widths,
-)
 from fedray.assembly.models import make_architectures, make_network, refuse_outputs
 from fedray.assembly.own_methods import guard_method, refuse_unread_code
 from fedray.assembly.pieces import add_own_code, make_compression, make_samples
@@ -56,7 +46,7 @@ def make_setting(
         own: the user's objects; a loss, an optimizer, augmentations, a selection and a schedule replace the scenario's.
     """
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
-    nets = cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
+    nets = features.cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
     seconds = expect_seconds(devices, sizes, local, seeds, net.layout.d, nets=nets)
     is_least_squares = is_linear(net.module) and net.objective in ("half_mse", "mse") and net.outputs == 1
     server_rows, own_schedule = make_server_rows(scenario, shards, own), find_own("schedule", scenario, own)
@@ -83,15 +73,17 @@ def make_setting(
         participants=(
             sum(invited_per_tier(scenario, clients))
             if scenario.participation.mode == "sync"
-            else count_buffered(scenario, clients)
+            else features.count_buffered(scenario, clients)
         ),
         # linear in its weights and fitted to one target by least squares: closed forms exist
         features=partial(last_layer_inputs, net.module) if is_least_squares else None,
         distil=make_learner(scenario, net, shards, seeds, own),
         fuse=make_fuser(scenario, shards, seeds, own),
-        walk=(own.walk or make_walk(scenario, clients.number, seeds)) if scenario.schedule.kind == "walk" else None,
+        walk=(own.walk or features.make_walk(scenario, clients.number, seeds))
+        if scenario.schedule.kind == "walk"
+        else None,
         options={**list_unset("method", scenario.method.name), **scenario.method.options},
-        private=find_private_layers(net, scenario.local.private or []),
+        private=features.find_private_layers(net, scenario.local.private or []),
         tier_nets=nets,
     )
 
@@ -119,13 +111,13 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
         stack = make_architectures(scenario, pieces.clients, make)
         return replace(pieces, stack=stack, outputs=refuse_outputs)
     if spec.models != "clients":
-        return replace(pieces, stack=make_stack(scenario, data.classes, number, make))
-    if number > MOST_CLIENTS:
+        return replace(pieces, stack=features.make_stack(scenario, data.classes, number, make))
+    if number > features.MOST_CLIENTS:
         raise BadInput(
             f"clients.number = {number:,}, but {scenario.method.name} answers with the networks of every client: set "
-            f"it to {MOST_CLIENTS:,} at most"
+            f"it to {features.MOST_CLIENTS:,} at most"
         )
-    how = make_samples if spec.sampled else make_fens
+    how = make_samples if spec.sampled else features.make_fens
     return replace(pieces, stack=how(scenario, data.classes, number, make))
 
 
@@ -155,11 +147,11 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
             f"local.private = {', '.join(scenario.local.private)}, but {method.name} does not read it: compose it with "
             "fedray.methods.federated, or leave it out"
         )
-    refuse_unread_widths(method, pieces.clients.tiers)
+    features.refuse_unread_widths(method, pieces.clients.tiers)
     if users:
         refuse_unread_code(pieces.local, method)
     if scenario.participation.mode != "sync":
-        return add_groups(scenario, pieces, method, partial(_compose, scenario, own))
+        return features.add_groups(scenario, pieces, method, partial(_compose, scenario, own))
     if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack remembers by itself
         method = remember_losses(method, len(pieces.seeds), pieces.clients.number)
     return method if pieces.stack is not None else keep_losses(scenario, own, method, len(pieces.seeds), shards)
@@ -172,7 +164,7 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
         return compose(pieces)
     recorded = RecordedOptions(pieces.options)
     is_open = own.method is None and declared_options("method", name) is None
-    given = replace(pieces, options=cast(Mapping[str, Any], recorded)) if is_open else pieces
+    given = replace(pieces, options=recorded) if is_open else pieces
     method = contract(f"{where}: its function", compose)(given)
     if is_open:
         refuse_unread("method", name, recorded)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
-from fedray.assembly import memory
+from fedray.assembly import memory, registry
 from fedray.assembly.clients import invited_per_tier, make_counting_rule, make_devices
 from fedray.assembly.distillation import add_ood, share_of_server
 from fedray.assembly.features import check_withheld_rows, make_async_rule, make_rule
@@ -17,14 +17,6 @@ from fedray.assembly.memory import Need, estimate_rows
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import make_network
 from fedray.assembly.pieces import find_callbacks, find_metrics, show_shared_rows, try_own_code
-from fedray.assembly.registry import (
-    UserObjects,
-    explaining_own_objects,
-    functions_of,
-    list_own_code,
-    list_own_names,
-    require_objects,
-)
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.types import EVALUATED_CLIENTS, Clients, Net
@@ -53,13 +45,13 @@ from fedray.simulation.study import Evaluation, Patience, Study
 # The ensemble of boosting, sized for a scenario and its data.
 
 
-def fits_learners(scenario: Scenario, own: UserObjects) -> bool:
+def fits_learners(scenario: Scenario, own: registry.UserObjects) -> bool:
     """Returns whether clients fit learners instead of training a network; a method in `own` trains networks."""
     return own.method is None and bool(method_spec_of(scenario.method.name).fits)
 
 
 def make_ensemble(
-    scenario: Scenario, data: Dataset, own: UserObjects, clients: Clients, worlds: int
+    scenario: Scenario, data: Dataset, own: registry.UserObjects, clients: Clients, worlds: int
 ) -> tuple[Ensemble, Net]:
     """Returns the size of a scenario's boosted ensemble, and its network; checks that this machine can hold them.
 
@@ -81,7 +73,7 @@ def make_ensemble(
     return size, boosted_net(size)
 
 
-def size_ensemble(scenario: Scenario, data: Dataset, own: UserObjects, clients: Clients) -> Ensemble:
+def size_ensemble(scenario: Scenario, data: Dataset, own: registry.UserObjects, clients: Clients) -> Ensemble:
     """Returns the size of a scenario's boosted ensemble.
 
     Args:
@@ -98,7 +90,7 @@ def size_ensemble(scenario: Scenario, data: Dataset, own: UserObjects, clients: 
         >>> from fedray.data.store import load_data
         >>> from fedray.scenario.loader import read_scenario
         >>> scenario = read_scenario({"method": {"name": "distboost_f"}, "rounds": 5})
-        >>> size_ensemble(scenario, load_data("digits"), UserObjects(), Clients((Tier("client", 10),)))
+        >>> size_ensemble(scenario, load_data("digits"), registry.UserObjects(), Clients((Tier("client", 10),)))
         Ensemble(rounds=5, seats=10, leaves=10, classes=10, committee=True)
     """
     name, keys = scenario.method.name, scenario.method
@@ -123,7 +115,7 @@ def size_ensemble(scenario: Scenario, data: Dataset, own: UserObjects, clients: 
 # From names to functions: a scenario becomes a `Study` of plain objects. Only this folder knows both.
 
 
-def build_study(scenario: Scenario, own: UserObjects | None = None) -> Study:
+def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> Study:
     """Builds everything a run needs.
 
     Args:
@@ -133,10 +125,10 @@ def build_study(scenario: Scenario, own: UserObjects | None = None) -> Study:
     Raises:
         BadInput: the scenario does not fit its data, model or machine; one line with the remedy.
     """
-    asked, scenario, own = scenario, pool_clients(scenario), own or UserObjects()
-    require_objects(scenario, own)
+    asked, scenario, own = scenario, pool_clients(scenario), own or registry.UserObjects()
+    registry.require_objects(scenario, own)
     memory.check_memory(memory.estimate_scenario(scenario))
-    with explaining_own_objects(scenario, own):
+    with registry.explaining_own_objects(scenario, own):
         study = assemble(scenario, own, _find_pooled(asked, own) if asked is not scenario else None)
         memory.check_memory(memory.estimate_study(scenario, study))
         try_own_code(study)
@@ -145,13 +137,13 @@ def build_study(scenario: Scenario, own: UserObjects | None = None) -> Study:
     return study
 
 
-def _find_pooled(asked: Scenario, own: UserObjects) -> Dealing:
+def _find_pooled(asked: Scenario, own: registry.UserObjects) -> Dealing:
     """Returns how the pooled samples would be dealt to clients."""
     part = asked.data.partition
     return Dealing(part.name, dict(part.options), asked.clients.number, own.partition)
 
 
-def assemble(scenario: Scenario, own: UserObjects, pooled: Dealing | None) -> Study:
+def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | None) -> Study:
     """Builds the study of a scenario whose keys have been checked.
 
     Args:
@@ -233,7 +225,7 @@ def deal_shards(
     folds: list[int],
     *,
     pooled: Dealing | None,
-    own: UserObjects,
+    own: registry.UserObjects,
 ) -> Shards:
     """Returns the clients' data, dealt as the scenario says.
 
@@ -273,7 +265,7 @@ def deal_shards(
     return shards
 
 
-def open_data(scenario: Scenario, own: UserObjects) -> Dataset:
+def open_data(scenario: Scenario, own: registry.UserObjects) -> Dataset:
     """Returns the data set of a scenario."""
     if own.data is not None:
         return add_ood(scenario, leave_inputs(scenario, check_dataset(own.data), own))
@@ -294,7 +286,7 @@ def find_folds(scenario: Scenario, data: Dataset) -> list[int]:
     return [int(fold)]
 
 
-def make_evaluation(scenario: Scenario, classes: int, own: UserObjects) -> Evaluation:
+def make_evaluation(scenario: Scenario, classes: int, own: registry.UserObjects) -> Evaluation:
     """Returns which metrics are measured, and when.
 
     Args:
@@ -338,7 +330,7 @@ def make_evaluation(scenario: Scenario, classes: int, own: UserObjects) -> Evalu
     )
 
 
-def leave_inputs(scenario: Scenario, data: Dataset, own: UserObjects) -> Dataset:
+def leave_inputs(scenario: Scenario, data: Dataset, own: registry.UserObjects) -> Dataset:
     """Returns the data set; its inputs are not standardized if the scenario says so.
 
     Args:
@@ -353,7 +345,7 @@ def leave_inputs(scenario: Scenario, data: Dataset, own: UserObjects) -> Dataset
         >>> from fedray.data.store import load_data
         >>> from fedray.scenario.loader import read_scenario
         >>> raw = read_scenario({"data": {"standardize": False}})
-        >>> leave_inputs(raw, load_data("digits"), UserObjects()).standardized
+        >>> leave_inputs(raw, load_data("digits"), registry.UserObjects()).standardized
         False
     """
     if scenario.data.standardize:
@@ -372,7 +364,7 @@ def leave_inputs(scenario: Scenario, data: Dataset, own: UserObjects) -> Dataset
 Digests = dict[str, dict[str, str]]  # part -> what of it -> digest
 
 
-def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digests:
+def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) -> Digests:
     """Returns digests of everything beside the scenario's keys that decides the results of a study.
 
     Args:
@@ -390,11 +382,11 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
           because a callback may write what it reads.
         - `names`: the file that registered each of the user's names, as "method mine".
     """
-    name, code = scenario.data.name, list_own_code(scenario, own)
+    name, code = scenario.data.name, registry.list_own_code(scenario, own)
     is_read = own.data is not None or names.is_own("data", name) or store.find_source(name).where is not None
     source, values = dict[str, str](), dict[str, str]()
     for (kind, called), thing in code.items():
-        functions, made = functions_of(thing), dict[str, str]()
+        functions, made = registry.functions_of(thing), dict[str, str]()
         if kind == "model":
             classes = dict.fromkeys(type(part) for part in study.net.module.modules())
             functions += [part for part in classes if is_own_module(part.__module__)]
@@ -421,7 +413,8 @@ def describe_study(scenario: Scenario, own: UserObjects, study: Study) -> Digest
         "files": hash_files(own.modules, code.values()),
         "values": values,
         "names": {
-            f"{kind} {name}": names.list_origins()[kind, name].file for kind, name in list_own_names(scenario, own)
+            f"{kind} {name}": names.list_origins()[kind, name].file
+            for kind, name in registry.list_own_names(scenario, own)
         },
     }
 

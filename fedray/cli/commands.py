@@ -17,15 +17,6 @@ import click
 
 from fedray import __version__
 from fedray.cli import run
-from fedray.cli.run import (
-    check_command,
-    export_command,
-    loudness,
-    plot_command,
-    report_command,
-    resume_command,
-    run_command,
-)
 from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments.live import log, show_phases
 from fedray.files.plain import confirm_writable
@@ -189,7 +180,7 @@ def scenarios_group(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         from fedray.scenario.shipped import list_shipped
 
-        for name, file in list_shipped().items():
+        for name, file in sorted(list_shipped().items(), key=lambda item: item[1].command):  # plain runs first
             click.echo(f"{file.command:6} {name:42} {file.what}")
 
 
@@ -342,9 +333,6 @@ def _show_result(summary: dict[str, Any], folder: Path, *, drawn: bool) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # The command line. Heavy modules load inside the commands: `fedray --help` is printed at once.
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The command line. Heavy modules load inside the commands: `fedray --help` is printed at once.
-
 _WRONG_PATH = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
@@ -374,7 +362,7 @@ def exit_with_one_line() -> Iterator[None]:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@loudness
+@run.loudness
 @click.version_option(__version__, prog_name="fedray")
 def commands() -> None:
     """Simulate ensemble federated learning on one machine or a Ray cluster.
@@ -385,19 +373,8 @@ def commands() -> None:
 
 
 for _command in (
-    run_command,
-    resume_command,
-    check_command,
-    report_command,
-    plot_command,
-    table_command,
-    tune_command,
-    list_command,
-    scenarios_group,
-    bench_command,
-    data_group,
-    export_command,
-    clean_command,
+    *(run.run_command, run.resume_command, run.check_command, run.report_command, run.plot_command, table_command),
+    *(tune_command, list_command, scenarios_group, bench_command, data_group, run.export_command, clean_command),
 ):
     _command.short_help = (_command.help or "").partition("\n\n")[0]  # the whole text: click would shorten its own
     commands.add_command(_command)

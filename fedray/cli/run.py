@@ -312,11 +312,16 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
 def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
     """Write the HTML report of the run in a folder, or one report that compares the runs of several.
 
-    Among several, YAML files are passed over: a table leaves `cells/NAME.yaml` beside `cells/NAME`.
+    Among several, YAML files are passed over: a table leaves `cells/NAME.yaml` beside `cells/NAME`. A folder that holds
+    runs is no run: the runs in it are listed.
     """
     folders = tuple(one for one in folders if not (one.suffix == ".yaml" and one.is_file())) or folders
     for folder in folders:
         if not has_file(folder, "scenario.yaml"):  # reported before anything heavy is imported
+            runs = sorted(file.parent for file in folder.rglob("scenario.yaml"))
+            if runs and len(folders) == 1:
+                click.echo("\n".join([f"{folder} holds these runs: name one, or several to compare", *map(str, runs)]))
+                return
             raise BadInput(
                 f"report {folder}: no scenario.yaml there: give run directories, as `fedray run` writes them"
             )

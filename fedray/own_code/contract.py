@@ -394,7 +394,7 @@ def _read_hints(kind: Any) -> dict[str, Any]:
 # Options that record which of them are read, so that an option that nothing reads can be refused.
 
 
-class RecordedOptions:
+class RecordedOptions(Mapping[str, Any]):
     """A mapping that records which keys are asked for; whoever walks over it has read all.
 
     Example:
@@ -414,33 +414,12 @@ class RecordedOptions:
         self.asked.add(key)
         return self.options[key]
 
-    def __contains__(self, key: object) -> bool:
-        self.asked.add(str(key))
-        return key in self.options
-
     def __iter__(self) -> Iterator[str]:
         self.asked.update(self.options)
         return iter(self.options)
 
     def __len__(self) -> int:
         return len(self.options)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Returns the value of a key, or a default."""
-        self.asked.add(key)
-        return self.options.get(key, default)
-
-    def keys(self) -> Any:
-        """All keys, which are then read."""
-        return dict.fromkeys(self).keys()
-
-    def values(self) -> Any:
-        """All values, which are then read."""
-        return [self.options[key] for key in self]
-
-    def items(self) -> Any:
-        """All pairs, which are then read."""
-        return [(key, self.options[key]) for key in self]
 
     def unread(self) -> list[str]:
         """Returns the keys that nobody asked for."""

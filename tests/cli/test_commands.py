@@ -109,6 +109,8 @@ def test_a_report_of_all_cells_of_a_table_was_refused(
     done = run_command("report", given, run.path, given, "--out", tmp_path / "page.html")
     assert done.status == 0 and drawn == [[run.path]], done.err
     assert "no scenario.yaml there" in run_command("report", given).err
+    several = run_command("report", run.path.parent)
+    assert several.status == 0 and several.out.splitlines()[1:] == [str(run.path)]
 
 
 @pytest.mark.short_report

@@ -87,15 +87,6 @@ def test_what_may_not_be_read_is_bad_input_and_a_broken_disk_is_none(
         assert others in ([], ["drawing the report"])
 
 
-def test_a_path_that_leads_through_a_file_or_in_a_circle_is_bad_input(folder: Path) -> None:
-    (folder / "a").symlink_to(folder / "b")
-    (folder / "b").symlink_to(folder / "a")
-    for path in (folder / "scenario.yaml" / "run", folder / "a"):
-        for typed in READING[:4]:
-            done = run_command(*typed.format(path).split())
-            assert (done.status, done.err.count("\n")) == (2, 1), (typed, done)
-
-
 def test_what_cannot_be_written_is_found_without_a_trace(tmp_path: Path) -> None:
     """A directory that is still to be made is looked for where it would be made."""
     confirm_writable("--out", tmp_path / "a" / "b" / "c")

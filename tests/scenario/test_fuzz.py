@@ -22,6 +22,7 @@ from small import run_command
 from fedray.assembly import memory
 from fedray.data import named
 from fedray.scenario import names
+from fedray.scenario.loader import dump_scenario, read_scenario, tier_table
 from fedray.scenario.nested import merge_keys
 from fedray.scenario.schema import section_fields, section_types
 
@@ -108,10 +109,16 @@ def scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=100, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
 @given(texts(TREES, KEYS))
 def test_an_odd_scenario_is_read_or_is_refused_with_one_line(text: str) -> None:
+    """What is read survives YAML, and its tiers add up to its clients."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "odd.yaml"
         file.write_bytes(text.encode("utf-8", "surrogatepass"))
         status, out, err = run_command("check", file)
+        if not status:
+            scenario = read_scenario(file)
+            assert read_scenario(dump_scenario(scenario)) == scenario
+            if (number := scenario.clients.number) is not None:
+                assert sum(tier.number for tier in tier_table(scenario, number)) == number
     assert "Traceback" not in err + out
     if status:
         assert len(err.splitlines()) == 1 and err.startswith("fedray: ") and len(err) < 1000 and status == 2, err

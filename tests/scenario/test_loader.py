@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ from fedray.scenario.loader import dump_scenario, read_cells, read_scenario, tie
 from fedray.scenario.names import MODEL_SPECS
 from fedray.scenario.nested import merge_keys, parse_yaml
 from fedray.scenario.options import SECTIONS
-from fedray.scenario.schema import Scenario
 
 RICH: dict[str, Any] = {
     "seed": 7,
@@ -252,68 +249,6 @@ def test_shares_give_whole_clients_within_one_of_their_quota(weights: list[float
     assert all(abs(n - share * number) < 1.001 for n, share in zip(counts, shares, strict=True))
 
 
-def test_reading_needs_neither_torch_nor_ray() -> None:
-    code = "import sys, fedray.scenario.loader; sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-JUNK = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=8)
-    | st.sampled_from(
-        ["all", "auto", "full", "fedavg", "fed_ensemble", "mlp", "iid", "uci/energy", 0, 1, -1, 10**30, 1e300]
-    ),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6) | st.integers(), inner, max_size=3),
-    max_leaves=6,
-)
-RESOLVED = to_plain(read_scenario(RICH))
-
-
-def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every key and list entry of a tree."""
-    inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    return [place for key, value in inner for place in ((*path, key), *places(value, (*path, key)))]
-
-
-@st.composite
-def mutated(draw: st.DrawFn) -> dict[str, Any]:
-    """A valid scenario with a few values replaced, keys removed, renamed or added."""
-    tree: dict[str, Any] = copy.deepcopy(draw(st.sampled_from([RICH, RESOLVED])))
-    for _ in range(draw(st.integers(1, 4))):
-        path = draw(st.sampled_from(places(tree) or [("rounds",)]))
-        at: Any = tree
-        for key in path[:-1]:
-            at = at[key]
-        action = draw(st.sampled_from(["replace", "remove", "rename", "add"]))
-        if action == "replace":
-            at[path[-1]] = draw(JUNK)
-        elif action == "remove":
-            at.pop(path[-1], None) if isinstance(at, dict) else at.pop(path[-1])
-        elif isinstance(at, dict):
-            key = draw(st.text(max_size=6) | st.sampled_from(sorted(str(p[-1]) for p in places(RESOLVED))))
-            at[key] = at.pop(path[-1], None) if action == "rename" else draw(JUNK)
-    return tree
-
-
-@settings(max_examples=120, deadline=None)
-@given(mutated())
-def test_any_mutation_gives_a_scenario_or_one_line(tree: dict[str, Any]) -> None:
-    try:
-        scenario: Scenario = read_scenario(tree)
-    except BadInput as wrong:
-        line = str(wrong)
-        assert line and len(line.splitlines()) == 1 and line.isprintable(), line
-        return
-    again = read_scenario(dump_scenario(scenario))
-    assert again == scenario
-    assert read_cells(again) == read_cells(scenario)
-    if scenario.clients.number is not None:
-        assert sum(tier.number for tier in tier_table(scenario, scenario.clients.number)) == scenario.clients.number
-
-
 @pytest.mark.parametrize(
     ("base", "over", "section"),
     [
@@ -364,8 +299,6 @@ def test_a_resolved_scenario_of_before_has_a_key_of_a_quantile_that_is_gone() ->
     with pytest.raises(BadInput, match=r"predict\.conformal\..*"):
         read_scenario(before)
 
-
-# -- Lines about keys and names: what was named twice, left out, or printed whole
 
 # -- YAML of somebody else: whatever it holds, it is a value or one line
 
