@@ -9,6 +9,7 @@ import ast
 import io
 import os
 import pickle
+import re
 import shutil
 import tarfile
 from pathlib import Path
@@ -25,12 +26,8 @@ from fedray.scenario.loader import read_scenario
 pytestmark = pytest.mark.short_report  # a page of a run that is read
 
 PACKAGE = Path(fedray.__file__).parent
+RUNS_CODE = ("load", "eval", "exec", "unsafe_load", "system", "extractall", "extract")
 SECRET = "xyzzy-e2718281828"
-
-
-def calls(module: Path) -> list[tuple[str, ast.Call]]:
-    tree = ast.walk(ast.parse(module.read_text()))
-    return [(ast.unparse(node.func), node) for node in tree if isinstance(node, ast.Call)]
 
 
 def test_nothing_that_runs_code_reads_a_file() -> None:
@@ -38,11 +35,17 @@ def test_nothing_that_runs_code_reads_a_file() -> None:
     wrong = []
     for module in PACKAGE.rglob("*.py"):
         text = module.read_text()
-        imported = {
-            a.name.split(".")[0] for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Import) for a in n.names
-        }
+        if not re.search(r"pickle|shelve|marshal|load|eval|exec|system|extract|shell", text):
+            continue
+        nodes = list(ast.walk(ast.parse(text)))
+        imported = {a.name.split(".")[0] for n in nodes if isinstance(n, ast.Import) for a in n.names}
         wrong += [f"{module.name} imports {name}" for name in imported & {"pickle", "cloudpickle", "shelve", "marshal"}]
-        for name, call in calls(module):
+        for call in (node for node in nodes if isinstance(node, ast.Call)):
+            words = [word.arg for word in call.keywords]
+            last = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            if last not in RUNS_CODE and "shell" not in words:
+                continue
+            name = ast.unparse(call.func)
             given = {word.arg: ast.unparse(word.value) for word in call.keywords}
             bad = name in ("torch.load", "eval", "exec", "yaml.load", "yaml.unsafe_load", "os.system", "joblib.load")
             bad |= name == "np.load" and given.get("allow_pickle") != "False"
