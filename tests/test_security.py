@@ -26,10 +26,8 @@ from fedray.scenario.loader import read_scenario
 pytestmark = pytest.mark.short_report  # a page of a run that is read
 
 PACKAGE = Path(fedray.__file__).parent
+RUNS_CODE = ("load", "eval", "exec", "unsafe_load", "system", "extractall", "extract")
 SECRET = "xyzzy-e2718281828"
-
-
-RISKY = re.compile(r"pickle|shelve|marshal|joblib|torch\.load|np\.load|yaml|eval|exec|os\.system|extract|shell")
 
 
 def test_nothing_that_runs_code_reads_a_file() -> None:
@@ -37,10 +35,16 @@ def test_nothing_that_runs_code_reads_a_file() -> None:
     wrong = []
     for module in PACKAGE.rglob("*.py"):
         text = module.read_text()
-        nodes = list(ast.walk(ast.parse(text))) if RISKY.search(text) else []
+        if not re.search(r"pickle|shelve|marshal|load|eval|exec|system|extract|shell", text):
+            continue
+        nodes = list(ast.walk(ast.parse(text)))
         imported = {a.name.split(".")[0] for n in nodes if isinstance(n, ast.Import) for a in n.names}
         wrong += [f"{module.name} imports {name}" for name in imported & {"pickle", "cloudpickle", "shelve", "marshal"}]
         for call in (node for node in nodes if isinstance(node, ast.Call)):
+            words = [word.arg for word in call.keywords]
+            last = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            if last not in RUNS_CODE and "shell" not in words:
+                continue
             name = ast.unparse(call.func)
             given = {word.arg: ast.unparse(word.value) for word in call.keywords}
             bad = name in ("torch.load", "eval", "exec", "yaml.load", "yaml.unsafe_load", "os.system", "joblib.load")
