@@ -137,10 +137,7 @@ SPECS = {
                 "share of the training rows that the server holds instead of the clients, with labels, to find beta",
             ),
             "beta_epochs": Option(
-                10,
-                whole(1, 10**6),
-                "passes over the server's rows to find beta, from 0.5 on",
-                _IS_FITTED,
+                10, whole(1, 10**6), "passes over the server's rows to find beta, from 0.5 on", _IS_FITTED
             ),
             "beta_lr": Option(0.01, real("(0, inf)"), "learning rate of Adam for beta", _IS_FITTED),
             "beta_batch": Option(100, whole(1, 10**6), "rows of a batch for beta", _IS_FITTED),

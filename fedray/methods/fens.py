@@ -99,9 +99,7 @@ SPECS = {
         models="clients",
         options={
             "aggregator": Option(
-                "neural",
-                one_of(*_TRAINED, *FIXED),
-                "how the answers of the clients' networks become one",
+                "neural", one_of(*_TRAINED, *FIXED), "how the answers of the clients' networks become one"
             ),
             "proxy": Option(
                 0.1,
@@ -115,30 +113,10 @@ SPECS = {
                 "hidden units of the neural aggregator for each network",
                 Needs("method.aggregator", ("neural",)),
             ),
-            "meta_rounds": Option(
-                500,
-                whole(1, 10**7),
-                "rounds of the aggregator",
-                _IS_TRAINED,
-            ),
-            "meta_lr": Option(
-                1.0,
-                real("(0, inf)"),
-                "learning rate of the aggregator at the clients",
-                _IS_TRAINED,
-            ),
-            "meta_batch": Option(
-                128,
-                whole(1, 10**6),
-                "rows of a batch of the aggregator",
-                _IS_TRAINED,
-            ),
-            "meta_steps": Option(
-                1,
-                whole(1, 10**6),
-                "local steps of the aggregator in a round",
-                _IS_TRAINED,
-            ),
+            "meta_rounds": Option(500, whole(1, 10**7), "rounds of the aggregator", _IS_TRAINED),
+            "meta_lr": Option(1.0, real("(0, inf)"), "learning rate of the aggregator at the clients", _IS_TRAINED),
+            "meta_batch": Option(128, whole(1, 10**6), "rows of a batch of the aggregator", _IS_TRAINED),
+            "meta_steps": Option(1, whole(1, 10**6), "local steps of the aggregator in a round", _IS_TRAINED),
         },
         defaults={
             "method": {"models": 1},
