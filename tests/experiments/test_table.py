@@ -38,7 +38,7 @@ def test_a_table_stopped_at_its_first_failing_cell(tmp_path: Path) -> None:
     fedray.run(to_plain(read_cells(read_scenario(given))[2].scenario), out=out / "cells" / "damaged")
     summary = out / "cells" / "damaged" / "summary.json"
     summary.write_text(json.dumps({**json.loads(summary.read_text()), "metrics": [1]}))
-    result = run_command("table", given, "--out", out, "-q", "--jobs", "2")
+    result = run_command("table", given, "--out", out, "-q")
     assert result.status == 1 and "Traceback" not in result.err
     text = (out / "table.md").read_text()
     assert result.out.strip() == text.strip()
