@@ -81,7 +81,9 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from fedray.core.options import MethodSpec, Needs, Option, one_of, real, whole
 from fedray.methods import kit
@@ -90,6 +92,21 @@ from fedray.methods.references import assign_own_model
 _TRAINED = ("neural", "client_weights", "class_weights")  # aggregators that clients train; the others have no numbers
 FIXED = ("mean", "label_shares", "voting")
 _IS_TRAINED = Needs("method.aggregator", _TRAINED)
+
+
+def join_networks(net: kit.types.Net, clients: int, classes: int, rounds: int, options: Mapping[str, Any]) -> Any:
+    """Returns the stack of FENS: one base with a network for each client, and the aggregator."""
+    kind, fixed = options["aggregator"], options["aggregator"] in FIXED
+    return kit.stacking.Stack(
+        bases=(kit.stacking.Base(net, clients),),
+        meta=None if fixed else kit.stacking.build_aggregator(kind, clients, classes, options["width"]),
+        rounds=rounds,
+        meta_rounds=options["meta_rounds"],
+        meta_lr=options["meta_lr"],
+        combine=kind if fixed else "mean",
+        proxy=0.0 if fixed else options["proxy"],
+        name="fens",
+    )
 
 
 SPECS = {
@@ -127,6 +144,7 @@ SPECS = {
         schedules=False,
         in_rounds="trains its parts one after another, in rounds",
         parts=True,
+        stack=join_networks,
     ),
 }
 
