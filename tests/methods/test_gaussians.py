@@ -184,7 +184,7 @@ def test_draws_answer_and_with_none_the_mean_weights(name: str) -> None:
     assert not ten.study.method.phase.is_personal
 
 
-@SITED
+@pytest.mark.parametrize("name", [pytest.param("pvi", marks=pytest.mark.slow), "ivon_admm"])
 def test_of_clients_that_know_two_digits_each_it_learns_all_ten(name: str) -> None:
     assert run(name, TWO_DIGITS, {"rounds": 8}).summary["metrics"]["accuracy"]["mean"] > 0.45
 

@@ -15,7 +15,7 @@ import pytest
 from fake_runs import write_run
 from reports import remove_scripts, with_short_report
 
-from fedray.core.errors import BadInput, FedrayError, format_number
+from fedray.core.errors import FedrayError, format_number
 from fedray.report.compare import format_deviation
 from fedray.report.page import SECTIONS, fill_template, write_report
 from fedray.report.read import Best, read_run
@@ -175,8 +175,7 @@ def test_a_small_run_is_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "content"), [
-    ("scenario.yaml", b"a: ["), ("summary.json", b"[]"), ("pictures.npz", b"PK\x03\x04"),
-    ("rounds.parquet/part-000000012.parquet", b"PAR1"),
+    ("summary.json", b"[]"), ("pictures.npz", b"PK\x03\x04"), ("rounds.parquet/part-000000012.parquet", b"PAR1"),
 ])  # fmt: skip
 def test_damaged_files_are_named_in_one_line(folder: Path, tmp_path: Path, name: str, content: bytes) -> None:
     run = tmp_path / "run"
@@ -185,15 +184,6 @@ def test_damaged_files_are_named_in_one_line(folder: Path, tmp_path: Path, name:
     with pytest.raises(FedrayError, match=Path(name).name) as caught:
         write_report([run], tmp_path / "r.html")
     assert "\n" not in str(caught.value)
-
-
-def test_what_is_no_run_is_refused(folder: Path, tmp_path: Path) -> None:
-    for runs, out, said in (
-        ([tmp_path], tmp_path / "r.html", "no scenario.yaml"), ([], tmp_path / "r.html", "name at least one"),
-        ([folder / "classes"], tmp_path, "cannot be written"),
-    ):  # fmt: skip
-        with pytest.raises(BadInput, match=said):
-            write_report(runs, out)
 
 
 def test_curves_are_means_over_replicates(folder: Path) -> None:

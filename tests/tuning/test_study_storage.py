@@ -25,11 +25,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def replace_by_directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
 HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     "a broken line": (
         lambda out: (out / "study.journal").write_bytes(b'{"op\xff\n' + (out / "study.journal").read_bytes()),
@@ -37,7 +32,6 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "an empty journal": (lambda out: (out / "study.journal").write_text(""), "study.journal has no study sweep"),
     "an empty copy": (lambda out: (out / "sweep.yaml").write_text(""), "sweep.yaml is damaged"),
-    "a journal that is a directory": (lambda out: replace_by_directory(out / "study.journal"), "study.journal"),
 }
 
 
