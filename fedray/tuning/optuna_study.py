@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -88,6 +89,7 @@ def mend_journal(journal: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Optuna's side of a sweep: the storage, the study, pruners, and samplers that a resumed sweep continues exactly.
 
+MADE_MEANWHILE = ("already exists", "locked", "unique", "duplicate")  # while others make its tables
 IN_USE = "name = {} is a study of this storage: choose another, or --resume with the --out of its sweep"
 NOTES = "fedray"  # one attribute for all notes: each write to a journal is an fsync
 
@@ -114,11 +116,17 @@ def open_storage(storage: str) -> Any:
     if "://" not in storage:
         with explain_storage(storage):
             return JournalStorage(JournalFileBackend(storage, JournalFileOpenLock(storage)))
-    try:
-        return optuna.storages.get_storage(storage)
-    except Exception as error:  # SQLAlchemy and drivers raise errors of their own; the URL may hold a password
-        name = f"--storage {name_storage(storage)}"
-        raise BadInput(f"{name} cannot be opened ({type(error).__name__}): check the URL and its driver") from None
+    for wait in (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, None):  # another sweep may be making its tables at this moment
+        try:
+            return optuna.storages.get_storage(storage)
+        except Exception as error:  # SQLAlchemy and drivers raise errors of their own; the URL may hold a password
+            if wait is None or not any(word in str(error).lower() for word in MADE_MEANWHILE):
+                name = f"--storage {name_storage(storage)}"
+                raise BadInput(
+                    f"{name} cannot be opened ({type(error).__name__}): check the URL and its driver"
+                ) from None
+        time.sleep(wait)
+    raise AssertionError
 
 
 def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
