@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -27,12 +26,6 @@ def test_names_and_mappings_in_place_of_objects_are_overrides() -> None:
     same = fedray.run(scenario({"rounds": 1, "method": {"name": "fedavg"}, "model": {"hidden": [4]}}))
     assert changed.summary["model_hash"] == same.summary["model_hash"]
     assert changed.summary["method"] == "fedavg"
-
-
-@pytest.mark.parametrize("call", [fedray.run, fedray.load, fedray.resume])
-def test_the_same_kinds_of_objects_are_taken_everywhere(call: Callable[..., Any]) -> None:
-    found = [name for name in inspect.signature(call).parameters if name in OBJECTS]
-    assert sorted(found) == sorted(OBJECTS)
 
 
 def test_each_kind_of_object_is_checked_where_a_run_is_opened_again(tmp_path: Path) -> None:

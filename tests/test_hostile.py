@@ -30,8 +30,7 @@ STATE = "checkpoints/round-000004/state.safetensors"
 @pytest.mark.parametrize(
     "name",
     [
-        "data_returns_none", "data_raises_valueerror", "data_nan_in_inputs", "model_raises", "model_answers_a_tuple",
-        "model_nan_in_evaluation", "method_plan_is_none",
+        "data_raises_valueerror", "data_nan_in_inputs", "model_answers_a_tuple", "model_nan_in_evaluation",
         "method_step_returns_nan", "method_reduce_raises", "method_good",
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Makes the objects of features from a scenario: private layers, slices, walks, stacks, aggregators, conformal sets."""
+"""Makes the objects of features from a scenario: private layers, slices, walks, stacks, conformal sets."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ from fedray.data.shards import Shards
 from fedray.features.correction import Correction
 from fedray.features.personal import trained_layers
 from fedray.features.slices import TierNet
-from fedray.features.stacking import Base, Stack, Voter, build_aggregator, voting_net
+from fedray.features.stacking import Base, Stack, Voter, voting_net
 from fedray.files.plain import expand_user_path
 from fedray.files.tables import read_number_table
-from fedray.methods.fens import FIXED
 from fedray.methods.setting import Setting
 from fedray.metrics.conformal import ConformalRule, choose_ranks, find_pooled_rank
 from fedray.models.nets import build_net
@@ -36,9 +35,6 @@ from fedray.scenario.schema import ModelKeys, Scenario
 from fedray.scenario.training import ConformalKeys
 from fedray.simulation.study import AsyncRule
 from fedray.training.chain import find_changed_call
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Makes what features need of a scenario: private layers, slices, walks, stacks, aggregators, conformal sets.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Which layers of a network stay with the clients (`local.private`).
@@ -286,6 +282,7 @@ def _read_whole(key: str, path: Path, name: str, column: FloatArray, number: int
 # The bases of stacking and its meta model, from a scenario.
 
 MOST_LEFT_OUT = 1000  # clients of which each is left out once
+MOST_CLIENTS = 1000  # whose networks one process keeps and evaluates
 MOST_FITTED = 10_000  # classifiers of a base that a process keeps for each world
 META: dict[str, tuple[str, dict[str, Any]]] = {"softmax": ("linear", {}), "mlp": ("mlp", {"hidden": (50,)})}
 
@@ -362,46 +359,6 @@ def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
             f"clients.number or method.fold_number, so that there are at most {MOST_FITTED:,}"
         )
     return Base(voting_net(model.name, classes), 1, Voter(model.name, model.options))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The clients' networks of FENS, and the aggregator that takes their predictions as inputs, from a scenario.
-
-MOST_CLIENTS = 1000  # whose networks one process keeps and evaluates
-
-
-def make_fens(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
-    """Returns the stack of FENS: one base with a network for each client, and the aggregator.
-
-    Args:
-        scenario: the scenario.
-        classes: number of classes, C; 0 for regression.
-        clients: number of clients, N.
-        network: function that makes the network of a scenario.
-
-    Example:
-        >>> from fedray.models.nets import build_net
-        >>> from fedray.scenario.loader import read_scenario
-        >>> scenario = read_scenario({"method": {"name": "fens", "aggregator": "client_weights"}})
-        >>> stack = make_fens(scenario, 10, 5, lambda one: build_net("linear", (4,), 10, "cross_entropy"))
-        >>> stack.bases[0].models, stack.meta.layout.d, stack.meta_rounds
-        (5, 5, 500)
-    """
-    keys = scenario.method.options
-    kind, fixed = keys["aggregator"], keys["aggregator"] in FIXED
-    return Stack(
-        bases=(Base(network(scenario), clients),),
-        meta=None if fixed else build_aggregator(kind, clients, classes, keys["width"]),
-        folds=1,
-        within=False,
-        rounds=scenario.rounds,
-        meta_rounds=keys["meta_rounds"],
-        meta_lr=keys["meta_lr"],
-        meta_optimizer="sgd",
-        combine=kind if fixed else "mean",
-        proxy=0.0 if fixed else keys["proxy"],
-        name="fens",
-    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from fedray.assembly.clients import expect_seconds, invited_per_tier, keep_losse
 from fedray.assembly.distillation import make_fuser, make_learner, make_score, make_server_inputs, make_server_rows
 from fedray.assembly.models import make_architectures, make_network, refuse_outputs
 from fedray.assembly.own_methods import guard_method, refuse_unread_code
-from fedray.assembly.pieces import add_own_code, make_compression, make_samples
+from fedray.assembly.pieces import add_own_code, make_compression
 from fedray.assembly.registry import UserObjects, find_own, name_own_method
 from fedray.components.schedule import guard_schedule, remember_losses
 from fedray.core.errors import BadInput
@@ -117,8 +117,9 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
             f"clients.number = {number:,}, but {scenario.method.name} answers with the networks of every client: set "
             f"it to {features.MOST_CLIENTS:,} at most"
         )
-    how = make_samples if spec.sampled else features.make_fens
-    return replace(pieces, stack=how(scenario, data.classes, number, make))
+    assert spec.stack is not None
+    joined = spec.stack(make(scenario), number, data.classes, scenario.rounds, scenario.method.options)
+    return replace(pieces, stack=joined)
 
 
 def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards: Shards) -> Method:

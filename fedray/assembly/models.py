@@ -155,16 +155,7 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
         net = network(replace(scenario, model=ModelKeys(one["name"], options=options)))
         members = _choose_members(clients, i, len(networks), tiers.index(one["tier"]) if "tier" in one else None)
         bases.append(Base(net, scenario.method.models, members=members, answers=one.get("answers", True)))
-    return Stack(
-        bases=tuple(bases),
-        meta=None,
-        folds=1,
-        within=False,
-        rounds=scenario.rounds,
-        meta_rounds=0,
-        meta_lr=0.0,
-        meta_optimizer="sgd",
-    )
+    return Stack(tuple(bases), meta=None, rounds=scenario.rounds)
 
 
 def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:

@@ -32,8 +32,6 @@ from fedray.core.types import Layout, Net
 from fedray.data.shards import Shards
 from fedray.data.shifts import AUGMENTATIONS, PADDED
 from fedray.data.types import Dataset
-from fedray.features.stacking import Base, Stack, build_interpolation
-from fedray.methods.beta_predbayes import FIT, read_cycles
 from fedray.metrics.scores import PREFIXES, is_fedrays
 from fedray.models.nets import RBF
 from fedray.own_code.contract import contract
@@ -47,9 +45,6 @@ from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study
 from fedray.training.block import Steps, change_batches
 from fedray.training.client_code import mixes_targets, try_code
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Pieces of a method that a scenario decides: compression, augmentation, Gaussians, samples, inputs of a loss.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The compression of a scenario's uploads.
@@ -252,65 +247,6 @@ def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
         )
     shown = loss._replace(example=kept[0].to(row.dtype))
     return replace(method, phase=phase.with_locals(lambda local: replace(local, loss=shown)))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Networks as samples of a client's posterior (β-Predictive Bayes), and how their predictions are combined.
-
-FIRST_BETA = 0.5
-
-
-def count_distinct_samples(options: Mapping[str, Any], steps: int) -> int:
-    """Returns how many different posterior samples a client takes.
-
-    Args:
-        options: the options of the method.
-        steps: number of steps that the client makes in a round.
-    """
-    return len(set(read_cycles(options).taken(torch.tensor(steps)).tolist()))
-
-
-def make_samples(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
-    """Returns the stack of β-Predictive Bayes: one base with each client's samples, and the number beta.
-
-    Args:
-        scenario: the scenario.
-        classes: number of classes, C; 0 for regression.
-        clients: number of clients, N.
-        network: function that makes the network of a scenario.
-
-    Raises:
-        BadInput: the server has no rows on which it could fit beta.
-
-    Example:
-        >>> from fedray.models.nets import build_net
-        >>> from fedray.scenario.loader import read_scenario
-        >>> scenario = read_scenario({"method": {"name": "beta_predbayes", "beta": 1}})
-        >>> stack = make_samples(scenario, 10, 5, lambda one: build_net("linear", (4,), 10, "cross_entropy"))
-        >>> stack.bases[0].models, stack.meta.layout.d, stack.meta_rounds  # beta is there, and nobody trains it
-        (5, 1, 0)
-    """
-    keys, name = scenario.method.options, scenario.method.name
-    fitted = keys["beta"] == FIT
-    if fitted and not keys["server_data"]:
-        raise BadInput(
-            "method.server_data = 0, but method.beta = fit: give the server a share of the rows, or give method.beta a "
-            "number"
-        )
-    return Stack(
-        bases=(Base(network(scenario), clients),),
-        meta=build_interpolation(classes, FIRST_BETA if fitted else float(keys["beta"])),
-        folds=1,
-        within=False,
-        rounds=scenario.rounds,
-        meta_rounds=int(fitted),
-        meta_lr=keys["beta_lr"],
-        meta_optimizer="adam",
-        combine="mean",
-        at_server=True,
-        answers_at_once=True,
-        name=name,
-    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -160,9 +160,6 @@ def measure_peak_resident() -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Names the rows of the table and measures them, each in its own process, so that memory is counted per row.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # The result of a row, and the table of all results.
 
 
@@ -247,41 +244,31 @@ def _processor() -> str:
 # Names the rows of the table and measures them, each in its own process, so that memory is counted per row.
 
 
-class BenchRow(NamedTuple):
-    """Names the function that measures a row; its module loads only in the process that measures.
-
-    Attributes:
-        module: the name of the module in `fedray.bench`.
-        name: the name of the function.
-    """
-
-    module: str
-    name: str
-
-    @property
-    def function(self) -> Callable[[bool], list[BenchResult]]:
-        """The function that measures the row; its argument is whether to measure quickly."""
-        found: Callable[[bool], list[BenchResult]] = getattr(import_module(f"fedray.bench.{self.module}"), self.name)
-        return found
-
-
+# row -> the function in `fedray.bench` that measures it; its module loads only in the process that measures
 ROWS = {
-    "thousand": BenchRow("works", "measure_thousand"),
-    "ten_thousand": BenchRow("works", "measure_ten_thousand"),
-    "cnn": BenchRow("works", "measure_cnn"),
-    "wide_cnn": BenchRow("works", "measure_wide_cnn"),
-    "fedag": BenchRow("works", "measure_fedag"),
-    "evaluation": BenchRow("studies", "measure_evaluation"),
-    "study": BenchRow("studies", "measure_small_study"),
-    "replicates": BenchRow("studies", "measure_replicates"),
-    "folds": BenchRow("studies", "measure_folds"),
-    "buffered": BenchRow("studies", "measure_buffered"),
-    "ray": BenchRow("works", "measure_overhead"),
-    "scaling": BenchRow("works", "measure_scaling"),
-    "memory": BenchRow("studies", "measure_memory"),
-    "million": BenchRow("studies", "measure_million"),
-    "gpu": BenchRow("works", "measure_gpu"),
+    "thousand": "works.measure_thousand",
+    "ten_thousand": "works.measure_ten_thousand",
+    "cnn": "works.measure_cnn",
+    "wide_cnn": "works.measure_wide_cnn",
+    "fedag": "works.measure_fedag",
+    "evaluation": "studies.measure_evaluation",
+    "study": "studies.measure_small_study",
+    "replicates": "studies.measure_replicates",
+    "folds": "studies.measure_folds",
+    "buffered": "studies.measure_buffered",
+    "ray": "works.measure_overhead",
+    "scaling": "works.measure_scaling",
+    "memory": "studies.measure_memory",
+    "million": "studies.measure_million",
+    "gpu": "works.measure_gpu",
 }
+
+
+def find_row(name: str) -> Callable[[bool], list[BenchResult]]:
+    """Returns the function that measures a row; its argument is whether to measure quickly."""
+    module, _, function = ROWS[name].partition(".")
+    found: Callable[[bool], list[BenchResult]] = getattr(import_module(f"fedray.bench.{module}"), function)
+    return found
 
 
 def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None]) -> str:

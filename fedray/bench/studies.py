@@ -99,9 +99,8 @@ def measure_memory(quick: bool) -> list[BenchResult]:
     results = [_growth(f"memory growth over {rounds} rounds, inline", work, rounds, lambda: float(measure_resident()))]
     if not quick:
         scenario = replace(work.scenario, runtime="ray", clients=replace(work.scenario.clients, actors=2))
-        results.append(
-            _growth("same, the client actors of Ray", work._replace(scenario=scenario), rounds, _measure_actors)
-        )
+        work = work._replace(scenario=scenario)
+        results.append(_growth("same, the client actors of Ray", work, rounds, _measure_actors))
     return results
 
 
@@ -186,12 +185,9 @@ def measure_evaluation(quick: bool) -> list[BenchResult]:
     small = works.ensemble_of(works.plain_mlp, (64,), 2_000)
     large = works.ensemble_of(works.small_cnn, (1, 28, 28), 2_000)
     repeats = 3 if quick else 9
-    return [
-        _compare_evaluations(
-            "evaluation of five MLPs 64-64-10 and their mean, 2,000 samples", small, (20, 20), repeats
-        ),
-        _compare_evaluations("the same of CNNs 10-20-fc50", large, (1, 1), repeats),
-    ]
+    what = "evaluation of five MLPs 64-64-10 and their mean, 2,000 samples"
+    found = _compare_evaluations(what, small, (20, 20), repeats)
+    return [found, _compare_evaluations("the same of CNNs 10-20-fc50", large, (1, 1), repeats)]
 
 
 def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], repeats: int) -> BenchResult:

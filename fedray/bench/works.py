@@ -18,15 +18,7 @@ from torch import Tensor, nn
 
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.bench.rows import (
-    BenchResult,
-    Cost,
-    Work,
-    measure_peak,
-    measure_tree_cpu,
-    pin_to_one_core,
-    take_turns,
-)
+from fedray.bench.rows import BenchResult, Cost, Work, measure_peak, measure_tree_cpu, pin_to_one_core, take_turns
 from fedray.core import rng
 from fedray.core.method import Local
 from fedray.core.types import IntArray, Layout, Plan
@@ -619,13 +611,9 @@ def color_pictures() -> BenchWork:
 
 
 WORKS = (
+    GpuWork("10,000 clients x 20 samples, 1,000 a round, MLP 64-64-10, batch 10", lambda: small_clients(10_000, 1000)),
     GpuWork(
-        "10,000 clients x 20 samples, 1,000 a round, MLP 64-64-10, batch 10",
-        lambda: small_clients(10_000, 1000),
-    ),
-    GpuWork(
-        "100 clients x 100 samples, all in a round, CNN 10-20-fc50, batch 10",
-        lambda: images(small_cnn, per_round=100),
+        "100 clients x 100 samples, all in a round, CNN 10-20-fc50, batch 10", lambda: images(small_cnn, per_round=100)
     ),
     GpuWork("the same with CNN 32-64-fc128", lambda: images(plain_wide_cnn, per_round=100)),
     GpuWork("20 clients x 160 samples, 10 a round, ResNet-18, batch 16", color_pictures),

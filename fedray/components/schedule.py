@@ -457,11 +457,7 @@ KINDS: dict[str, Callable[[int, str], Assignment]] = {
 
 
 def schedule(
-    clients: Clients,
-    models: int,
-    seeds: Sequence[int],
-    participation: Participation | Informed,
-    assignment: Assignment,
+    clients: Clients, models: int, seeds: Sequence[int], participation: Participation | Informed, assignment: Assignment
 ) -> Schedule:
     """Joins a participation and an assignment rule into a schedule over all worlds.
 

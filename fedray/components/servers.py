@@ -408,13 +408,7 @@ def zero_buffers(rows: Tensor, p: int) -> Tensor:
 
 
 def feddyn_server(
-    base: Server,
-    rows: Rows,
-    clients: int,
-    alpha: float,
-    trainable: int,
-    *,
-    held: Callable[[int], Tensor] | None = None,
+    base: Server, rows: Rows, clients: int, alpha: float, trainable: int, *, held: Callable[[int], Tensor] | None = None
 ) -> Server:
     """Returns FedDyn's server: `w <- mean of uploads - h / alpha`, with the mean h of all N clients' corrections.
 

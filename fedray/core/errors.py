@@ -171,28 +171,15 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
     """
     if value["mean"] is None:
         return ""
-    mean, sd = format_mean(value["mean"], value["sd"], name)
-    if name in TARGET_NAMES:
-        mean, sd = (format_total(name, value[key], largest) if value[key] is not None else "" for key in ("mean", "sd"))
+    form = ".1f" if name == "rounds_to_target" else ".4g" if 0 < abs(value["mean"]) < 0.01 else ".4f"
+
+    def write(number: float) -> str:
+        return format_total(name, number, largest) if name in TARGET_NAMES else f"{number:{form}}"
+
+    mean, sd = ("" if value[key] is None else write(value[key]) for key in ("mean", "sd"))
     spread = f" +- {sd}" if sd else ""
     count = f"n = {value['n']}" + (f" of {worlds}" if value["n"] < worlds else "")
     return mean + spread + (f" ({count})" if worlds > 1 else "")
-
-
-def format_mean(mean: float, sd: float | None, name: str = "") -> tuple[str, str]:
-    """Returns a mean and its standard deviation with four decimals; with four digits if the mean is below 0.01.
-
-    Args:
-        mean: Mean of a score.
-        sd: Standard deviation of the score; the text of None is empty.
-        name: Name of the score; rounds to a target have one decimal.
-
-    Example:
-        >>> format_mean(0.91, 0.00123), format_mean(0.0012345, 0.00001), format_mean(0.0, None)
-        (('0.9100', '0.0012'), ('0.001234', '1e-05'), ('0.0000', ''))
-    """
-    form = ".1f" if name == "rounds_to_target" else ".4g" if 0 < abs(mean) < 0.01 else ".4f"
-    return f"{mean:{form}}", "" if sd is None else f"{sd:{form}}"
 
 
 def choose_unit(quantity: str, largest: float) -> tuple[float, str]:

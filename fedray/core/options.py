@@ -421,6 +421,8 @@ class MethodSpec:
         slices: A function (network, widths of the tiers, one sample of inputs, options, name of the method) -> a
             `TierNet` for each tier, the part of the network that the tier trains. `width` of `clients.tiers` then has
             an effect. None: all tiers train the whole network.
+        stack: A function (network, number of clients, number of classes, rounds, options) -> the `Stack` of the
+            clients' own networks and of what joins their answers. None: the method joins no networks of clients.
         mean_field: What a model has beside a Gaussian over the network's weights: its `prior`, or a client's `site`.
             The first rho of the Gaussian is then an option. Empty: a model is a network.
         sparse: Whether uploads may be sparse (`compress.kind` topk or randomk).
@@ -454,6 +456,7 @@ class MethodSpec:
     fits: Literal["", "one", "committee", "each"] = ""
     network: Callable[..., Any] | None = None
     slices: Callable[..., Any] | None = None
+    stack: Callable[..., Any] | None = None
     mean_field: Literal["", "prior", "site"] = ""
     sparse: bool = True
     sampled: bool = False

@@ -129,8 +129,9 @@ NUMBERED = {
 }
 
 
+_OOD = ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95", "ood_entropy")
 _SETS = ("conformal_coverage", "conformal_size", "conformal_width")
-BY_TIER = ("accuracy", "nll", "brier", "ece", "rmse", "coverage_95", "width_95", *_SETS)
+BY_TIER = ("accuracy", "nll", "brier", "ece", "rmse", "coverage_95", "width_95", *_SETS, *_OOD)
 
 
 def find_score(name: str) -> Score | None:
@@ -146,7 +147,10 @@ def find_score(name: str) -> Score | None:
         score, (what, *names) = SCORES[base], _DERIVED[over]
         return score._replace(name=f"{names[bool(score.lower)]} {score.name}", text=f"{what}: {score.text}")
     if (tier := re.fullmatch(rf"tier_(.+)_({'|'.join(BY_TIER)})", inner)) is not None:
-        score = SCORES[tier[2]]
+        score, (first, minus, other) = SCORES[tier[2]], tier[1].partition("_minus_")
+        if minus:
+            text = f"{score.text}: clients of tier {first} minus those of tier {other}"
+            return score._replace(lower=NEITHER, name=f"{score.name}, {first} minus {other} clients", text=text)
         return score._replace(name=f"{score.name}, {tier[1]} clients", text=f"{score.text}: clients of tier {tier[1]}")
     for pattern, (unit, text) in NUMBERED.items():
         if re.fullmatch(pattern, inner):

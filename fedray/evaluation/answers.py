@@ -56,8 +56,7 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
     """Returns each client's weights over the models that predict (FE eqs. 3-4).
 
     Where gamma is infinite or not given, a client takes over the weights of its tier, or those of everybody. A finite
-    gamma weighs the models of the client's tier, or all models. Where each client has one model of its own, that model
-    predicts; if it has no weight, the client has the weights of everybody.
+    gamma weighs the models of the client's tier, or all models.
 
     Args:
         study: The trained study.
@@ -71,16 +70,11 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
     """
     if answer.tiers is not None:
         return _weigh_in_tiers(study, answer, world, losses, client)
-    gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
-    gamma = np.inf if gamma is None else gamma
+    gamma = np.inf if study.evaluation.gamma is None else study.evaluation.gamma
     everybody = answer.weigh_present(world)
     if everybody is not None and gamma == np.inf:
         return np.tile(everybody, (len(client), 1))
-    present = answer.drop_absent(losses, world).double().numpy()
-    weights = classification.personal_weights(present.T, gamma)
-    if everybody is not None and study.method.one_model_per_client:
-        weights[(present > 0).all(axis=0)] = everybody
-    return weights
+    return classification.personal_weights(answer.drop_absent(losses, world).double().numpy().T, gamma)
 
 
 def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
@@ -95,18 +89,27 @@ def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, cl
     return weights if answer.weights is None else weights[:, answer.weights[world] > 0]
 
 
-def rank_own_models(models: int, client: IntArray) -> Tensor:
-    """Returns artificial losses by which client i chooses model i, `[K, n]`: 0 for that model, 1 for every other.
+def weigh_own_models(answer: Answer, world: int, client: IntArray) -> FloatArray:
+    """Returns each client's weights where model i is that of client i, over the K models that predict, `[n, K]`.
+
+    A client whose model has no weight has the weights of everybody.
 
     Args:
-        models: K, the number of models.
+        answer: The models that predict.
+        world: Number of the world.
         client: Ids of the clients, `[n]`.
 
     Example:
-        >>> rank_own_models(3, np.array([2, 0])).T.tolist()
-        [[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]]
+        >>> from fedray.core.types import State
+        >>> state = State(torch.zeros(3, 2), torch.zeros(3, 0, dtype=torch.int64), {})
+        >>> weigh_own_models(Answer(state, 3, weights=np.array([[3.0, 0.0, 1.0]])), 0, np.array([2, 1])).tolist()
+        [[0.0, 1.0], [0.75, 0.25]]
     """
-    return torch.from_numpy((np.arange(models)[:, None] != client).astype(np.float32))
+    models = answer.drop_absent(torch.arange(answer.models), world).numpy()
+    weights: FloatArray = (client[:, None] == models).astype(np.float64)
+    everybody = answer.weigh_present(world)
+    weights[weights.sum(axis=1) == 0] = 1.0 / len(models) if everybody is None else everybody
+    return weights
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -391,32 +394,24 @@ def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor
     return passes[int(find_best_pass(held_out.numpy()[None], lowest=not host.study.classes)[0])]
 
 
-def split_own_scores(own: dict[tuple[int, int], Tensor], world: int) -> tuple[FloatArray, FloatArray]:
-    """Returns the scores of clients with models of their own on test samples and on held-out samples, `[N, P]` each.
+def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str = "test", *, lowest: bool) -> FloatArray:
+    """Returns each client's score on a split with the pass that is best on its held-out samples, `[N]`.
 
     Args:
-        own: Scores by (world, client), `[2, P]`, with one column for each personal pass.
+        own: Scores by (world, client) on test samples and on held-out samples, `[2, P]`, with one column for each
+            personal pass.
         world: Number of the world.
-    """
-    both = torch.stack([own[key] for key in sorted(own) if key[0] == world], dim=1).numpy()
-    return both[0], both[1]
-
-
-def pick_best_pass(test: FloatArray, held_out: FloatArray, lowest: bool = False) -> FloatArray:
-    """Returns each client's score with the pass that is best on its held-out samples, `[N]`; the first in a tie.
-
-    Args:
-        test: Score of each client with each pass, `[N, P]`.
-        held_out: Score of each client with each pass on its held-out samples, `[N, P]`; NaN where none were held out.
+        split: The split, `test` or `hold_out`.
         lowest: Whether the lowest score is the best, as for RMSEs.
     """
-    best = find_best_pass(held_out, lowest)
-    result: FloatArray = np.take_along_axis(test, best[:, None], axis=1)[:, 0]
+    tested, held_out = torch.stack([own[key] for key in sorted(own) if key[0] == world], dim=1).numpy()
+    best, each = find_best_pass(held_out, lowest), tested if split == "test" else held_out
+    result: FloatArray = np.take_along_axis(each, best[:, None], axis=1)[:, 0]
     return result
 
 
 def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
-    """Returns the number of each client's best pass, `[N]`, from scores `[N, P]`; NaN is the worst score."""
+    """Returns the number of each client's best pass, `[N]`, the first in a tie; NaN is the worst score of `[N, P]`."""
     best: IntArray = np.nan_to_num(-held_out if lowest else held_out, nan=-np.inf, neginf=-np.inf).argmax(axis=1)
     return best
 

@@ -9,30 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.core.types import FloatArray, IntArray, State
-from fedray.evaluation.answers import (
-    Inquiry,
-    Measured,
-    Own,
-    RowAnswers,
-    ask_own,
-    count_known,
-    find_weights,
-    held_out_rows,
-    join_answers,
-    read_world,
-    tell_known,
-)
-from fedray.metrics.conformal import (
-    ConformalRule,
-    Sets,
-    Threshold,
-    cover_labels,
-    cover_targets,
-    find_threshold,
-    score_labels,
-    summarize_classes,
-    weigh_clients,
-)
+from fedray.evaluation import answers
+from fedray.metrics import conformal
 from fedray.simulation.study import ClientScores, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -42,27 +20,27 @@ from fedray.simulation.study import ClientScores, Runtime, Study
 def measure_sets(
     study: Study,
     world: int,
-    of: RowAnswers,
+    of: answers.RowAnswers,
     rows: IntArray | None,
     weights: FloatArray | None,
     *,
-    rule: ConformalRule,
+    rule: conformal.ConformalRule,
     thresholds: FloatArray | None,
 ) -> FloatArray:
     """Returns the scores of the true labels `[n]`, or with thresholds `[worlds]` coverage and size `[2, n]`.
 
     This function is a `Measure`.
     """
-    said = join_answers(study, of, rows, weights)
+    said = answers.join_answers(study, of, rows, weights)
     threshold = None if thresholds is None else float(thresholds[world])
     if said.probs is None:
         if threshold is None:
             return np.asarray(np.abs(said.y - said.mean) / said.sd)
-        return np.stack(cover_targets(said.mean, said.sd, said.y, threshold))
-    labels = score_labels(said.probs, of.u if rows is None else of.u[rows], rule)
+        return np.stack(conformal.cover_targets(said.mean, said.sd, said.y, threshold))
+    labels = conformal.score_labels(said.probs, of.u if rows is None else of.u[rows], rule)
     if threshold is None:
         return np.asarray(labels[np.arange(len(labels)), said.y])
-    return np.stack(cover_labels(labels, said.y, threshold))
+    return np.stack(conformal.cover_labels(labels, said.y, threshold))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -85,11 +63,11 @@ class ClientSets(NamedTuple):
 
 def list_withheld(study: Study, world: int) -> list[IntArray]:
     """Returns, for each known client, the indices of its samples among the withheld ones, `[n_k]` each."""
-    find = held_out_rows(study, world)
-    return [find(client).rows for client in range(count_known(study))]
+    find = answers.held_out_rows(study, world)
+    return [find(client).rows for client in range(answers.count_known(study))]
 
 
-def inquire(split: str, rule: ConformalRule, thresholds: FloatArray | None = None) -> Inquiry:
+def inquire(split: str, rule: conformal.ConformalRule, thresholds: FloatArray | None = None) -> answers.Inquiry:
     """Returns the request for the conformal sets of the samples of a split.
 
     Args:
@@ -99,8 +77,8 @@ def inquire(split: str, rule: ConformalRule, thresholds: FloatArray | None = Non
     """
     measure = partial(measure_sets, rule=rule, thresholds=thresholds)
     if thresholds is None:
-        return Inquiry(split, measure)
-    return Inquiry(split, measure, means=2, halved=split == "hold_out")
+        return answers.Inquiry(split, measure)
+    return answers.Inquiry(split, measure, means=2, halved=split == "hold_out")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -117,8 +95,8 @@ class Thresholds(NamedTuple):
             everybody.
     """
 
-    everybody: Threshold
-    known: Threshold
+    everybody: conformal.Threshold
+    known: conformal.Threshold
 
 
 class Calibration(NamedTuple):
@@ -136,12 +114,12 @@ class Calibration(NamedTuple):
 def tell(
     study: Study,
     world: int,
-    measured: Measured,
+    measured: answers.Measured,
     split: str,
-    rule: ConformalRule,
+    rule: conformal.ConformalRule,
     *,
     found: Thresholds | None = None,
-    own: Own | None = None,
+    own: answers.Own | None = None,
 ) -> tuple[FloatArray, list[FloatArray], Any]:
     """Returns the numbers of the ensemble and of the known clients for the samples of a split.
 
@@ -158,14 +136,16 @@ def tell(
         found: The largest scores inside a set; None means that they are not known yet.
         own: The numbers of clients with models of their own; None without such clients.
     """
-    of = read_world(study, world, measured, split)
+    of = answers.read_world(study, world, measured, split)
     everybody, known = (None, None) if found is None else (np.full(study.worlds, one.value) for one in found)
     numbers = measure_sets(study, world, of, None, None, rule=rule, thresholds=everybody)
     inquiry = inquire(split, rule, known)
-    return numbers, tell_known(study, world, measured, of, inquiry, own=own, everybody=numbers), of.y
+    return numbers, answers.tell_known(study, world, measured, of, inquiry, own=own, everybody=numbers), of.y
 
 
-def calibrate(study: Study, world: int, measured: Measured, rule: ConformalRule, own: Own | None = None) -> Calibration:
+def calibrate(
+    study: Study, world: int, measured: answers.Measured, rule: conformal.ConformalRule, own: answers.Own | None = None
+) -> Calibration:
     """Computes the thresholds of a world.
 
     Args:
@@ -179,13 +159,15 @@ def calibrate(study: Study, world: int, measured: Measured, rule: ConformalRule,
     everybody = [numbers[rows] for rows in list_withheld(study, world)]
 
     def pick(step: int) -> Thresholds:
-        return Thresholds(*(find_threshold([one[::step] for one in each], rule) for each in (everybody, known)))
+        return Thresholds(
+            *(conformal.find_threshold([one[::step] for one in each], rule) for each in (everybody, known))
+        )
 
     return Calibration(whole=pick(1), half=pick(2))
 
 
 def measure_all_sets(
-    study: Study, runtime: Runtime, state: State, measured: Measured, worlds: int
+    study: Study, runtime: Runtime, state: State, measured: answers.Measured, worlds: int
 ) -> list[tuple[dict[str, Any], ClientSets | None]]:
     """Measures the sets of each world on test and withheld samples, and those of each known client.
 
@@ -207,12 +189,12 @@ def measure_all_sets(
             _measure_world(study, w, measured, rule, calibrate(study, w, measured, rule), own={}) for w in range(worlds)
         ]
 
-    def ask(split: str, thresholds: Sequence[Threshold]) -> Own:
+    def ask(split: str, thresholds: Sequence[conformal.Threshold]) -> answers.Own:
         values = np.full(study.worlds, np.inf)  # of which those of the first worlds are known
         values[: len(thresholds)] = [one.value for one in thresholds]
-        return ask_own(runtime, state, inquire(split, rule, values))
+        return answers.ask_own(runtime, state, inquire(split, rule, values))
 
-    own = ask_own(runtime, state, inquire("hold_out", rule))
+    own = answers.ask_own(runtime, state, inquire("hold_out", rule))
     found = [calibrate(study, w, measured, rule, own) for w in range(worlds)]
     told = {"hold_out": ask("hold_out", [one.half.known for one in found])}
     if measured.test:
@@ -221,7 +203,13 @@ def measure_all_sets(
 
 
 def _measure_world(
-    study: Study, world: int, measured: Measured, rule: ConformalRule, found: Calibration, *, own: Mapping[str, Own]
+    study: Study,
+    world: int,
+    measured: answers.Measured,
+    rule: conformal.ConformalRule,
+    found: Calibration,
+    *,
+    own: Mapping[str, answers.Own],
 ) -> tuple[dict[str, Any], ClientSets | None]:
     """Measures the sets of one world; `own` holds, for each split, the numbers of clients with models of their own."""
     withheld, scores = list_withheld(study, world), dict[str, Any]()
@@ -229,21 +217,21 @@ def _measure_world(
     if len(tested):
         numbers, known, y = tell(study, world, measured, "hold_out", rule, found=found.half, own=own.get("hold_out"))
         sizes = np.array([len(rows[::2]) for rows in withheld])
-        more = _summarize(study, Sets(*numbers[:, tested]), known, y[tested], sizes)[0]
+        more = _summarize(study, conformal.Sets(*numbers[:, tested]), known, y[tested], sizes)[0]
         scores = {f"hold_out_{name}": value for name, value in more.items() if isinstance(value, float)}
     if not measured.test:
         return scores, None
     numbers, known, y = tell(study, world, measured, "test", rule, found=found.whole, own=own.get("test"))
-    more, clients = _summarize(study, Sets(*numbers), known, y, np.array([len(rows) for rows in withheld]))
+    more, clients = _summarize(study, conformal.Sets(*numbers), known, y, np.array([len(rows) for rows in withheld]))
     sent = found.whole.everybody.bytes + (
-        found.whole.known.bytes if own or find_weights(study, world, measured) is not None else 0
+        found.whole.known.bytes if own or answers.find_weights(study, world, measured) is not None else 0
     )
     scores |= more | {"conformal_bytes": float(sent), "conformal_threshold": found.whole.everybody.value}
     return scores, clients
 
 
 def _summarize(
-    study: Study, sets: Sets, told: list[FloatArray], y: Any, sizes: IntArray
+    study: Study, sets: conformal.Sets, told: list[FloatArray], y: Any, sizes: IntArray
 ) -> tuple[dict[str, Any], ClientSets]:
     """Returns the metrics of the sets of some samples and of the clients, and the clients' sets.
 
@@ -257,14 +245,14 @@ def _summarize(
     }
     if known.any():
         found["conformal_coverage_client_worst"] = float(clients.coverage[known].min())
-    shares = np.where(known, weigh_clients(sizes), 0.0)
+    shares = np.where(known, conformal.weigh_clients(sizes), 0.0)
     if shares.sum() > 0:
         mixed = shares > 0
         weights = shares[mixed] / shares.sum()
         found["conformal_coverage_clients"] = float((weights * clients.coverage[mixed]).sum())
         found[f"conformal_{what}_clients"] = float((weights * clients.size[mixed]).sum())
     if study.classes:
-        each = summarize_classes(sets.covered, y, study.classes)
+        each = conformal.summarize_classes(sets.covered, y, study.classes)
         found["conformal_coverage_class"] = each.tolist()
         found["conformal_coverage_class_worst"] = float(np.nanmin(each))
     return found, clients

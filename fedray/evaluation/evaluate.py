@@ -32,30 +32,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.core.errors import BadInput
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, AverageKind, FloatArray, IntArray, State
-from fedray.evaluation.answers import (
-    Inquiry,
-    Measured,
-    Own,
-    RowAnswers,
-    ask_own,
-    ask_own_scores,
-    count_known,
-    join_answers,
-    measure_clients,
-    pick_best_pass,
-    pick_recorded_clients,
-    rank_own_models,
-    read_world,
-    split_own_scores,
-    summarize_clients,
-    tell_known,
-    weigh_models,
-)
+from fedray.evaluation import answers
 from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all_sets, name_size
 from fedray.evaluation.mixture import measure_weights
 from fedray.evaluation.regression import (
@@ -88,21 +71,21 @@ from fedray.simulation.study import (
 
 
 def measure_answers(
-    study: Study, _world: int, of: RowAnswers, rows: IntArray | None, weights: FloatArray | None
+    study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
     """Returns the numbers of each sample from which its scores follow, `[m, n]`; this function is a `Measure`."""
-    said = join_answers(study, of, rows, weights)
+    said = answers.join_answers(study, of, rows, weights)
     if said.probs is None:
         return regression.row_scores(said.mean, said.sd**2, said.y)
     return classification.row_scores(said.probs, said.y)
 
 
-def inquire(study: Study, split: str) -> Inquiry:
+def inquire(study: Study, split: str) -> answers.Inquiry:
     """Returns the request for the scores of the samples of a split."""
-    return Inquiry(split, measure_answers, means=3 + classification.BINS if study.classes else 4)
+    return answers.Inquiry(split, measure_answers, means=3 + classification.BINS if study.classes else 4)
 
 
-def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) -> dict[str, Own]:
+def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) -> dict[str, answers.Own]:
     """Returns, for each split, the predictions of clients that have models of their own; empty if no client has.
 
     Args:
@@ -114,11 +97,11 @@ def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) ->
     if not study.evaluation.by_tier or not study.method.phase.is_personal:
         return {}
     splits = [split for split, asked in (("test", test), ("hold_out", study.hold_out)) if asked]
-    return {split: ask_own(runtime, state, inquire(study, split)) for split in splits}
+    return {split: answers.ask_own(runtime, state, inquire(study, split)) for split in splits}
 
 
 def score_tiers(
-    study: Study, world: int, measured: Measured, own: dict[str, Own], sets: ClientSets | None
+    study: Study, world: int, measured: answers.Measured, own: dict[str, answers.Own], sets: ClientSets | None
 ) -> dict[str, float]:
     """Returns the mean scores of a world's known clients, and those of each tier if there are several tiers.
 
@@ -128,8 +111,13 @@ def score_tiers(
         measured: The predictions and losses that the runtime computed.
         own: For each split, the predictions of clients with models of their own (`ask_own_answers`).
         sets: The coverage and the size of each client's conformal sets on its test samples; None if there are no sets.
+
+    Returns:
+        The scores of all known clients (`personal_NAME`), those of each tier (`tier_TIER_NAME`), and the differences of
+        the first tier and each other one (`tier_FIRST_minus_OTHER_NAME`). `hold_out_` precedes those on held-out
+        samples.
     """
-    client, tiers = np.arange(count_known(study)), study.clients.tiers
+    client, tiers = np.arange(answers.count_known(study)), study.clients.tiers
     tier = study.clients.tier_of(client)
     groups = {"personal_": client >= 0}
     groups |= {f"tier_{one.name}_": tier == t for t, one in enumerate(tiers)} if len(tiers) > 1 else {}
@@ -137,8 +125,10 @@ def score_tiers(
     for split, prefix, pieces in (("test", "", measured.test), ("hold_out", "hold_out_", measured.held_out)):
         if not pieces:
             continue
-        of = read_world(study, world, measured, split)
-        told = np.stack(tell_known(study, world, measured, of, inquire(study, split), own=own.get(split)))  # [N, m]
+        of = answers.read_world(study, world, measured, split)
+        told = np.stack(
+            answers.tell_known(study, world, measured, of, inquire(study, split), own=own.get(split))
+        )  # [N, m]
         for group, members in groups.items():
             asked = members & ~np.isnan(told[:, 0])
             if not asked.any():
@@ -151,7 +141,14 @@ def score_tiers(
             if sets is not None and split == "test" and group != "personal_":
                 covered, size = (each[asked].mean() for each in sets)
                 scores |= {"conformal_coverage": float(covered), f"conformal_{name_size(study)}": float(size)}
+            if measured.ood and not own and group != "personal_":
+                scores |= score_ood_of_clients(study, world, measured, join_pieces(pieces, world), asked)
             found |= {prefix + group + name: value for name, value in scores.items()}
+        for one in tiers[1:]:
+            first, other = (f"{prefix}tier_{name}_" for name in (tiers[0].name, one.name))
+            shared = [name.removeprefix(other) for name in found if name.startswith(other)]
+            gap = f"{prefix}tier_{tiers[0].name}_minus_{one.name}_"
+            found |= {gap + name: found[first + name] - found[other + name] for name in shared if first + name in found}
     return found
 
 
@@ -162,7 +159,7 @@ def score_tiers(
 # The outputs, losses and residuals of the models that predict, which one evaluation requests from the runtime.
 
 
-def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> Measured:
+def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> answers.Measured:
     """Asks the runtime for the outputs, losses and weights that one evaluation needs.
 
     Args:
@@ -181,8 +178,8 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
             f"method {study.method.name}: its Answer has combine, which gives everybody the same probabilities of "
             "classes: leave it out, or real targets, predict.gamma, evaluate.personal and predict.average = logits"
         )
-    own = ask_own_scores(runtime, state) if study.method.phase.is_personal else {}
-    return Measured(
+    own = answers.ask_own_scores(runtime, state) if study.method.phase.is_personal else {}
+    return answers.Measured(
         answer,
         test=runtime.ask(outputs_on("test", answer.models), answer.state) if test else {},
         held_out=runtime.ask(outputs_on("hold_out", answer.models), answer.state) if study.hold_out else {},
@@ -218,13 +215,14 @@ def find_client_weights(
         return measure_weights(study, runtime, answer.state, count)
     if study.method.one_model_per_client:
         owner = np.arange(min(answer.models, EVALUATED_CLIENTS))
-        ranks = rank_own_models(answer.models, owner)
-        return {world: weigh_models(study, answer, world, ranks, owner) for world in range(count)}
+        return {world: answers.weigh_own_models(answer, world, owner) for world in range(count)}
     if answer.tiers is not None and study.evaluation.gamma in (None, np.inf):  # the tiers alone say it
         none = torch.zeros(answer.models, len(client))
-        return {world: weigh_models(study, answer, world, none, client) for world in range(count)}
+        return {world: answers.weigh_models(study, answer, world, none, client) for world in range(count)}
     losses = runtime.ask(losses_of(answer.models, worlds), answer.state)
-    return {world: weigh_models(study, answer, world, join_pieces(losses, world), client) for world in range(count)}
+    return {
+        world: answers.weigh_models(study, answer, world, join_pieces(losses, world), client) for world in range(count)
+    }
 
 
 def measure_residual_variance(study: Study, runtime: Runtime, state: State, answer: Answer) -> dict[int, float]:
@@ -315,6 +313,30 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
     return scores
 
 
+def score_ood_of_clients(
+    study: Study, world: int, measured: answers.Measured, known: Tensor, asked: NDArray[np.bool_]
+) -> dict[str, float]:
+    """Returns the mean of the scores of `score_ood` over some known clients, each with its weights over the models.
+
+    Args:
+        study: The trained study.
+        world: Number of the world.
+        measured: The predictions and weights that the runtime computed.
+        known: Raw outputs of all models on the samples of a split, `[K, n, C]`; every client is scored on all of them.
+        asked: Whether each known client counts, `[N]`.
+    """
+    weights, answer = answers.find_weights(study, world, measured), measured.answer
+    both = known, join_pieces(measured.ood, world)
+    if weights is None:
+        return score_ood(study, world, *both, answer)
+    known, unknown = (answer.drop_absent(outputs, world) for outputs in both)
+    rows, count = np.unique(weights[asked], axis=0, return_counts=True)
+    of_row = (answer._replace(weights=np.tile(row, (study.worlds, 1))) for row in rows)
+    each = [score_ood(study, world, known, unknown, of) for of in of_row]
+    names = set.intersection(*map(set, each))
+    return {name: float(np.average([one[name] for one in each], weights=count)) for name in sorted(names)}
+
+
 def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Answer) -> dict[str, Any]:
     """Returns the arrays for the picture of the first world in the report.
 
@@ -331,10 +353,7 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
     both = [_measure_uncertainty(study, 0, outputs, answer)[0] for outputs in (known, unknown)]
     edges = np.linspace(0.0, math.log(study.classes), DRAWN_BINS + 1)
     shares = [np.histogram(np.minimum(each, edges[-1]), edges)[0] / len(each) for each in both]
-    return {
-        "ood_entropies": np.stack([edges[:-1], *shares], axis=1),
-        "ood_auroc": np.array([auroc(both[1], both[0])]),
-    }
+    return {"ood_entropies": np.stack([edges[:-1], *shares], axis=1), "ood_auroc": np.array([auroc(both[1], both[0])])}
 
 
 def _measure_uncertainty(
@@ -434,7 +453,7 @@ def make_evaluator(
 
 
 def _score_world(
-    study: Study, world: int, measured: Measured, test: bool
+    study: Study, world: int, measured: answers.Measured, test: bool
 ) -> tuple[dict[str, Any], ClientScores | None]:
     """Returns a world's row of metrics, and the scores of single clients if they are recorded."""
     answer, residual = measured.answer, measured.residual.get(world)
@@ -454,18 +473,20 @@ def _score_world(
     if own or study.evaluation.clients:
         each = {prefix: _score_clients(study, world, measured, outputs, split) for prefix, split in told.items()}
     for prefix, values in each.items() if own else ():
-        row |= summarize_clients(values, prefix, classes=bool(study.classes))
+        row |= answers.summarize_clients(values, prefix, classes=bool(study.classes))
     true, several = study.shards.clusters(world), answer.models > 1 and not study.method.one_model_per_client
     if true is not None and measured.weights and several and study.evaluation.gamma is not None:  # else those of tiers
         row["cluster_ari"] = compare_clusters(true, measured.weights[world])
     if not study.evaluation.clients:
         return row, None
-    chosen, name = pick_recorded_clients(study), "accuracy" if study.classes else "rmse"
+    chosen, name = answers.pick_recorded_clients(study), "accuracy" if study.classes else "rmse"
     scores = {prefix + name: values[chosen] if own else values for prefix, values in each.items()}
     return row, ClientScores(chosen, study.shards.sizes(np.full_like(chosen, world), chosen), scores)
 
 
-def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[str, Tensor], split: str) -> FloatArray:
+def _score_clients(
+    study: Study, world: int, measured: answers.Measured, outputs: dict[str, Tensor], split: str
+) -> FloatArray:
     """Returns the score of each known client on its samples of a split, `[N]`.
 
     Where every client has the same prediction, only the clients whose scores are recorded are scored.
@@ -478,12 +499,11 @@ def _score_clients(study: Study, world: int, measured: Measured, outputs: dict[s
         split: The split, `test` or `hold_out`.
     """
     if measured.own:
-        tested, held_out = split_own_scores(measured.own, world)
-        return pick_best_pass(tested if split == "test" else held_out, held_out, lowest=not study.classes)
+        return answers.pick_own_scores(measured.own, world, split, lowest=not study.classes)
     voters, weights = join_voters(outputs[split], measured.answer, world), measured.weights.get(world)
-    clients = pick_recorded_clients(study) if weights is None else None
+    clients = answers.pick_recorded_clients(study) if weights is None else None
     everybody = measured.answer.weigh_present(world)
-    return measure_clients(study, world, voters, weights, split, clients=clients, everybody=everybody)
+    return answers.measure_clients(study, world, voters, weights, split, clients=clients, everybody=everybody)
 
 
 def score_answer(

@@ -13,14 +13,7 @@ from torch import Tensor
 
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, Objective, State
-from fedray.evaluation.answers import (
-    Measured,
-    ask_own_scores,
-    measure_clients,
-    pick_best_pass,
-    split_own_scores,
-    weigh_models,
-)
+from fedray.evaluation import answers
 from fedray.evaluation.conformal import measure_all_sets
 from fedray.evaluation.evaluate import answer_world, collect_ood_report, find_client_weights, has_client_weights
 from fedray.evaluation.regression import read_members
@@ -281,18 +274,17 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     if study.method.phase.weighs or study.method.one_model_per_client:
         weights = find_client_weights(study, runtime, answer, worlds=1)[0]
     else:
-        weights = weigh_models(study, answer, 0, every, np.arange(every.shape[1]))
+        weights = answers.weigh_models(study, answer, 0, every, np.arange(every.shape[1]))
     if study.method.phase.is_personal:
-        own = split_own_scores(ask_own_scores(runtime, state), 0)
-        scores = pick_best_pass(*own, lowest=not study.classes)
+        scores = answers.pick_own_scores(answers.ask_own_scores(runtime, state), 0, lowest=not study.classes)
     else:
-        scores = measure_clients(study, 0, outputs, weights)
+        scores = answers.measure_clients(study, 0, outputs, weights)
     arrays = {"alpha": weights, "client_losses": answer.drop_absent(every, 0).double().numpy().T}
     if study.classes:
         return arrays | {"label_counts": study.shards.label_counts(0), "client_accuracy": scores}
     everybody = answer.weigh_present(0)
     everybody = np.full(weights.shape[1], 1.0 / weights.shape[1]) if everybody is None else everybody
-    equal = measure_clients(study, 0, outputs, np.tile(everybody, (len(weights), 1)))
+    equal = answers.measure_clients(study, 0, outputs, np.tile(everybody, (len(weights), 1)))
     return arrays | {"client_rmse": scores, "client_rmse_equal": equal}
 
 
@@ -300,7 +292,7 @@ def _conformal_arrays(
     study: Study, runtime: Runtime, progress: Progress, answer: Answer, tested: Pieces
 ) -> dict[str, Any]:
     """Returns coverage and size of the sets of known clients, and the share alpha that may lie outside."""
-    measured = Measured(
+    measured = answers.Measured(
         answer,
         test=tested,
         held_out=runtime.ask(outputs_on("hold_out", answer.models, worlds=1), answer.state),

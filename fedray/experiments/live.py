@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fedray.core.errors import format_bytes, format_seconds, name_score
+from fedray.core.errors import format_bytes, format_seconds, format_total, name_score
 from fedray.core.scores import leave_out_repeats
 from fedray.process import tolerate_stderr
 
@@ -301,11 +301,5 @@ def _make_table(title: str, rows: list[dict[str, Any]], phase: str) -> Group:
         table.add_column(name, justify="right")
     for row in rows[-10:]:
         scores = [f"{row['metrics'].get(n, float('nan')):.4f}" for n in names]
-        table.add_row(
-            f"{row['round']}/{row['rounds']}",
-            *scores,
-            format_bytes(row["up_bytes"]),
-            format_seconds(row["sim_seconds"]),
-            format_seconds(row["wall_seconds"]),
-        )
+        table.add_row(f"{row['round']}/{row['rounds']}", *scores, *(format_total(n, row[n]) for n in costs))
     return Group(table, below)

@@ -20,13 +20,7 @@ from fedray.scenario.nested import load_yaml
 from fedray.scenario.schema import Scenario, section_fields
 from fedray.simulation.study import Study
 from fedray.storage.directory import forget_failure, record_failure, require_run_directory
-from fedray.storage.summary import (
-    check_identity,
-    check_scenario_file,
-    read_identity,
-    read_keys,
-    refuse_missing_names,
-)
+from fedray.storage.summary import check_identity, check_scenario_file, read_identity, read_keys, refuse_missing_names
 
 
 def read_run_scenario(out: Path, own: UserObjects) -> Scenario:

@@ -42,7 +42,7 @@ from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, FloatArray, Net, State
 from fedray.data.adaptation import find_client, read_inputs
 from fedray.data.types import add_back, find_range, tell_scale
-from fedray.evaluation.answers import ask_own, draw_uniform, pick_own_models, rank_own_models, weigh_models
+from fedray.evaluation.answers import ask_own, draw_uniform, pick_own_models, weigh_models, weigh_own_models
 from fedray.evaluation.conformal import Thresholds, calibrate, inquire
 from fedray.evaluation.evaluate import measure_models
 from fedray.evaluation.mixture import mixtures_of, read_weights
@@ -341,13 +341,13 @@ class Predictor:
         if self.study.method.phase.weighs:
             known = read_weights(self.worker.private.state(), world, client + 1, len(weights))[client]
             return known if not np.isnan(known).any() else ask(mixtures_of(len(weights), alone)).numpy()[:, 0]
+        present, me = self.answer.weights, np.array([client])
+        answers = np.ones(len(weights), dtype=np.bool_) if present is None else present[world] > 0
         if self.study.method.one_model_per_client:
-            losses = rank_own_models(len(weights), np.array([client]))
+            weights[answers] = weigh_own_models(self.answer, world, me)[0]
         else:
             losses = ask(losses_of(len(weights), clients=alone))
-        present = self.answer.weights
-        answers = np.ones(len(weights), dtype=np.bool_) if present is None else present[world] > 0
-        weights[answers] = weigh_models(self.study, self.answer, world, losses, np.array([client]))[0]
+            weights[answers] = weigh_models(self.study, self.answer, world, losses, me)[0]
         return weights
 
 

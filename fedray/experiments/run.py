@@ -32,13 +32,7 @@ from fedray.files.plain import confirm_writable
 from fedray.metrics.classification import nll
 from fedray.models.net import count_forward_flops
 from fedray.process import current_ending
-from fedray.runtime.environment import (
-    device_of,
-    find_address,
-    prepare_process,
-    refuse_unused_wait,
-    use_one_thread,
-)
+from fedray.runtime.environment import device_of, find_address, prepare_process, refuse_unused_wait, use_one_thread
 from fedray.runtime.session import (
     Inline,
     Measure,

@@ -37,12 +37,7 @@ from fedray.files.plain import hold_lock
 from fedray.files.tables import read_summary, table_schema
 from fedray.process import NOTE, current_ending, follow_child, start_child, stop_children
 from fedray.report.read import MARK, Table, is_chosen, tell_choices
-from fedray.runtime.environment import (
-    PARTS_VARIABLE,
-    refuse_unused_address,
-    refuse_unused_wait,
-    write_awaited,
-)
+from fedray.runtime.environment import PARTS_VARIABLE, refuse_unused_address, refuse_unused_wait, write_awaited
 from fedray.scenario.identity import UNSET, is_free
 from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_scenario, to_plain
 from fedray.scenario.nested import flatten

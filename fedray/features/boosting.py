@@ -213,7 +213,7 @@ def boosted_net(size: Ensemble) -> Net:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The weights of a client's samples are not part of the state, because they follow from the ensemble and the samples
-# (`weigh_rows`). A client that was away, or a new actor, computes them again.
+# (`FitTrees._weigh`). A client that was away, or a new actor, computes them again.
 
 CANDIDATES = "broadcast/candidates"  # name of the extra tensor of the learners that clients are asked about
 SMOOTHING = 1e-10  # of the paper; it makes the weight of an error of 0 finite
@@ -257,23 +257,6 @@ def samme(error: float, classes: int) -> float:
 def is_chance(error: float, classes: int) -> bool:
     """Returns whether a learner is no better than guessing: its error is at least 1 - 1 / C."""
     return error >= 1.0 - 1.0 / classes
-
-
-def weigh_rows(wrong: Tensor, alpha: Tensor, scale: Tensor) -> Tensor:
-    """Returns the logarithms of the factors by which the weights of samples have changed in some rounds.
-
-    A round changes the weights D by `D <- D exp(alpha [wrong]) / Z`, where log Z is `scale`. After it, the weights of
-    all clients' samples add up to 1 again.
-
-    Args:
-        wrong: Whether each round's learner was wrong on each sample, `[n, t]`.
-        alpha: Weight of each round's learner, `[t]`.
-        scale: log Z of each round, `[t]`.
-
-    Returns:
-        The logarithms, `[n]` float64.
-    """
-    return (wrong.double() * alpha.double() - scale.double()).sum(1)
 
 
 def each_alone(learners: Tensor) -> Tensor:
@@ -382,11 +365,6 @@ def join_errors(stats: Stats) -> Tensor:
         joined = torch.where(here, joined * 2.0 ** (reached - shift) + sums[shift], joined)
         reached = torch.where(here, float(shift), reached)
     return joined
-
-
-def keep_learners(learners: Tensor, client: int, world: int) -> Stats:
-    """Returns the statistics that hold the learners `[F, n, 3]` of one client."""
-    return {"learners": Kept({(world, 0, client): learners})}
 
 
 def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = False) -> Server:
@@ -695,7 +673,7 @@ class FitTrees(Work):
                 break
             weight = weight * np.exp(samme(error, classes) * wrong)
             weight /= weight.sum()
-        return keep_learners(learners, job.client, job.world), first
+        return {"learners": Kept({(job.world, 0, job.client): learners})}, first
 
     def _fit_one(self, job: OneJob, weight: FloatArray, number: int) -> Tensor:
         """Returns one learner, `[n, 3]`, fitted on samples that are drawn from a random key, or with weights."""
@@ -736,7 +714,8 @@ class FitTrees(Work):
             alpha, scale, trees = (named[name][found.rounds : t] for name in ("alpha", "scale", "trees"))
             chosen = classify_rows(trees.flatten(0, 1), rows.x).view(len(rows.y), *trees.shape[:2])
             wrong = vote(chosen, self.classes) != rows.y[:, None]
-            found = KnownWeights(t, found.log + weigh_rows(wrong, alpha, scale))
+            changes = wrong.double() * alpha.double() - scale.double()  # D <- D exp(alpha [wrong]) / Z, log Z is scale
+            found = KnownWeights(t, found.log + changes.sum(1))
             known.weights[world, client] = found
         if world not in known.rows:
             everybody = np.arange(site.clients.number)

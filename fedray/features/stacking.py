@@ -405,9 +405,9 @@ class Stack(NamedTuple):
     Attributes:
         bases: The n architectures.
         meta: The meta model, whose inputs are the n * C probabilities of the bases; None averages the bases.
+        rounds: Number of rounds in which the bases are trained.
         folds: F, the number of folds; 1 means that no samples are left out.
         within: Whether fold f is a part of every client's samples; otherwise it is all samples of client f.
-        rounds: Number of rounds in which the bases are trained.
         meta_rounds: Number of rounds in which the meta model is trained.
         meta_lr: Learning rate of the meta model.
         meta_optimizer: Optimizer of the meta model.
@@ -428,12 +428,12 @@ class Stack(NamedTuple):
 
     bases: tuple[Base, ...]
     meta: Net | None
-    folds: int
-    within: bool
     rounds: int
-    meta_rounds: int
-    meta_lr: float
-    meta_optimizer: str
+    folds: int = 1
+    within: bool = False
+    meta_rounds: int = 0
+    meta_lr: float = 0.0
+    meta_optimizer: str = "sgd"
     combine: str | None = None
     proxy: float = 0.0
     features: str = "out_of_fold"

@@ -127,20 +127,11 @@ def assign_windows(steps: IntArray, windows: Windows) -> IntArray:
         windows: The number of windows, and the share of steps before them.
     """
     step = np.arange(int(steps.max()))[:, None]  # [S, 1]
-    inside = steps_in_windows(steps, windows)
-    first, number = steps - inside, np.minimum(windows.number, inside)
+    first = np.maximum(np.minimum((windows.mixing * steps + 1e-9).astype(np.int64), steps - 1), 0)
+    inside = steps - first  # at least the last step
+    number = np.minimum(windows.number, inside)
     window = (step - first) * number // inside
     return np.where((step >= first) & (step < steps), window, -1)
-
-
-def steps_in_windows(steps: IntArray, windows: Windows) -> IntArray:
-    """Returns the number of each lane's steps that are in windows, `[W]`: all after the first ones, at least the last.
-
-    Args:
-        steps: Number of optimizer steps of each lane, `[W]`; a lane without steps has none in windows.
-        windows: The number of windows, and the share of steps before them.
-    """
-    return steps - np.maximum(np.minimum((windows.mixing * steps + 1e-9).astype(np.int64), steps - 1), 0)
 
 
 class _Sampled(NamedTuple):

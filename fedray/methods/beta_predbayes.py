@@ -98,6 +98,32 @@ def add_samples(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], n
     return kit.net.Samples(net, options["samples"], name)
 
 
+def join_samples(net: kit.types.Net, clients: int, classes: int, rounds: int, options: Mapping[str, Any]) -> Any:
+    """Returns the stack of β-Predictive Bayes: one base with each client's samples, and the number beta.
+
+    Raises:
+        BadInput: the server has no rows on which it could fit beta.
+    """
+    fitted = options["beta"] == FIT
+    if fitted and not options["server_data"]:
+        raise BadInput(
+            "method.server_data = 0, but method.beta = fit: give the server a share of the rows, or give method.beta a "
+            "number"
+        )
+    return kit.stacking.Stack(
+        bases=(kit.stacking.Base(net, clients),),
+        meta=kit.stacking.build_interpolation(classes, 0.5 if fitted else float(options["beta"])),
+        rounds=rounds,
+        meta_rounds=int(fitted),
+        meta_lr=options["beta_lr"],
+        meta_optimizer="adam",
+        combine="mean",
+        at_server=True,
+        answers_at_once=True,
+        name="beta_predbayes",
+    )
+
+
 SPECS = {
     "beta_predbayes": MethodSpec(
         "β-Predictive Bayes: clients sample their posteriors; answers lie between the product and the mean of theirs "
@@ -137,10 +163,7 @@ SPECS = {
                 "share of the training rows that the server holds instead of the clients, with labels, to find beta",
             ),
             "beta_epochs": Option(
-                10,
-                whole(1, 10**6),
-                "passes over the server's rows to find beta, from 0.5 on",
-                _IS_FITTED,
+                10, whole(1, 10**6), "passes over the server's rows to find beta, from 0.5 on", _IS_FITTED
             ),
             "beta_lr": Option(0.01, real("(0, inf)"), "learning rate of Adam for beta", _IS_FITTED),
             "beta_batch": Option(100, whole(1, 10**6), "rows of a batch for beta", _IS_FITTED),
@@ -160,6 +183,7 @@ SPECS = {
         in_rounds="trains its parts one after another, in rounds",
         parts=True,
         sampled=True,
+        stack=join_samples,
         network=add_samples,
     ),
 }

@@ -148,10 +148,7 @@ def dsvgd(setting: kit.Setting) -> kit.Method:
     phase = kit.federated(
         replace(setting, assign=None),
         assign=kit.schedule.every_model,  # the scheduled client downloads all particles
-        local=replace(
-            setting.local,
-            step=None if decay == "none" else kit.particles.divide_by_root(decay),
-        ),
+        local=replace(setting.local, step=None if decay == "none" else kit.particles.divide_by_root(decay)),
         compress=kit.dense,
         # L steps of q, L' of t_k
         pieces=[kit.particles.approach(target, setting.models, options["factor_steps"])],

@@ -53,9 +53,7 @@ SPECS = {
         "FedProx: FedAvg with a proximal term that pulls clients to the broadcast model (Li et al. 2020)",
         family="averaging",
         models="one",
-        options={
-            "mu": Option(0.01, real("[0, inf)"), "weight of the proximal term `mu / 2 |w - w_start|^2`"),
-        },
+        options={"mu": Option(0.01, real("[0, inf)"), "weight of the proximal term `mu / 2 |w - w_start|^2`")},
         defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
         splits=True,
     ),

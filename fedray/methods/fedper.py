@@ -78,9 +78,7 @@ SPECS = {
     "fedrep": MethodSpec(
         "FedRep: as FedPer, and a client trains its last layer first, then the others (Collins et al. 2021)",
         family="personal models",
-        options={
-            "body_epochs": Option(1, whole(1, 10**6), "of `local.epochs` the last so many, which train the body"),
-        },
+        options={"body_epochs": Option(1, whole(1, 10**6), "of `local.epochs` the last so many, which train the body")},
         defaults={"method": {"models": 1}, "server": {"weighting": "examples"}, "local": {"private": ["head"]}},
         splits=True,
         own_models=True,

@@ -38,9 +38,7 @@ SPECS = {
     "fedsam": MethodSpec(
         "FedSAM: clients descend by the gradient at the worst point nearby (Qu et al. 2022)",
         family="averaging",
-        options={
-            "rho": Option(0.05, real("[0, inf)"), "radius of the ball in which the worst point is looked for"),
-        },
+        options={"rho": Option(0.05, real("[0, inf)"), "radius of the ball in which the worst point is looked for")},
         defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
         splits=True,
     ),

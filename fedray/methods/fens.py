@@ -81,7 +81,9 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from fedray.core.options import MethodSpec, Needs, Option, one_of, real, whole
 from fedray.methods import kit
@@ -92,6 +94,21 @@ FIXED = ("mean", "label_shares", "voting")
 _IS_TRAINED = Needs("method.aggregator", _TRAINED)
 
 
+def join_networks(net: kit.types.Net, clients: int, classes: int, rounds: int, options: Mapping[str, Any]) -> Any:
+    """Returns the stack of FENS: one base with a network for each client, and the aggregator."""
+    kind, fixed = options["aggregator"], options["aggregator"] in FIXED
+    return kit.stacking.Stack(
+        bases=(kit.stacking.Base(net, clients),),
+        meta=None if fixed else kit.stacking.build_aggregator(kind, clients, classes, options["width"]),
+        rounds=rounds,
+        meta_rounds=options["meta_rounds"],
+        meta_lr=options["meta_lr"],
+        combine=kind if fixed else "mean",
+        proxy=0.0 if fixed else options["proxy"],
+        name="fens",
+    )
+
+
 SPECS = {
     "fens": MethodSpec(
         "FENS: clients train alone and send their networks once, then train what joins them (Allouah et al. 2024)",
@@ -99,9 +116,7 @@ SPECS = {
         models="clients",
         options={
             "aggregator": Option(
-                "neural",
-                one_of(*_TRAINED, *FIXED),
-                "how the answers of the clients' networks become one",
+                "neural", one_of(*_TRAINED, *FIXED), "how the answers of the clients' networks become one"
             ),
             "proxy": Option(
                 0.1,
@@ -115,30 +130,10 @@ SPECS = {
                 "hidden units of the neural aggregator for each network",
                 Needs("method.aggregator", ("neural",)),
             ),
-            "meta_rounds": Option(
-                500,
-                whole(1, 10**7),
-                "rounds of the aggregator",
-                _IS_TRAINED,
-            ),
-            "meta_lr": Option(
-                1.0,
-                real("(0, inf)"),
-                "learning rate of the aggregator at the clients",
-                _IS_TRAINED,
-            ),
-            "meta_batch": Option(
-                128,
-                whole(1, 10**6),
-                "rows of a batch of the aggregator",
-                _IS_TRAINED,
-            ),
-            "meta_steps": Option(
-                1,
-                whole(1, 10**6),
-                "local steps of the aggregator in a round",
-                _IS_TRAINED,
-            ),
+            "meta_rounds": Option(500, whole(1, 10**7), "rounds of the aggregator", _IS_TRAINED),
+            "meta_lr": Option(1.0, real("(0, inf)"), "learning rate of the aggregator at the clients", _IS_TRAINED),
+            "meta_batch": Option(128, whole(1, 10**6), "rows of a batch of the aggregator", _IS_TRAINED),
+            "meta_steps": Option(1, whole(1, 10**6), "local steps of the aggregator in a round", _IS_TRAINED),
         },
         defaults={
             "method": {"models": 1},
@@ -149,6 +144,7 @@ SPECS = {
         schedules=False,
         in_rounds="trains its parts one after another, in rounds",
         parts=True,
+        stack=join_networks,
     ),
 }
 

@@ -40,9 +40,7 @@ SPECS = {
     "lg_fedavg": MethodSpec(
         "LG-FedAvg: the last layers are averaged, the others stay with the client (Liang et al. 2020)",
         family="personal models",
-        options={
-            "shared_layers": Option(1, whole(0, 1000), "how many of the last layers are averaged"),
-        },
+        options={"shared_layers": Option(1, whole(0, 1000), "how many of the last layers are averaged")},
         defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
         own_models=True,
         private="the other layers",

@@ -16,16 +16,7 @@ from numpy.typing import NDArray
 from fedray.core.errors import format_number, name_score
 from fedray.core.types import FloatArray, IntArray
 from fedray.metrics.classification import ANOMALY_Z
-from fedray.report import pictures
-from fedray.report.curves import (
-    cut_beginning,
-    draw_legend,
-    draw_mean_line,
-    label_headline,
-    label_rounds,
-    pick_evenly,
-    read_job_column,
-)
+from fedray.report import curves, pictures
 from fedray.report.read import ReadRun, pivot_rounds
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -49,30 +40,21 @@ def figure_calibration(run: ReadRun) -> Figure | None:
     lean = float(np.sum(count * (confidence - right)) / count.sum())
     word = "too sure" if lean > 0.01 else "too cautious" if lean < -0.01 else "neither too sure nor too cautious"
     title = f"The answers are {word} (calibration error {100 * gap:.1f} %)"
-    figure, (top, low) = pictures.make_canvas(
-        title, 2, 1, size=(pictures.NARROW, 4.2), height_ratios=[4, 1], sharex=True
-    )
+    size = (pictures.NARROW, 4.2)
+    figure, (top, low) = pictures.make_canvas(title, 2, 1, size=size, height_ratios=[4, 1], sharex=True)
     left = filled / bins  # only the table knows the bin of a confidence between two bins
     both = np.minimum(confidence, right)
     colors = (pictures.PALETTE[4], pictures.ORANGE, pictures.PALETTE[2])
-    for low_end, high, color in (
-        (0.0, both, colors[0]),
-        (both, confidence - both, colors[1]),
-        (both, right - both, colors[2]),
-    ):
+    parts = ((0.0, both), (both, confidence - both), (both, right - both))
+    for (low_end, high), color in zip(parts, colors, strict=True):
         pictures.draw_bars(top, left + 0.08 / bins, low_end, 0.84 / bins, high, facecolor=color)
     top.plot([0, 1], [0, 1], **pictures.DASHED)
-    top.set_xlim(0, 1)
-    top.set_ylim(0, 1)
-    top.set_ylabel("accuracy of these samples")
+    top.set(ylabel="accuracy of these samples", xlim=(0, 1), ylim=(0, 1))
     pictures.draw_key(top, ["accuracy", "too sure", "too cautious"], colors)
     pictures.draw_bars(low, left + 0.08 / bins, 0.0, 0.84 / bins, count, facecolor=pictures.PALETTE[8])
-    low.set_ylabel("samples")
-    low.set_ylim(bottom=0)
-    low.set_xlabel("confidence of the answer")
+    low.set(xlabel="confidence of the answer", ylabel="samples", ylim=(0, None))
     low.yaxis.set_major_locator(MaxNLocator(2, integer=True))
-    for axis in (low.xaxis, top.yaxis):
-        pictures.use_percent(axis)
+    pictures.use_percent(low.xaxis, top.yaxis)
     return figure
 
 
@@ -89,8 +71,7 @@ def figure_confusion(run: ReadRun) -> Figure | None:
     title = title if off.any() else "No class is taken for another"
     figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, 4.8))
     draw_shares(axes, shares, names)
-    axes.set_xlabel("answer")
-    axes.set_ylabel("true class")
+    axes.set(xlabel="answer", ylabel="true class")
     return figure
 
 
@@ -114,8 +95,7 @@ def draw_shares(axes: Axes, shares: FloatArray, classes: Sequence[str] = (), *, 
         axes.set_xticks(range(len(classes)), classes, **(turn if max(map(len, classes)) > 3 else {}))
         axes.set_yticks(range(len(classes)), classes)
     else:
-        pictures.use_whole_numbers(axes.xaxis)
-        pictures.use_whole_numbers(axes.yaxis)
+        pictures.use_whole_numbers(axes.xaxis, axes.yaxis)
     pictures.hide_frame(axes)
 
 
@@ -124,7 +104,7 @@ def figure_predictive(run: ReadRun) -> Figure | None:
     rows = run.pictures.get("predictive")
     if rows is None:
         return None
-    rows = rows[pick_evenly(np.arange(len(rows)), MOST_DRAWN_ROWS)]
+    rows = rows[curves.pick_evenly(np.arange(len(rows)), MOST_DRAWN_ROWS)]
     x, y, mean, sd = rows[np.argsort(rows[:, 0])].T
     known = np.isfinite(y)
     inside = 100 * (np.abs(y - mean)[known] <= 1.96 * sd[known]).mean() if known.any() else 0.0
@@ -137,16 +117,14 @@ def figure_predictive(run: ReadRun) -> Figure | None:
         axes.fill_between(x, mean - 1.96 * sd, mean + 1.96 * sd, alpha=0.2, linewidth=0, label=pictures.BAND, **look)
         dots: dict[str, Any] = {"color": pictures.ORANGE, "markersize": 4, "alpha": 0.8, "rasterized": len(y) > 400}
         axes.plot(x[known], y[known], ".", label="target", **dots)
-        axes.set_xlabel("input")
-        axes.set_ylabel("output (target units)")
+        axes.set(xlabel="input", ylabel="output (target units)")
     else:
-        some = pick_evenly(np.arange(len(y)), 400)
+        some = curves.pick_evenly(np.arange(len(y)), 400)
         look |= {"fmt": ".", "elinewidth": 0.6, "markersize": 4, "alpha": 0.45, "rasterized": True}
         axes.errorbar(y[some], mean[some], yerr=1.96 * sd[some], label="95 % interval", **look)
         ends = [float(np.nanmin(y)), float(np.nanmax(y))]
         axes.plot(ends, ends, label="right answer", **pictures.DASHED)
-        axes.set_xlabel("target (its own units)")
-        axes.set_ylabel("prediction (target units)")
+        axes.set(xlabel="target (its own units)", ylabel="prediction (target units)")
     axes.legend(loc="upper left", ncols=3)
     return figure
 
@@ -160,8 +138,7 @@ def figure_disagreement(run: ReadRun) -> Figure | None:
     title = f"Two members answer differently on {100 * mean:.1f} % of the samples"
     figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, 4.2))
     draw_shares(axes, pairs, high=max(float(pairs.max()), 1e-9))
-    axes.set_xlabel("model")
-    axes.set_ylabel("other model")
+    axes.set(xlabel="model", ylabel="other model")
     return figure
 
 
@@ -178,10 +155,8 @@ def figure_pit(run: ReadRun) -> Figure | None:
     pictures.draw_bars(axes, np.arange(bins) / bins + 0.04 / bins, 0.0, 0.92 / bins, shares, facecolor=pictures.ACCENT)
     axes.axhline(1 / bins, **pictures.DASHED)
     axes.annotate("calibrated", (1, 1 / bins), (0, 3), textcoords="offset points", ha="right", color=pictures.INK)
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, float(shares.max()) * 1.15)
-    axes.set_xlabel("predicted probability of a smaller value than the target (PIT)")
-    axes.set_ylabel("share of the targets")
+    axes.set(xlabel="predicted probability of a smaller value than the target (PIT)", ylabel="share of the targets")
+    axes.set(xlim=(0, 1), ylim=(0, float(shares.max()) * 1.15))
     pictures.use_percent(axes.yaxis)
     return figure
 
@@ -196,12 +171,8 @@ def figure_coverage(run: ReadRun) -> Figure | None:
     figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, 3.4))
     axes.plot([0, 1], [0, 1], **pictures.DASHED, label="calibrated")
     axes.plot(nominal, observed, "o-", color=pictures.ACCENT, linewidth=1.8, markersize=5, label="observed")
-    axes.set_xlim(0, 1.02)
-    axes.set_ylim(0, 1.04)
-    axes.set_xlabel("nominal coverage")
-    axes.set_ylabel("observed coverage")
-    for axis in (axes.xaxis, axes.yaxis):
-        pictures.use_percent(axis)
+    axes.set(xlabel="nominal coverage", ylabel="observed coverage", xlim=(0, 1.02), ylim=(0, 1.04))
+    pictures.use_percent(axes.xaxis, axes.yaxis)
     axes.grid(visible=True, axis="x")
     axes.legend(loc="upper left")
     return figure
@@ -237,17 +208,13 @@ def figure_ood(run: ReadRun) -> Figure | None:
         return None
     left, *shares = np.asarray(table, dtype=np.float64).T
     width = float(left[1] - left[0])
-    title = (
-        f"By the entropy of the answers {100 * float(area[0]):.1f} % of the pairs of a test row and an unknown input "
-    )
-    figure, axes = pictures.make_canvas(f"{title}are told apart", size=(pictures.NARROW, 3.4))
+    title = f"By the entropy of the answers {100 * float(area[0]):.1f} % of the pairs of a test row and an unknown "
+    figure, axes = pictures.make_canvas(f"{title}input are told apart", size=(pictures.NARROW, 3.4))
     colors = (pictures.ACCENT, pictures.ORANGE)
     for place, (share, color) in enumerate(zip(shares, colors, strict=True)):
         pictures.draw_bars(axes, left + (0.08 + 0.42 * place) * width, 0.0, 0.42 * width, share, facecolor=color)
-    axes.set_xlim(0.0, left[-1] + width)
-    axes.set_ylim(bottom=0.0)
-    axes.set_xlabel("entropy of the answer (nats)")
-    axes.set_ylabel("share of the inputs")
+    axes.set(xlabel="entropy of the answer (nats)", ylabel="share of the inputs", xlim=(0.0, left[-1] + width))
+    axes.set_ylim(0.0, None)
     pictures.use_percent(axes.yaxis)
     pictures.draw_key(axes, ["test rows", "out-of-distribution inputs"], colors)
     return figure
@@ -272,17 +239,12 @@ def figure_loss_plane(run: ReadRun) -> Figure | None:
         way, side = (7, "left") if a <= (left + right) / 2 else (-7, "right")  # the side with more room
         look: dict[str, Any] = {"color": "#ffffff", "fontweight": "bold", "ha": side}
         axes.annotate(f"model {k}", (a, b), (way, 5), textcoords="offset points", **look)
-    axes.set_xlabel("first direction of the plane (distance between weights)")
-    axes.set_ylabel("second direction")
-    axes.set_xlim(left, right)
-    axes.set_ylim(bottom, top)
+    axes.set(xlabel="first direction of the plane (distance between weights)", ylabel="second direction")
+    axes.set(xlim=(left, right), ylim=(bottom, top))
     bar = figure.colorbar(shown, label="log loss", ticks=MaxNLocator(5))
     bar.outline.set_visible(False)
     return figure
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Pictures of the single clients: their data, the models that suit them, and who is served badly.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Pictures of the single clients: their data, the models that suit them, and who is served badly.
@@ -301,7 +263,7 @@ def figure_data(run: ReadRun) -> Figure | None:
     held = float((counts > 0).sum(axis=1).mean())
     title = f"A client holds {held:.3g} of {classes} classes and {size.mean():.4g} samples on average"
     title += f" ({size.min():.0f} to {size.max():.0f})"
-    shown = pick_evenly(np.arange(clients), MOST_CLIENT_COLUMNS)
+    shown = curves.pick_evenly(np.arange(clients), MOST_CLIENT_COLUMNS)
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 3.4))
     colors = pictures.pick_colors(classes)
     names = read_class_names(run, classes)
@@ -310,11 +272,9 @@ def figure_data(run: ReadRun) -> Figure | None:
         look: dict[str, Any] = {"facecolor": color, "rasterized": classes > 20, "label": f"class {name}"}
         pictures.draw_bars(axes, np.arange(len(shown)) - width / 2, bottom, width, part, **look)
         bottom = bottom + part
-    axes.set_xlim(-0.7, len(shown) - 0.3)
-    axes.set_ylim(0, float(bottom.max()) * 1.04)
-    pictures.name_places(axes.xaxis, shown.tolist())
     axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients}, evenly chosen)")
-    axes.set_ylabel("training samples")
+    axes.set(ylabel="training samples", xlim=(-0.7, len(shown) - 0.3), ylim=(0, float(bottom.max()) * 1.04))
+    pictures.name_places(axes.xaxis, shown.tolist())
     if 1 < classes <= len(pictures.PALETTE):
         pictures.draw_key(axes, names, colors)
     elif classes > 1:
@@ -331,14 +291,14 @@ def figure_weights(run: ReadRun) -> Figure | None:
     clients, models = alpha.shape
     most = float(alpha.max(axis=1).mean())
     title = f"Personal weights: a client's favourite model gets {100 * most:.0f} % (equal: {100 / models:.0f} %)"
-    shown = pick_evenly(np.arange(clients), MOST_CLIENT_COLUMNS)
+    shown = curves.pick_evenly(np.arange(clients), MOST_CLIENT_COLUMNS)
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, float(np.clip(1.2 + 0.22 * models, 1.9, 5))))
     high = float(alpha.max())
     picture = axes.imshow(alpha[shown].T, cmap=pictures.make_colormap(), vmin=0, vmax=high, aspect="auto")
     axes.set_yticks(range(models) if models <= 12 else np.linspace(0, models - 1, 6).astype(int))
+    axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients}, evenly chosen)")
     axes.set_ylabel("model")
     pictures.name_places(axes.xaxis, shown.tolist())
-    axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients}, evenly chosen)")
     pictures.hide_frame(axes)
     bar = figure.colorbar(picture, pad=0.015, aspect=12, label="weight")
     if bar.solids is not None:
@@ -371,10 +331,8 @@ def figure_clients(run: ReadRun) -> Figure | None:
     for text, value, side in (("mean", mean, "bottom"), ("one in ten", tenth, "top")):
         axes.axhline(value, **pictures.DASHED)
         axes.text(1.01, value, text, transform=axes.get_yaxis_transform(), va=side, fontsize=8.5)
-    axes.set_xlim(-0.7, len(each) - 0.3)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel(f"{len(each)} clients, best first")
-    axes.set_ylabel(f"{name} for the client")
+    axes.set(xlabel=f"{len(each)} clients, best first", ylabel=f"{name} for the client", xlim=(-0.7, len(each) - 0.3))
+    axes.set_ylim(0, None)
     pictures.name_places(axes.xaxis, who, whole="client ")
     if is_class:
         pictures.use_percent(axes.yaxis)
@@ -437,8 +395,7 @@ def figure_classes(run: ReadRun) -> Figure | None:
     if len(names) <= MOST_NAMED_CLASSES:
         axes.set_xticks(range(len(names)))
         axes.tick_params(axis="x", labelrotation=40 if max(map(len, names)) > 3 else 0)
-    axes.set_xlabel("class, the best answered first")
-    axes.set_ylabel("accuracy within the class")
+    axes.set(xlabel="class, the best answered first", ylabel="accuracy within the class")
     pictures.use_percent(axes.yaxis)
     return figure
 
@@ -449,7 +406,7 @@ def figure_tiers(run: ReadRun) -> Figure | None:
     values, table = run.pictures.get(f"client_{name}"), run.first_world()
     if values is None or table is None or len(run.tiers) < 2:
         return None
-    client, tier = read_job_column(table, "client"), np.array(table["tier"].to_pylist())
+    client, tier = curves.read_job_column(table, "client"), np.array(table["tier"].to_pylist())
     each = {one: values[np.unique(client[tier == one])] for one in run.tiers}
     groups = {one: found[np.isfinite(found)] for one, found in each.items() if np.isfinite(found).any()}
     if len(groups) < 2 or np.ptp(np.concatenate(list(groups.values()))) == 0:
@@ -466,9 +423,7 @@ def figure_tiers(run: ReadRun) -> Figure | None:
         ends = [place - 0.34, place + 0.34]
         axes.plot(ends, [means[one]] * 2, color=pictures.INK, linewidth=2, label=f"_mean of {one}")
     pictures.name_places(axes.xaxis, [f"{one} ({len(found)})" for one, found in groups.items()])
-    axes.set_xlim(-0.6, len(groups) - 0.4)
-    axes.set_xlabel("tier (clients)")
-    axes.set_ylabel(f"{what} for the client")
+    axes.set(xlabel="tier (clients)", ylabel=f"{what} for the client", xlim=(-0.6, len(groups) - 0.4))
     if name == "accuracy":
         pictures.use_percent(axes.yaxis)
     return figure
@@ -488,13 +443,13 @@ def figure_tier_rounds(run: ReadRun) -> Figure | None:
     text = ", ".join(f"{tier} {format_number(float(curve.mean[-1]), run.metric)}" for tier, curve in lines.items())
     figure, axes = pictures.make_canvas(f"The tiers end at {text}", size=(pictures.NARROW, 3.4))
     for (tier, curve), color in zip(lines.items(), pictures.pick_colors(len(lines)), strict=True):
-        draw_mean_line(axes, curve.round, curve, color=color, width=1.8, label=tier)
-    axes.set_xlabel(label_rounds(run))
+        curves.draw_mean_line(axes, curve.round, curve, color=color, width=1.8, label=tier)
+    axes.set_xlabel(curves.label_rounds(run))
     pictures.use_whole_numbers(axes.xaxis)
-    label_headline(axes, run.metric)
+    curves.label_headline(axes, run.metric)
     axes.set_ylabel(f"{name_score(run.metric, unit=True)} for the client")
-    cut_beginning(axes, run.metric, list(lines.values()))
-    draw_legend(axes, run.metric)
+    curves.cut_beginning(axes, run.metric, list(lines.values()))
+    curves.draw_legend(axes, run.metric)
     return figure
 
 
@@ -546,14 +501,12 @@ def figure_conformal(run: ReadRun) -> Figure | None:
     figure, (top, low) = pictures.make_canvas(title, 2, 1, size=(pictures.WIDE, 4.2), sharex=True)
     draw_sorted_bars(top, coverage, pictures.ACCENT)
     top.axhline(wanted, **pictures.DASHED)
-    top.set_ylabel("coverage for the client")
-    top.set_ylim(0, 1.04)
+    top.set(ylabel="coverage for the client", ylim=(0, 1.04))
     pictures.use_percent(top.yaxis)
     draw_sorted_bars(low, size, pictures.PALETTE[4])
-    low.set_ylabel("labels in a set" if is_class else "width (target units)")
-    low.set_ylim(bottom=0)
-    low.set_xlim(-0.7, len(order) - 0.3)
     low.set_xlabel(f"{len(order)} clients, best covered first")
+    low.set(ylabel="labels in a set" if is_class else "width (target units)", xlim=(-0.7, len(order) - 0.3))
+    low.set_ylim(0, None)
     pictures.name_places(low.xaxis, order.tolist(), whole="client ")
     return figure
 
@@ -583,11 +536,9 @@ def figure_drift(run: ReadRun) -> Figure | None:
         far = np.array(who)[np.argsort(-np.abs(z), kind="stable")[:number]].tolist()
         names = ", ".join(map(str, far[:MOST_NAMED_CLIENTS])) + ", ..." * (number > MOST_NAMED_CLIENTS)
         axes.annotate(f"client {names}", (0.08, 0.93), xycoords="axes fraction", color=pictures.ORANGE, fontsize=9)
-    axes.set_xlim(-0.7, len(z) - 0.3)
-    axes.set_ylim(min(float(z[-1]), -ANOMALY_Z) * 1.12, max(float(z[0]), ANOMALY_Z) * 1.25)
+    axes.set(xlabel=f"{len(z)} clients, most unlike the others first", ylabel="drift score (standard deviations)")
+    axes.set(xlim=(-0.7, len(z) - 0.3), ylim=(min(float(z[-1]), -ANOMALY_Z) * 1.12, max(float(z[0]), ANOMALY_Z) * 1.25))
     pictures.name_places(axes.xaxis, who, whole="client ")
-    axes.set_xlabel(f"{len(z)} clients, most unlike the others first")
-    axes.set_ylabel("drift score (standard deviations)")
     return figure
 
 
@@ -624,9 +575,7 @@ def draw_png(title: str, counts: IntArray, sizes: IntArray, names: Sequence[str]
             bars = figure.subplots()
         order = np.sort(sizes)[::-1]
         bars.fill_between(np.arange(len(order)), order, color=pictures.ACCENT, step="mid")
-        bars.set_ylim(bottom=0)
-        bars.set_xlabel("clients, the largest first")
-        bars.set_ylabel("rows")
+        bars.set(xlabel="clients, the largest first", ylabel="rows", ylim=(0, None))
         title = f"{order.min():,} to {order.max():,} rows, {int(np.median(order)):,} in the middle"
         bars.set_title(title, fontsize=9.5)
         pictures.use_whole_numbers(bars.xaxis)
@@ -649,8 +598,7 @@ def figure_folds(run: ReadRun) -> Figure | None:
     draw_shares(axes, table)
     axes.set_aspect("auto")
     axes.set_yticks(range(len(table)), [str(name) for name in run.pictures["stack_bases"]])
-    axes.set_xlabel("left out (client, or fold of every client)")
-    axes.set_ylabel("base")
+    axes.set(xlabel="left out (client, or fold of every client)", ylabel="base")
     return figure
 
 
@@ -691,8 +639,7 @@ def figure_meta(run: ReadRun) -> Figure | None:
     if classes <= MOST_NAMED_CLASSES:
         axes.set_yticks(range(classes), read_class_names(run, classes))
     pictures.hide_frame(axes)
-    axes.set_xlabel("probability of class 0, 1, ... by base")
-    axes.set_ylabel("answer")
+    axes.set(xlabel="probability of class 0, 1, ... by base", ylabel="answer")
     bar = figure.colorbar(shown, label="weight")
     bar.outline.set_visible(False)
     return figure

@@ -104,11 +104,6 @@ def format_budget(over: str, value: float) -> str:
     return f"{format_seconds(value) if over == SECONDS else format_bytes(value)} {words[over]}"
 
 
-def read_world_scores(run: ReadRun, metric: str) -> dict[tuple[int, int], float]:
-    """Returns a score of each replicate and fold at the end of a run, by (seed, fold)."""
-    return {world: found.value for world, found in read_worlds(run, metric).items()}
-
-
 def find_axis(runs: Sequence[ReadRun]) -> str:
     """Returns the axis that runs have in common: rounds, or virtual seconds if a run has no rounds.
 
@@ -269,11 +264,8 @@ def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
             found.append(f"The runs differ in their data, though both are called {name} ({names_of}). {what}.")
     if first.get(ROWS) is not None and all(now.get(ROWS) == first[ROWS] for now in known):
         return found
-    differ = [
-        (key, values)
-        for key, values in find_differences(runs, UNSET)
-        if key in PAIRING_KEYS or key.startswith("data.partition.")
-    ]
+    every = find_differences(runs, UNSET)
+    differ = [(key, each) for key, each in every if key in PAIRING_KEYS or key.startswith("data.partition.")]
     shared = [(key, values) for key, values in differ if UNSET not in values]  # the other keys differ because these do
     said = []
     for key, values in shared or differ:
@@ -329,19 +321,11 @@ Line = tuple[int, str, tuple[FloatArray, Curve]]  # the number, name and curve o
 MOST_NAMED_RUNS = 4  # runs named in a title at most
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 COMPARED_METRICS: tuple[str, ...] = (
-    "accuracy",
-    "accuracy_average",
-    "accuracy_mean",
-    "accuracy_max",
-    "personal_accuracy",
-    "personal_p10",
-    "personal_rmse",
-    "rmse",
-    "rmse_mean",
-    "rmse_min",
+    *("accuracy", "accuracy_average", "accuracy_mean", "accuracy_max", "personal_accuracy", "personal_p10"),
+    *("personal_rmse", "rmse", "rmse_mean", "rmse_min"),
+    *("nll", "nll_residual", "brier", "ece", "crps", "coverage_95", "sharpness", "disagreement"),
+    *("conformal_coverage", "conformal_coverage_client_worst", "conformal_size", "conformal_width"),
 )
-COMPARED_METRICS += ("nll", "nll_residual", "brier", "ece", "crps", "coverage_95", "sharpness", "disagreement")
-COMPARED_METRICS += ("conformal_coverage", "conformal_coverage_client_worst", "conformal_size", "conformal_width")
 OOD_METRICS = ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95")
 
 
@@ -387,11 +371,9 @@ def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | 
     if wide:  # where the runs end; only the paired differences tell which run is better
         title += f" over the rounds of {len(lines)} runs"
         if len(lines) <= MOST_NAMED_RUNS:
-            ends = [
-                f"{name} {format_number(float(curve.mean[-1]), metric)} after {curve.round[-1]:.0f}"
-                for _, name, (_, curve) in lines
-            ]
-            title = f"{word[0].upper() + word[1:]} over the rounds: {', '.join(ends)}"
+            each = [(name, format_number(float(curve.mean[-1]), metric), curve) for _, name, (_, curve) in lines]
+            ends = ", ".join(f"{name} {end} after {curve.round[-1]:.0f}" for name, end, curve in each)
+            title = f"{word[0].upper() + word[1:]} over the rounds: {ends}"
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 4.6) if wide else (pictures.NARROW, 3.4))
     colors = pictures.pick_colors(len(runs))
     size, unit = (1.0, "") if wide else choose_unit(what, max(float(x[-1]) for _, _, (x, _) in lines))
@@ -415,18 +397,15 @@ def figure_clients(runs: list[ReadRun]) -> Figure | None:
     named = [(i, run) for i, run in enumerate(runs) if "client_accuracy" in run.pictures]
     if len(named) < 2:
         return None
-    figure, axes = pictures.make_canvas(
-        "Who is served worst: the clients of each run, sorted", size=(pictures.WIDE, 3.8)
-    )
+    title = "Who is served worst: the clients of each run, sorted"
+    figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 3.8))
     for i, run in named:
         each = np.sort(run.pictures["client_accuracy"][np.isfinite(run.pictures["client_accuracy"])])
         share = (np.arange(len(each)) + 0.5) / max(len(each), 1)
         look = {"color": pictures.pick_color(i, len(runs)), "linestyle": DASHES[i % len(DASHES)]}
         axes.plot(share, each, label=run.name, **look)
-    axes.set_xlabel("share of the clients, worst first")
-    axes.set_ylabel("accuracy for the client")
-    for axis in (axes.xaxis, axes.yaxis):
-        pictures.use_percent(axis)
+    axes.set(xlabel="share of the clients, worst first", ylabel="accuracy for the client")
+    pictures.use_percent(axes.xaxis, axes.yaxis)
     curves.draw_legend(axes, "accuracy")
     return figure
 
@@ -533,7 +512,8 @@ def find_best(runs: list[ReadRun], name: str) -> list[int]:
 def _is_worse(run: ReadRun, other: ReadRun, name: str) -> bool:
     """Returns whether a run is worse than another one in a metric, by more than chance explains."""
     sign = 1 if lower_is_better(name) else -1
-    paired = compare_paired(read_world_scores(run, name), read_world_scores(other, name))
+    mine, theirs = ({w: score.value for w, score in read_worlds(each, name).items()} for each in (run, other))
+    paired = compare_paired(mine, theirs)
     if paired is not None and paired.n > 1:
         return paired.differs and sign * paired.mean > 0
     entries = [each.summary["metrics"][name] for each in (run, other)]
@@ -578,27 +558,24 @@ def figure_differences(runs: list[ReadRun]) -> Figure | None:
     pairs = [pair for pair in compare_with_first(runs, [metric]) if pair.difference][:MOST_BARS]
     if not pairs or not any(pair.difference and pair.difference.n > 1 for pair in pairs):
         return None
-    size = (pictures.WIDE, 1.3 + 0.36 * len(pairs))
     apart = [pair.difference.mean for pair in pairs if pair.difference is not None and pair.difference.differs]
     better = sum((mean < 0) == lower_is_better(metric) for mean in apart)
     counts = ((better, "better"), (len(apart) - better, "worse"), (len(pairs) - len(apart), "not told apart"))
     text = ", ".join(f"{number} {word}" for number, word in counts if number)
     title = f"Against {pairs[0].baseline}, over shared seeds: {text}" if len(pairs) > 1 else tell_difference(pairs[0])
-    figure, axes = pictures.make_canvas(title, size=size)
+    figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 1.3 + 0.36 * len(pairs)))
     factor, unit = (100.0, "points") if is_share(metric) else (1.0, "")
     place = np.arange(len(pairs))[::-1]
-    for y, pair in zip(place, pairs, strict=True):
-        found = pair.difference
-        if found is not None:
-            color = pictures.ACCENT if found.differs else pictures.GREY
+    drawn = [(pair.run, pair.difference) for pair in pairs if pair.difference is not None]
+    for y, (run, found) in zip(place, drawn, strict=True):
+        color = pictures.ACCENT if found.differs else pictures.GREY
+        name = f"_{run}, {count_pairs(found)}"
+        if not found.missing_interval:
             ends = [factor * found.low, factor * found.high]
-            name = f"_{pair.run}, {count_pairs(found)}"
-            if not found.missing_interval:
-                axes.plot(ends, [y, y], color=color, linewidth=2.4, label=f"{name}: interval")
-            axes.plot([factor * found.mean], [y], "o", color=color, markersize=7, label=name)
+            axes.plot(ends, [y, y], color=color, linewidth=2.4, label=f"{name}: interval")
+        axes.plot([factor * found.mean], [y], "o", color=color, markersize=7, label=name)
     axes.axvline(0, **pictures.DASHED)
-    labels = [f"{pair.run} ({count_pairs(pair.difference)})" for pair in pairs if pair.difference is not None]
-    axes.set_yticks(place, labels)
+    axes.set_yticks(place, [f"{run} ({count_pairs(found)})" for run, found in drawn])
     axes.set_ylim(-0.6, len(pairs) - 0.4)
     side = "left" if lower_is_better(metric) else "right"
     text = f"{name_compared(runs, metric, unit=True)}: difference from {pairs[0].baseline}"
@@ -624,8 +601,9 @@ def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> 
         means = [show_score(metric, value) + (f" {MARK}" if name in chosen else "") for name, value in both]
         shown: list[str | Best] = ["not compared", "-", "-"]
         if found is not None:
-            mean = show_score(metric, found.mean, True)
-            shown = [Best(mean) if found.differs else mean, show_interval(metric, found), count_pairs(found)]
+            mean, low, high = (show_score(metric, value, True) for value in found[:3])
+            interval = f"none: {found.missing_interval}" if found.missing_interval else f"{low} to {high}"
+            shown = [Best(mean) if found.differs else mean, interval, count_pairs(found)]
         label = f"{name_compared(runs, metric, unit=True)}, {pair.run}"
         rows.append([label, pair.at, *means, *shown, *pair.read])
     return [*head, "it is read at", f"{first} is read at"], rows
@@ -637,9 +615,7 @@ def tell_difference(pair: RunPair) -> str:
     if found is None:
         return f"{pair.run} and {pair.baseline} share no seed"
     text = f"{pair.run} - {pair.baseline}: {format_difference(pair)} {name_score(pair.metric)}"
-    if found.missing_interval or found.differs:
-        return text
-    return f"No difference beyond chance: {text}"
+    return text if found.missing_interval or found.differs else f"No difference beyond chance: {text}"
 
 
 def format_difference(pair: RunPair) -> str:
@@ -657,20 +633,6 @@ def format_difference(pair: RunPair) -> str:
     if found.missing_interval:
         return f"{mean}{unit} ({found.missing_interval}: no interval)"
     return f"{mean}{unit} ({100 * found.level:.0f} %: {low} to {high}, {count_pairs(found)})"
-
-
-def show_interval(metric: str, found: PairedDifference) -> str:
-    """Formats the interval of a difference, or the reason why there is none.
-
-    Example:
-        >>> show_interval("rmse", PairedDifference(-0.5, -0.75, -0.25, 5, "seeds"))
-        '-0.750 to -0.250'
-        >>> show_interval("rmse", PairedDifference(np.inf, np.nan, np.nan, 5, "seeds"))
-        'none: infinite scores'
-    """
-    if found.missing_interval:
-        return f"none: {found.missing_interval}"
-    return f"{show_score(metric, found.low, True)} to {show_score(metric, found.high, True)}"
 
 
 def count_pairs(found: PairedDifference) -> str:

@@ -25,9 +25,6 @@ from fedray.scenario.shipped import find_last_phase
 # ---------------------------------------------------------------------------------------------------------------------
 # Pictures of the jobs of the first replicate: which client trained which model, and at which cost.
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Pictures of the jobs of the first replicate: which client trained which model, and at which cost.
-
 MOST_ROUNDS, MOST_CLIENT_ROWS = 60, 100  # clients shown at most
 MOST_LANES = 40  # clients drawn on a virtual clock at most
 FAINT_ALPHA = 0.25  # color of a job that did not finish
@@ -57,14 +54,9 @@ def figure_assignment(run: ReadRun) -> Figure | None:
         of = dict(zip(client.tolist(), table["tier"].to_pylist(), strict=True))
         groups = [str(of[i]) for i in shown.tolist()]
         order = np.argsort([run.tiers.index(tier) for tier in groups], kind="stable")
-    image = _paint_cells(
-        np.argsort(order)[np.searchsorted(shown, client[keep])],
-        round_[keep] - first,
-        model[keep],
-        faint=~find_finished(table)[keep],
-        shape=(len(shown), wide),
-        models=run.trained,
-    )
+    row, faint = np.argsort(order)[np.searchsorted(shown, client[keep])], ~find_finished(table)[keep]
+    size = (len(shown), wide)
+    image = _paint_cells(row, round_[keep] - first, model[keep], faint=faint, shape=size, models=run.trained)
     if len(np.unique(image.reshape(-1, 4), axis=0)) == 1:  # every client trains every model in every round
         return None
     limits = [f"{len(shown)} of {len(everyone)} clients"] * (len(shown) < len(everyone))
@@ -79,8 +71,7 @@ def figure_assignment(run: ReadRun) -> Figure | None:
         edge: dict[str, Any] = {"color": pictures.PAPER, "linewidth": 0.8}
         axes.vlines(np.arange(first, first + wide + 1) - 0.5, -0.5, len(shown) - 0.5, **edge)
         axes.hlines(np.arange(len(shown) + 1) - 0.5, first - 0.5, first + wide - 0.5, **edge)
-    axes.set_xlabel("round")
-    axes.set_ylabel("client")
+    axes.set(xlabel="round", ylabel="client")
     pictures.use_whole_numbers(axes.xaxis)
     pictures.name_places(axes.yaxis, shown[order].tolist())
     mark_groups(axes, [groups[i] for i in order])
@@ -257,8 +248,8 @@ def draw_lanes(run: ReadRun, title: str, jobs: pd.DataFrame, clients: IntArray) 
         color = pictures.pick_color(int(model), run.trained)
         pictures.draw_bars(axes, mine["start"], low, mine["sim_seconds"], 0.8 * mine["tall"], facecolor=color)
     axes.set_yticks(range(len(shown)), [str(i) for i in shown], fontsize=7)
-    axes.set_ylim(len(shown) - 0.3, -0.7)
     axes.set_ylabel("client" if len(shown) == len(clients) else f"client ({len(shown)} of {len(clients)})")
+    axes.set_ylim(len(shown) - 0.3, -0.7)
     axes.grid(visible=False)
     axes.grid(visible=True, axis="x")
     draw_model_key(axes, run.trained)
@@ -283,8 +274,7 @@ def figure_flights(run: ReadRun) -> Figure | None:
     title = f"Half of the jobs take less than {half}; the server steps {steps} times in this window"
     jobs = jobs.assign(start=start, sim_seconds=end - start, low=0.0, tall=1.0)
     figure, axes, _ = draw_lanes(run, title, jobs, np.unique(jobs["client"]))
-    axes.set_xlim(start.min(), end.max())
-    axes.set_xlabel("virtual seconds (from the start of a job to its arrival)")
+    axes.set(xlabel="virtual seconds (from the start of a job to its arrival)", xlim=(start.min(), end.max()))
     return figure
 
 
@@ -302,10 +292,8 @@ def figure_staleness(run: ReadRun) -> Figure | None:
         share = late[jobs["tier"] == name].clip(upper=most).value_counts(normalize=True)
         height = share.reindex(range(most + 1), fill_value=0.0)
         pictures.draw_bars(axes, np.arange(most + 1) - 0.4 + i * width, 0.0, width, height, facecolor=color)
-    axes.set_xlim(-0.6, most + 0.6)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("staleness (steps of the model since the job started)")
-    axes.set_ylabel("uploads of the tier")
+    axes.set(xlabel="staleness (steps of the model since the job started)", ylabel="uploads of the tier")
+    axes.set(xlim=(-0.6, most + 0.6), ylim=(0, None))
     pictures.use_percent(axes.yaxis)
     pictures.use_whole_numbers(axes.xaxis)
     if len(names) > 1:
@@ -385,10 +373,8 @@ def figure_scores(run: ReadRun) -> Figure | None:
         return None
     columns = 2 if len(curves) in (2, 4) else min(3, len(curves))
     rows = -(-len(curves) // columns)
-    title = "The other scores over the rounds"
-    figure, grid = pictures.make_canvas(
-        title, rows, columns, size=(pictures.WIDE if columns > 1 else pictures.NARROW, 2.2 * rows + 0.2), squeeze=False
-    )
+    title, wide = "The other scores over the rounds", pictures.WIDE if columns > 1 else pictures.NARROW
+    figure, grid = pictures.make_canvas(title, rows, columns, size=(wide, 2.2 * rows + 0.2), squeeze=False)
     panels = list(grid.ravel())
     for axes, (name, curve) in zip(panels, curves.items(), strict=False):
         draw_mean_line(axes, curve.round, curve, color=pictures.ACCENT, width=1.8)
@@ -551,8 +537,7 @@ def _figure_over(run: ReadRun, what: str) -> Figure | None:
     figure, axes = pictures.make_canvas(f"{end} {name_score(run.metric)} after {cost}", size=(pictures.NARROW, 3.2))
     draw_mean_line(axes, x / size, curve, color=pictures.INK, width=2.2)
     each = ", one replicate" if run.worlds > 1 else ""
-    axes.set_xlabel(f"{'bytes up and down' if what == 'bytes' else 'virtual time'} ({name}{each})")
-    axes.set_xlim(left=0)
+    axes.set(xlabel=f"{'bytes up and down' if what == 'bytes' else 'virtual time'} ({name}{each})", xlim=(0, None))
     label_headline(axes, run.metric)
     cut_beginning(axes, run.metric, [curve])
     return figure
@@ -596,8 +581,7 @@ def figure_losses(run: ReadRun) -> Figure | None:
             draw_mean_line(axes, of_tier.round, of_tier, color=color, width=1.2, label=tier)
     label = "all clients" if tiers else None
     draw_mean_line(axes, curve.round, curve, color=pictures.INK, width=2.2, label=label)
-    axes.set_xlabel(label_rounds(run))
-    axes.set_ylabel("training loss")
+    axes.set(xlabel=label_rounds(run), ylabel="training loss")
     pictures.use_whole_numbers(axes.xaxis)
     draw_legend(axes, "rmse")
     return figure

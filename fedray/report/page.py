@@ -21,54 +21,13 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import fedray
-from fedray.core.errors import (
-    TOTALS,
-    BadInput,
-    FedrayError,
-    format_bytes,
-    format_number,
-    format_seconds,
-    format_total,
-    name_score,
-    quote_value,
-    show_line,
-    suggest_nearest,
-)
+from fedray.core import errors as wording
+from fedray.core.errors import BadInput, FedrayError, name_score, show_line
 from fedray.files.plain import make_parent, write_atomically
-from fedray.report import (
-    clients,
-    compare,
-    curves,
-    pictures,
-    random_walk,
-)
-from fedray.report import (
-    clients as predictions,
-)
-from fedray.report import (
-    clients as stacking,
-)
-from fedray.report.compare import (
-    RunPair,
-    find_differences,
-    format_cell,
-    list_compared_metrics,
-    make_difference_table,
-)
+from fedray.report import clients, compare, curves, pictures, random_walk
+from fedray.report.compare import RunPair, find_differences, format_cell, list_compared_metrics, make_difference_table
 from fedray.report.pictures import Picture, Section, draw_picture, pair_figures
-from fedray.report.read import (
-    CONTEXT,
-    Best,
-    ReadRun,
-    Table,
-    find_headline,
-    mark_score,
-    read_run,
-    tell_choices,
-)
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The content of the page: sections of figures, cards of headline numbers, tables.
+from fedray.report.read import CONTEXT, Best, ReadRun, Table, find_headline, mark_score, read_run, tell_choices
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The headline numbers of a run, as cards at the top of its page.
@@ -109,18 +68,20 @@ def make_cards(run: ReadRun) -> list[Card]:
     found = []
     for name in shown:
         mean, sd, n = (metrics[name].get(key) for key in ("mean", "sd", "n"))
-        text = "-" if mean is None else format_number(mean, name)
+        text = "-" if mean is None else wording.format_number(mean, name)
         sub = "" if sd is None else f"\u00b1 {compare.format_deviation(sd, name)} (sd of {n})"
         found.append(Card(name_score(name, unit=True), mark_score(text, run.summary), sub))
     totals = run.summary.get("totals", {})
     for key in ("up_bytes", "down_bytes"):
         if isinstance(totals.get(key), int | float):
-            sub = f"{format_bytes(totals[key] / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
-            found.append(Card(name_score(key), format_bytes(totals[key]), sub))
+            sub = (
+                f"{wording.format_bytes(totals[key] / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
+            )
+            found.append(Card(name_score(key), wording.format_bytes(totals[key]), sub))
     slowest = f"slowest of {run.worlds}" if run.worlds > 1 else "simulated devices"
     for key, sub in (("sim_seconds", slowest), ("wall_seconds", "without start-up and report")):
         if isinstance(totals.get(key), int | float):
-            found.append(Card(name_score(key), format_seconds(totals[key]), sub))
+            found.append(Card(name_score(key), wording.format_seconds(totals[key]), sub))
     return found
 
 
@@ -200,6 +161,8 @@ BUDGET_NOTE = (
     "columns. A run is not compared where none is near enough: one from 90 % on, or one on either side, the later of "
     "which cost at most twice the other."
 )
+SECONDS_NOTE = "A round lasts as long as its slowest counted client; without rounds it is a server step."
+TIERS_NOTE = "A dot is a client with its own weights over the models; line: the mean of the tier."
 LOSS_NOTE = (
     "Mean of the jobs that counted, weighted by their samples. A job's loss is the mean over its steps, so that the "
     "model is still learning while it is measured."
@@ -220,10 +183,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
         (
             (curves.figure_rounds, "The best round is chosen on the test data: it is a mark, not a result to report."),
             (curves.figure_bytes, "Bytes of all clients so far, in both directions."),
-            (
-                curves.figure_seconds,
-                "A round lasts as long as its slowest counted client; without rounds it is a server step.",
-            ),
+            (curves.figure_seconds, SECONDS_NOTE),
             (curves.figure_scores, "Scores of the ensemble's answer on the test data."),
             (curves.figure_losses, LOSS_NOTE),
         ),
@@ -231,23 +191,23 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
     (
         "How sure it is",
         (
-            (predictions.figure_calibration, "Bars that end on the dashed line are calibrated."),
-            (predictions.figure_confusion, "Numbers: percent of the row, of which 0 is left empty."),
+            (clients.figure_calibration, "Bars that end on the dashed line are calibrated."),
+            (clients.figure_confusion, "Numbers: percent of the row, of which 0 is left empty."),
             (clients.figure_classes, "Line: Wilson's 95 % interval for the test samples of the class."),
-            (predictions.figure_ood, "The answers of replicate 0 to inputs that no class is for (`evaluate.ood`)."),
-            (predictions.figure_predictive, "Interval: mean \u00b1 1.96 standard deviations."),
-            (predictions.figure_pit, "A hump in the middle: intervals too wide; high ends: too narrow."),
-            (predictions.figure_coverage, "Share of the targets inside the central interval of each level."),
-            (predictions.figure_disagreement, "Percent of the samples. An ensemble gains from members that differ."),
-            (predictions.figure_loss_plane, "The plane through three members; colour: the loss of the weights there."),
+            (clients.figure_ood, "The answers of replicate 0 to inputs that no class is for (`evaluate.ood`)."),
+            (clients.figure_predictive, "Interval: mean \u00b1 1.96 standard deviations."),
+            (clients.figure_pit, "A hump in the middle: intervals too wide; high ends: too narrow."),
+            (clients.figure_coverage, "Share of the targets inside the central interval of each level."),
+            (clients.figure_disagreement, "Percent of the samples. An ensemble gains from members that differ."),
+            (clients.figure_loss_plane, "The plane through three members; colour: the loss of the weights there."),
         ),
     ),
     (
         "The stack",
         (
-            (stacking.figure_confusions, "Each row is a class: where its samples go."),
-            (stacking.figure_folds, "Accuracy on the test data; the sub model has never seen what it leaves out."),
-            (stacking.figure_meta, "Blue speaks for the answer, red against it."),
+            (clients.figure_confusions, "Each row is a class: where its samples go."),
+            (clients.figure_folds, "Accuracy on the test data; the sub model has never seen what it leaves out."),
+            (clients.figure_meta, "Blue speaks for the answer, red against it."),
         ),
     ),
     (
@@ -269,10 +229,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
             (clients.figure_weights, "Each column adds up to 100 %."),
             (clients.figure_clients, "Each client answers with its own weights or models. Dots: all models alike."),
             (clients.figure_tier_rounds, "Mean of the clients whose scores were recorded (`evaluate.clients`)."),
-            (
-                clients.figure_tiers,
-                "A dot is a client with its own weights over the models; line: the mean of the tier.",
-            ),
+            (clients.figure_tiers, TIERS_NOTE),
             (clients.figure_conformal, SETS_NOTE),
             (clients.figure_drift, DRIFT_NOTE),
         ),
@@ -299,12 +256,7 @@ def render_one(run: ReadRun) -> str:
     if not run.summary:
         notes.append("The run has no summary.json: it was interrupted, and this is what it had recorded.")
     return fill_template(
-        title=run.name,
-        facts=list_run_facts(run),
-        notes=notes,
-        cards=make_cards(run),
-        sections=sections,
-        runs=[run],
+        title=run.name, facts=list_run_facts(run), notes=notes, cards=make_cards(run), sections=sections, runs=[run]
     )
 
 
@@ -431,9 +383,6 @@ def _short_names(run_dirs: list[Path]) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Shows a run, or a comparison of runs, in a notebook: tables of scores, and a curve as inline SVG.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # The HTML for a notebook: tables of scores, and a curve as inline SVG.
 
 # The colors of the figures follow the dark or light theme of JupyterLab, if it sets one.
@@ -497,10 +446,14 @@ def _list_scores(run: ReadRun) -> list[list[str]]:
         for name in known:
             curve = run.curve(name)
             if curve is not None:
-                text = f"{format_number(float(curve.mean[-1]), name)} after round {curve.round[-1]:.0f}"
+                text = f"{wording.format_number(float(curve.mean[-1]), name)} after round {curve.round[-1]:.0f}"
                 rows.append([name_score(name, unit=True), text, str(len(curve.values))])
     totals = run.summary.get("totals", {})
-    rows += [[name_score(key), format_total(key, totals[key]), ""] for key in TOTALS if totals.get(key) is not None]
+    rows += [
+        [name_score(key), wording.format_total(key, totals[key]), ""]
+        for key in wording.TOTALS
+        if totals.get(key) is not None
+    ]
     return rows
 
 
@@ -546,8 +499,10 @@ def draw_plot(run: ReadRun, name: str | None = None) -> Figure:
     """
     name, known = name or run.metric, list_draws(run)
     if name not in known:
-        remedy = suggest_nearest(name, known, "choose one of those")
-        raise BadInput(f"plot {quote_value(name)}: there is no such picture: {remedy} ({', '.join(sorted(known))})")
+        remedy = wording.suggest_nearest(name, known, "choose one of those")
+        raise BadInput(
+            f"plot {wording.quote_value(name)}: there is no such picture: {remedy} ({', '.join(sorted(known))})"
+        )
     figure = draw_alone(partial(known[name], run))
     if figure is None:
         raise FedrayError(f"plot {name}: this run has no numbers for it: choose another of {', '.join(sorted(known))}")
@@ -583,7 +538,7 @@ def figure_score(run: ReadRun, name: str) -> Figure | None:
     curve = run.curve(name)
     if curve is None:
         return None
-    end = format_number(float(curve.mean[-1]), name)
+    end = wording.format_number(float(curve.mean[-1]), name)
     figure, axes = pictures.make_canvas(f"{name_score(name)} is {end} after {curve.round[-1]:.0f} rounds")
     curves.draw_mean_line(axes, curve.round, curve, color=pictures.ACCENT, width=2.0)
     axes.set_xlabel("rounds completed")

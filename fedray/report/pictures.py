@@ -43,36 +43,26 @@ MOST_VECTOR_MARKS = 400  # bars or dots; more become pixels within the SVG, a te
 DASHED: dict[str, Any] = {"color": INK, "linewidth": 1, "linestyle": (0, (4, 3))}  # style of a reference line
 BAND = "_band"  # label of a band that belongs to the line drawn before the band
 FIGURE_SETTINGS: dict[Any, Any] = {
-    "svg.fonttype": "none",
+    **dict.fromkeys(("svg.fonttype", "axes.facecolor", "figure.facecolor"), "none"),
+    **dict.fromkeys(("text.parse_math", "axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), GRID),
+    **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), MUTED),
     "svg.hashsalt": "fedray",
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9.5,
     "text.color": INK,
-    "text.parse_math": False,
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": MUTED,
-    "axes.facecolor": "none",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.axisbelow": True,
     "axes.linewidth": 1.0,
-    "xtick.color": GRID,
-    "ytick.color": GRID,
-    "xtick.labelcolor": MUTED,
-    "ytick.labelcolor": MUTED,
     "xtick.major.size": 3,
     "ytick.major.size": 0,
     "axes.grid": True,
     "axes.grid.axis": "y",
-    "grid.color": GRID,
     "grid.linewidth": 0.7,
-    "legend.frameon": False,
     "legend.fontsize": 9,
     "legend.handlelength": 1.3,
     "lines.linewidth": 1.6,
     "lines.solid_capstyle": "round",
-    "figure.facecolor": "none",
     "image.interpolation": "nearest",
     "path.simplify_threshold": 0.3,
 }
@@ -206,14 +196,16 @@ def draw_key(axes: Axes, names: Sequence[str], colors: Sequence[str], **options:
     axes.legend(marks, names, handleheight=0.8, handlelength=0.9, handletextpad=0.5, **{**place, **options})
 
 
-def use_whole_numbers(axis: Any) -> None:
-    """Puts ticks at whole numbers only, on an axis of rounds, clients or models."""
-    axis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
+def use_whole_numbers(*axes: Any) -> None:
+    """Puts ticks at whole numbers only, on each axis of rounds, clients or models."""
+    for axis in axes:
+        axis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
 
 
-def use_percent(axis: Any) -> None:
-    """Writes the ticks of an axis of shares, 0 to 1, in percent."""
-    axis.set_major_formatter(FuncFormatter(write_percent))
+def use_percent(*axes: Any) -> None:
+    """Writes the ticks of each axis of shares, 0 to 1, in percent."""
+    for axis in axes:
+        axis.set_major_formatter(FuncFormatter(write_percent))
 
 
 def write_percent(value: float, _place: int | None = None) -> str:

@@ -59,10 +59,8 @@ def figure_visits(run: ReadRun) -> Figure | None:
     pictures.draw_bars(axes, np.arange(nodes) - 0.41, np.zeros(nodes), 0.82, share, facecolor=pictures.ACCENT)
     look: dict[str, Any] = {"drawstyle": "steps-mid", "color": pictures.INK, "linewidth": 1.4}
     axes.plot(np.arange(nodes), law, label="_stationary law", **look)
-    axes.set_xlim(-0.7, nodes - 0.3)
+    axes.set(xlabel="client", ylabel="share of the steps", xlim=(-0.7, nodes - 0.3))
     axes.set_ylim(0, 1.1 * float(max(share.max(), law.max())))
-    axes.set_xlabel("client")
-    axes.set_ylabel("share of the steps")
     pictures.use_whole_numbers(axes.xaxis)
     pictures.use_percent(axes.yaxis)
     pictures.draw_key(axes, ["measured", "stationary law"], [pictures.ACCENT, pictures.INK])

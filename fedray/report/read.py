@@ -127,9 +127,10 @@ class ReadRun:
     @property
     def trained(self) -> int:
         """The number of models that the jobs train: K, and for a stack its meta model after the sub models."""
-        if self.clients is None or not len(self.clients):
-            return self.models
-        return max(self.models, int(pc.max(self.clients["model"]).as_py()) + 1)
+        jobs = self.clients
+        return (
+            max(self.models, int(pc.max(jobs["model"]).as_py()) + 1) if jobs is not None and len(jobs) else self.models
+        )
 
     @property
     def tiers(self) -> list[str]:
@@ -190,7 +191,8 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
     if not path.exists():
         raise BadInput(f"report {folder}: no scenario.yaml there: give run directories, as `fedray run` writes them")
     text, scenario = read_mapping(path)
-    began, manifest = (_read_json(folder / name) for name in (IDENTITY_FILE, "manifest.json"))
+    files = (folder / name for name in (IDENTITY_FILE, "manifest.json"))
+    began, manifest = (read_sealed(path, RESTORE) if path.exists() else {} for path in files)
     if began:
         refuse_edited_scenario(str(folder), began, scenario)
     else:
@@ -249,13 +251,6 @@ def _pad_rows(rows: pa.Array) -> FloatArray | None:
     return np.array(padded, dtype=np.float64)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    return read_sealed(path, RESTORE) if path.exists() else {}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Reads the scores of the runs of a comparison at a common round or cost.
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Scores of models that nobody has trained never count, nor scores before the last phase of a method. The phases of
 # stacking, FENS and β-Predictive Bayes are rounds that cannot be compared with rounds of another method. The scores of
@@ -306,7 +301,9 @@ def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = R
         last = math.inf
     names = ("replicate", "fold", ROUNDS, metric)
     rows = np.stack([at, *(run.rounds[name] for name in names)], axis=1)
-    rows = rows[~np.isnan(rows[:, 4]) & (rows[:, 3] >= _find_first(run, last))]
+    begins, trains = find_last_phase(run.scenario), begins_untrained(run.scenario)
+    first = begins + 1 if begins or (trains and last) else 0  # scores of untrained models count only if `last` is 0
+    rows = rows[~np.isnan(rows[:, 4]) & (rows[:, 3] >= first)]
     rows, found = rows[np.lexsort((rows[:, 3], rows[:, 0]))], {}
     for r, f in np.unique(rows[:, 1:3], axis=0).tolist():
         mine = rows[(rows[:, 1] == r) & (rows[:, 2] == f)]
@@ -314,15 +311,6 @@ def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = R
         if score is not None:
             found[read_seed(run) + int(r), int(f)] = score
     return found
-
-
-def _find_first(run: ReadRun, last: float) -> int:
-    """Returns the first round that counts: in the last phase of the method, and after training has begun.
-
-    Scores of untrained models count only if `last` is 0.
-    """
-    begins, trains = find_last_phase(run.scenario), begins_untrained(run.scenario)
-    return begins + 1 if begins or (trains and last) else 0
 
 
 def find_end(run: ReadRun, over: str) -> float:

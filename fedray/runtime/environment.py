@@ -65,13 +65,16 @@ def read_share() -> int:
 
 def _read_number(variable: str, default: str, what: str) -> float:
     text = os.environ.get(variable, default)
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < math.inf:  # NaN is refused too
+    if (number := _read_amount(text)) is None:
         raise BadInput(f"{variable} = {text[:100]}: give {what}, or unset it")
     return number
+
+
+def _read_amount(text: str) -> float | None:
+    """Returns a finite number above 0; None if the text is anything else."""
+    with suppress(ValueError):
+        return number if 0 < (number := float(text)) < math.inf else None
+    return None
 
 
 def prepare_process() -> None:
@@ -314,11 +317,8 @@ def read_awaited(text: str) -> dict[str, float]:
     awaited: dict[str, float] = {}
     for part in text.split(","):
         name, _, amount = (word.strip() for word in part.partition("="))
-        try:
-            number = float(amount)
-        except ValueError:
-            number = 0.0
-        if not name or name in awaited or not 0 < number < math.inf:  # NaN is refused too
+        number = _read_amount(amount)
+        if not name or name in awaited or number is None:
             raise BadInput(f"--wait-for {text[:100]}: give NAME=AMOUNT, several with commas, as in hpc=32,lpc=8")
         awaited[name] = number
     return awaited

@@ -222,20 +222,19 @@ def read_trace(clients: Clients, path: Path) -> Devices:
     nothing = np.full(len(client), np.nan)
     moment = table.get("link_from", nothing)
     changing = ~np.isnan(moment)
-    figures, usual = {}, ~changing if "link_from" in table else np.ones(len(client), dtype=bool)
-    for name in COLUMNS:
-        if name in table:
-            rows = usual if name in LINK else np.ones(len(client), dtype=bool)
-            known, first = np.unique(client[rows], return_index=True)
-            figures[name] = np.full(clients.number, np.nan)
-            figures[name][known] = table[name][rows][first]
+    figures = {}
+    for name in (one for one in COLUMNS if one in table):
+        rows = np.flatnonzero(~changing) if name in LINK else np.arange(len(client))
+        known, first = np.unique(client[rows], return_index=True)
+        figures[name] = np.full(clients.number, np.nan)
+        figures[name][known] = table[name][rows][first]
     links = _make_links(clients, client, table, path) if changing.any() else None
-    windows = np.zeros(len(client), dtype=bool)
-    for name in ("available_from", "available_to"):
-        windows |= ~np.isnan(table[name]) if name in table else windows
-    if not {"available_from", "available_to"} & set(table):
+    ends = [table[name] for name in ("available_from", "available_to") if name in table]
+    if not ends:
         return Devices(clients, figures, links=links)
-    windows |= ~changing  # a row without both means always available, unless it only has a link
+    windows = (
+        ~np.isnan(ends).all(axis=0) | ~changing
+    )  # a row without both means always available, unless it only has a link
     available = _read_windows(client[windows], {name: values[windows] for name, values in table.items()}, path)
     return Devices(clients, figures, available, links)
 

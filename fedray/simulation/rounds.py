@@ -271,11 +271,8 @@ class Measuring:
         study, progress = self.study, self.progress
         last = progress.round >= study.rounds
         every, seconds = study.evaluation.every_seconds, progress.sim_seconds[0]
-        if every is None:
-            due = progress.round % study.evaluation.every == 0
-        else:
-            due = bool(_count_due(seconds, every) > _count_due(before[0], every))
-        measured = last or due
+        due = every is not None and bool(_count_due(seconds, every) > _count_due(before[0], every))
+        measured = last or due or (every is None and progress.round % study.evaluation.every == 0)
         kept = last or progress.round % study.checkpoint_every == 0
         if measured:
             self.measure()
@@ -443,8 +440,7 @@ def run_round(
         samples = phase.steps(plan, jobs.size)[1]
     tier = study.clients.tier_of(plan.client)
     work = next((found for piece in phase.pieces if (found := piece.work(tier)) is not None), None)
-    costs = devices.JobCosts(steps, up, down, samples, work)
-    now = progress.sim_seconds
+    costs, now = devices.JobCosts(steps, up, down, samples, work), progress.sim_seconds
     with np.errstate(over="ignore"):  # an infinite time raises an error below
         timing = devices.time_round(study.devices, study.rule, plan, costs, seeds=study.seeds, t=t, now=now)
     if not np.isfinite(now + timing.round).all():
@@ -559,9 +555,8 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
     down = (vector * phase.down_vectors + sent) * (1 if phase.choose is None else phase.models)
     down = down + 4 * count_shared(phase.local.loss)
     if reads_ensemble(phase.local.loss) and phase.choose is None:
-        _, first, jobs = np.unique(
-            plan.world * study.clients.number + plan.client, return_index=True, return_counts=True
-        )
+        who = plan.world * study.clients.number + plan.client
+        _, first, jobs = np.unique(who, return_index=True, return_counts=True)
         down[first] += (phase.models - jobs) * (vector[first] + 8 * counters)
     return up, down
 

@@ -173,18 +173,12 @@ def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) ->
     if meta.trained_before is None or t < meta.begins or own:
         return nothing
     first_time = ~np.isin(plan.world * clients + plan.client, meta.trained_before(t))
-    bases = [(part, part.study.net.layout, part.study.shards) for part in parts[:-1]]
-    each = [
-        part.models
-        * (4 * layout.d + 8 * len(layout.counters))
-        * (
-            part.folds
-            if isinstance(shards, LeaveOutShards) and (shards.within or part.features != "out_of_fold")
-            else 1
-        )
-        for part, layout, shards in bases
-    ]
-    return np.where(first_time, sum(each) * (clients if pooled else 1), nothing)
+    total = 0
+    for part in parts[:-1]:
+        layout, shards = part.study.net.layout, part.study.shards
+        all_folds = isinstance(shards, LeaveOutShards) and (shards.within or part.features != "out_of_fold")
+        total += part.models * (4 * layout.d + 8 * len(layout.counters)) * (part.folds if all_folds else 1)
+    return np.where(first_time, total * (clients if pooled else 1), nothing)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -391,11 +385,8 @@ def find_bases(study: Study) -> list[Part]:
 
 def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
     """Returns for each base the mean probabilities of each fold's models, `[F, n, C]`, given those of all models."""
-    found = []
-    for part in find_bases(study):
-        own = members[part.first : part.first + part.folds * part.models]
-        found.append(own.reshape(part.folds, part.models, *own.shape[1:]).mean(axis=1))
-    return found
+    bases = [(part, members[part.first : part.first + part.folds * part.models]) for part in find_bases(study)]
+    return [own.reshape(part.folds, part.models, *own.shape[1:]).mean(axis=1) for part, own in bases]
 
 
 def average_bases(bases: list[FloatArray]) -> FloatArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -126,11 +127,10 @@ def watch_place(out: Path) -> Callable[[], None]:
     began = out.stat()
 
     def confirm_place() -> None:
-        try:
+        now = None
+        with suppress(OSError):
             now = out.stat()
-        except OSError:
-            now = None
-        if now is None or (now.st_dev, now.st_ino) != (began.st_dev, began.st_ino):
+        if now is None or not os.path.samestat(now, began):
             raise Unwritable(
                 f"{out} was moved or deleted while it was written: nothing more is written there; go on where it is "
                 "now (`fedray resume` for a run)"

@@ -212,12 +212,10 @@ def make_manifest(extra: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _versions() -> dict[str, str | None]:
-    versions: dict[str, str | None] = {}
+    versions: dict[str, str | None] = dict.fromkeys(PACKAGES)
     for name in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = None
     return versions
 
 

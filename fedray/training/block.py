@@ -448,11 +448,7 @@ def join_rows(tensors: Sequence[Tensor], lanes: int) -> Tensor:
 
 
 def make_optimizer(
-    local: Local,
-    lr: float,
-    anchor: Sequence[Tensor],
-    offset: Sequence[Tensor],
-    velocities: list[Tensor] | None = None,
+    local: Local, lr: float, anchor: Sequence[Tensor], offset: Sequence[Tensor], velocities: list[Tensor] | None = None
 ) -> Step:
     """Returns a function `step(params, grads, lanes)` that updates the first lanes (None: all) in place.
 

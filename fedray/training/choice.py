@@ -31,10 +31,7 @@ LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: abou
 KERNEL_FLOATS = 1_000_000  # the same for compiled kernels, whose lanes are trained one after another
 LOOP_NUMBERS = 1 << 20  # numbers of the inputs that the loop engine reads at once for several jobs: about 4 MB
 MOST_LANES = {"cpu": 256, "cuda": 4096}
-COMPILED = (
-    "mlp-c",
-    "conv-c",
-)  # engines of compiled kernels; they return a model's delta if a block requests it
+COMPILED = ("mlp-c", "conv-c")  # engines of compiled kernels; they return a model's delta if a block requests it
 SHAREABLE = ("mlp", "conv", *COMPILED)  # engines that never write into their module: several threads may train with it
 SLOWER = "times slower than"  # words in an engine's reason if the same layers, written otherwise, get a faster engine
 VMAP_FLOATS = 50_000  # above this autograd over lanes loses to one lane after another

@@ -13,33 +13,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
-from fedray.core import rng
+from fedray.core import method, rng
 from fedray.core.errors import BadInput
-from fedray.core.method import (
-    ENSEMBLE,
-    HEADS,
-    Local,
-    LossContext,
-    Reading,
-    Seen,
-    StepContext,
-    Transform,
-    find_placing,
-    reads_ensemble,
-)
 from fedray.core.types import Layout, Net
 from fedray.models.net import per_sample
 from fedray.models.trial import check_outputs, make_inputs
 from fedray.own_code.user_code import name_type
-from fedray.training.block import (
-    Block,
-    Complete,
-    Step,
-    Trained,
-    make_complete,
-    make_optimizer,
-    train_lanes,
-)
+from fedray.training.block import Block, Complete, Step, Trained, make_complete, make_optimizer, train_lanes
 from fedray.training.loop import DRAWS, quiet_fallbacks
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -189,17 +169,17 @@ def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -
     """
     out = answer(batch.x)
     loss, objective = code.block.local.loss, partial(per_sample, code.net.objective)
-    check_outputs(code.net, out, len(batch.x), " in training", heads=loss is not None and HEADS in loss.reads)
+    check_outputs(code.net, out, len(batch.x), " in training", heads=loss is not None and method.HEADS in loss.reads)
     if loss is None:
         return (objective(out, batch.y) * batch.weight).sum()
     features = read_features(code.net, code.watched) if "features" in loss.reads else None
 
-    def see(row: Tensor) -> Seen:
+    def see(row: Tensor) -> method.Seen:
         with torch.no_grad():
             seen = code.forward(row.detach(), batch.x)
-        return Seen(seen, None if features is None else read_features(code.net, code.watched))
+        return method.Seen(seen, None if features is None else read_features(code.net, code.watched))
 
-    context = LossContext(
+    context = method.LossContext(
         objective=objective,
         round=code.round,
         client=batch.client,
@@ -209,7 +189,7 @@ def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -
         network=answer if "network" in loss.reads else None,
         broadcast=see(batch.broadcast) if "broadcast" in loss.reads else None,
         previous=see(batch.previous) if "previous" in loss.reads else None,
-        ensemble=torch.stack([see(row).outputs for row in batch.ensemble]) if ENSEMBLE in loss.reads else None,
+        ensemble=torch.stack([see(row).outputs for row in batch.ensemble]) if method.ENSEMBLE in loss.reads else None,
         shared=None if loss.shared is None else batch.shared,
     )
     each = loss.function(out, batch.y, context)
@@ -226,7 +206,7 @@ def read_lanes(block: Block) -> tuple[Tensor, ...]:
     local, n, start = block.local, len(block.start), block.start
     reads = () if local.loss is None else local.loss.reads
     first = torch.zeros(n, dtype=torch.int64, device=start.device)
-    found = block.reading or Reading(0, first, first, start, start)
+    found = block.reading or method.Reading(0, first, first, start, start)
     nothing = start.new_zeros(n, 0)
     previous = found.broadcast if found.previous is None else found.previous
     return (
@@ -262,7 +242,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
     terms = [anchor] if local.pull else [], [] if offset is None else [offset]
     complete, transform = make_complete(local, *terms), _make_transform(code, gradients, over)
     couple = code.block.couple
-    placing = find_placing(_rules(local))
+    placing = method.find_placing(_rules(local))
 
     def place(now: Tensor, noise: Tensor) -> Tensor:
         assert placing is not None and placing.at is not None
@@ -270,7 +250,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
 
     if local.step is None:
         optimize = make_optimizer(local, lr, *terms)
-    elif not isinstance(local.step, Transform):
+    elif not isinstance(local.step, method.Transform):
         optimize = _make_torch_step(local.step, code.net.layout, lr, complete)
 
     def advance(rows: Tensor, batch: LaneBatch, step: int) -> Tensor:
@@ -281,7 +261,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
             g = transform(local.gradient, g, now, batch, step)
         if couple is not None:
             g = couple(g, now)
-        if isinstance(local.step, Transform):
+        if isinstance(local.step, method.Transform):
             (g,) = complete([now], [g], lanes)
             now.sub_(transform(local.step, g, now, batch, step), alpha=lr)
         else:
@@ -296,9 +276,9 @@ def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callabl
     """Returns a function (transformation, gradients `[W, p]`, parameters, batches, step) -> new gradients."""
     lr, t, states = code.block.lr, code.round, dict[int, Any]()
 
-    def transform(rule: Transform, g: Tensor, now: Tensor, batch: LaneBatch, step: int) -> Tensor:
+    def transform(rule: method.Transform, g: Tensor, now: Tensor, batch: LaneBatch, step: int) -> Tensor:
         def update(g: Tensor, state: Any, now: Tensor, batch: LaneBatch) -> tuple[Tensor, Any]:
-            context = StepContext(
+            context = method.StepContext(
                 round=t,
                 client=batch.client,
                 step=step,
@@ -356,7 +336,7 @@ def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, com
     return step
 
 
-def draw_noise(local: Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
+def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
     """Draws standard normal numbers for each lane and step, `[W, p]`; `[W, 0]` if no code uses noise.
 
     Example:
@@ -376,12 +356,12 @@ def draw_noise(local: Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
     return torch.from_numpy(rng.normal(rng.fresh(rng.fresh(keys, _NOISE), step), number)).to(like)
 
 
-def _rules(local: Local) -> list[Transform]:
+def _rules(local: method.Local) -> list[method.Transform]:
     """Returns the transformations of a local training."""
-    return [rule for rule in (local.gradient, local.step) if isinstance(rule, Transform)]
+    return [rule for rule in (local.gradient, local.step) if isinstance(rule, method.Transform)]
 
 
-def _count_noise(rule: Transform, p: int) -> int:
+def _count_noise(rule: method.Transform, p: int) -> int:
     """Returns how many numbers of noise a transformation of p parameters uses."""
     return p if rule.numbers is None else rule.numbers
 
@@ -574,7 +554,7 @@ _EVERY = 5  # lanes of a trial, of which some are trained
 _TOLERANCE = 1e-3  # relative to the change of the parameters
 
 
-def try_code(net: Net, example: Tensor, local: Local, models: int) -> None:
+def try_code(net: Net, example: Tensor, local: method.Local, models: int) -> None:
     """Trains a lane for two steps, to find errors in a loss or an optimizer before a run begins.
 
     Args:
@@ -586,7 +566,7 @@ def try_code(net: Net, example: Tensor, local: Local, models: int) -> None:
     train_client_loop(net, make_trial(net, example, local, [0], models))
 
 
-def mixes_targets(net: Net, local: Local) -> bool:
+def mixes_targets(net: Net, local: method.Local) -> bool:
     """Returns whether a user's regression loss of one sample depends on other samples.
 
     This happens by mistake when torch broadcasts `[B]` and `[B, 1]` to `[B, B]`.
@@ -600,7 +580,7 @@ def mixes_targets(net: Net, local: Local) -> bool:
     numbers = torch.from_numpy(rng.normal(rng.keys(1, "code"), 2 * _WIDTH * net.outputs)).float()
     outputs, targets = numbers.view(2, _WIDTH, net.outputs)
     targets = targets[:, : net.outputs // 2] if net.objective == "gaussian_nll" else targets
-    context = LossContext(partial(per_sample, net.objective), 0, torch.tensor(0), torch.tensor(0))
+    context = method.LossContext(partial(per_sample, net.objective), 0, torch.tensor(0), torch.tensor(0))
     try:
         whole, part = (local.loss.function(outputs[:n], targets[:n], context) for n in (_WIDTH, _ROWS))
     except Exception:  # a trial with the network itself tells what is wrong
@@ -608,7 +588,7 @@ def mixes_targets(net: Net, local: Local) -> bool:
     return part.shape == (_ROWS,) and not torch.allclose(whole[:_ROWS], part, rtol=1e-3, equal_nan=True)
 
 
-def find_code_refusal(net: Net, example: Tensor, local: Local, models: int = 1) -> str | None:
+def find_code_refusal(net: Net, example: Tensor, local: method.Local, models: int = 1) -> str | None:
     """Returns the reason why a local training cannot be mapped over lanes, found by trying two lanes; None if it can.
 
     Args:
@@ -627,7 +607,7 @@ def find_code_refusal(net: Net, example: Tensor, local: Local, models: int = 1) 
         >>> find_code_refusal(net, torch.zeros(2), mixed)
         'its loss, optimizer or network gives other numbers in lanes (rows of a batch that see each other, say)'
     """
-    if local.step is not None and not isinstance(local.step, Transform):
+    if local.step is not None and not isinstance(local.step, method.Transform):
         return "an optimizer of torch has no form over lanes"
     block = make_trial(net, example, local, [0, 1], models)
     try:
@@ -649,7 +629,7 @@ def find_code_refusal(net: Net, example: Tensor, local: Local, models: int = 1) 
 def make_trial(
     net: Net,
     example: Tensor,
-    local: Local,
+    local: method.Local,
     lanes: list[int],
     models: int = 1,
     *,
@@ -681,7 +661,7 @@ def make_trial(
     weight[..., :_ROWS] = 1.0 / _ROWS
     loss, number = local.loss, torch.from_numpy(lane).to(place)
     every, shared = None, None
-    if reads_ensemble(loss):
+    if method.reads_ensemble(loss):
         every = torch.stack([net.init(k) for k in range(models)]).to(start).expand(len(lanes), -1, -1)
     if loss is not None and loss.example is not None:
         shared = loss.example.to(start).expand(len(lanes), *loss.example.shape)
@@ -695,5 +675,5 @@ def make_trial(
         lr=local.lr_at(0),
         keys=rng.keys(0, "code", lane),
         sample=int(np.prod(example.shape)),
-        reading=Reading(0, torch.zeros_like(number), number % models, start, start, every, shared=shared),
+        reading=method.Reading(0, torch.zeros_like(number), number % models, start, start, every, shared=shared),
     )

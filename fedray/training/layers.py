@@ -15,15 +15,7 @@ from torch import Tensor, nn
 from fedray.core.types import Net, Objective
 from fedray.models.net import per_sample
 from fedray.models.nets import RBF
-from fedray.training.block import (
-    Block,
-    Step,
-    Trained,
-    is_plain_sgd,
-    join_rows,
-    make_optimizer,
-    train_lanes,
-)
+from fedray.training.block import Block, Step, Trained, is_plain_sgd, join_rows, make_optimizer, train_lanes
 from fedray.training.chain import find_changed_call
 
 # ---------------------------------------------------------------------------------------------------------------------

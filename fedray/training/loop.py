@@ -19,15 +19,7 @@ from fedray.core.types import Layout, Net, Objective
 from fedray.models import dropout
 from fedray.models.net import per_sample
 from fedray.models.trial import check_outputs
-from fedray.training.block import (
-    Block,
-    Trained,
-    join_rows,
-    make_optimizer,
-    split_rows,
-    to_channels_last,
-    train_lanes,
-)
+from fedray.training.block import Block, Trained, join_rows, make_optimizer, split_rows, to_channels_last, train_lanes
 from fedray.training.chain import find_changed_call
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ INFERENCE = {  # keys of `predict` that change no model -> objectives that the k
     "noise": "nll",
     "conformal": "conformal_size or conformal_width",
 }
+anything: Check = lambda value: value  # noqa: E731 (checked by whoever knows the kind)
 KEYS: dict[str, Check] = {
     "name": text,
     "direction": maybe(one_of("maximize", "minimize")),
@@ -97,6 +98,29 @@ def read_cost(row: Row, name: str) -> float:
     return float(row["up_bytes"] + row.get("down_bytes", 0)) if name == BYTES else float(row[name])
 
 
+def check_keys(path: str, given: Mapping[str, Any], table: Mapping[str, Check], what: str, prefix: str = "") -> None:
+    """Refuses a key of a sweep file that its table does not hold, and a value that the check of its key refuses.
+
+    Args:
+        path: where the keys stand in the file, with a dot at the end; empty at the top.
+        given: the keys and their values.
+        table: the check of each key.
+        what: what has these keys, for the message.
+        prefix: the text before the key that a message suggests.
+
+    Raises:
+        BadInput: a key is unknown, or a value is impossible.
+    """
+    for key, value in given.items():
+        if key not in table:
+            remedy = suggest_nearest(str(key), table, f"it has {', '.join(table)}", prefix=prefix)
+            raise BadInput(f"{path}{key} is not a key of {what}: {remedy}")
+        try:
+            table[key](value)
+        except ValueError as wrong:
+            raise BadInput(f"{path}{key} = {quote_value(value)} {wrong}") from None
+
+
 def read_objective(path: str, given: Any) -> SweepObjective:
     """Reads an objective from its entry in a sweep file: a name or `{name, direction, target, within_bytes, ...}`.
 
@@ -109,14 +133,7 @@ def read_objective(path: str, given: Any) -> SweepObjective:
         raise BadInput(
             f"{path} = {quote_value(given)} is not an objective: write a name such as accuracy, or {{name: ...}}"
         )
-    for key, value in entry.items():
-        if key not in KEYS:
-            remedy = suggest_nearest(str(key), KEYS, f"it has {', '.join(KEYS)}")
-            raise BadInput(f"{path}.{key} is not a key of an objective: {remedy}")
-        try:
-            KEYS[key](value)
-        except ValueError as wrong:
-            raise BadInput(f"{path}.{key} = {quote_value(value)} {wrong}") from None
+    check_keys(f"{path}.", entry, KEYS, "an objective")
     if entry.get("name") is None:
         raise BadInput(f"{path}.name is missing: give it a value such as accuracy")
     return _objective(path, {key: value for key, value in entry.items() if value is not None})
@@ -225,11 +242,14 @@ def _read_within(objective: SweepObjective, history: Sequence[Row], limit: float
     return found.value
 
 
-def compute_values(objectives: Sequence[SweepObjective], histories: Sequence[Sequence[Row]]) -> list[float]:
-    """Computes the value of each objective: the mean over worlds, rounded to 12 significant digits.
+def judge_worlds(
+    objectives: Sequence[SweepObjective], histories: Sequence[Sequence[Row]]
+) -> tuple[list[float], tuple[float | None, ...]]:
+    """Computes the value of each objective as the mean over worlds, and its standard error: sd / sqrt(worlds).
 
-    The order of a sum may change the digits beyond these. Thanks to the rounding, trials that did equally well have
-    equal values.
+    A value is rounded to 12 significant digits, because the order of a sum may change the digits beyond these. So
+    trials that did equally well have equal values. An error is None if there is only one world, or if the target was
+    not reached in one of the worlds.
 
     Args:
         objectives: the objectives of the sweep.
@@ -237,49 +257,27 @@ def compute_values(objectives: Sequence[SweepObjective], histories: Sequence[Seq
 
     Raises:
         FedrayError: an objective was not measured, or its value is NaN.
-    """
-    for objective in objectives:
-        if objective.metric != BYTES and any(history[-1].get(objective.metric) is None for history in histories):
-            raise FedrayError(
-                f"{objective.name} was not measured (one model, or no held-out rows?): raise method.models, or "
-                "data.hold_out"
-            )
-    means = [np.mean([compute_value(objective, history) for history in histories]) for objective in objectives]
-    values = [float(f"{mean:.{DIGITS}g}") for mean in means]
-    for objective, value in zip(objectives, values, strict=True):
-        if math.isnan(value):
-            raise FedrayError(f"{objective.name} is not a number: lower local.lr")
-    return values
-
-
-def judge_worlds(
-    objectives: Sequence[SweepObjective], histories: Sequence[Sequence[Row]]
-) -> tuple[list[float], tuple[float | None, ...]]:
-    """Computes the values as `compute_values` does, and the standard error of each over worlds: sd / sqrt(worlds).
-
-    An error is None if there is only one world, or if the target was not reached in one of the worlds.
-
-    Args:
-        objectives: the objectives of the sweep.
-        histories: for each world its evaluated rounds, by rising round.
 
     Example:
         >>> worlds = [[{"round": 1, "hold_out_accuracy": value}] for value in (0.5, 0.75)]
         >>> judge_worlds([read_objective("", "accuracy")], worlds)
         ([0.625], (0.125,))
     """
-    values: list[float] = compute_values(objectives, histories)
+    values: list[float] = []
     errors: list[float | None] = []
     for objective in objectives:
-        each = [compute_value(objective, history) for history in histories] if len(histories) > 1 else [math.inf]
-        known = bool(np.isfinite(each).all())
+        if objective.metric != BYTES and any(history[-1].get(objective.metric) is None for history in histories):
+            raise FedrayError(
+                f"{objective.name} was not measured (one model, or no held-out rows?): raise method.models, or "
+                "data.hold_out"
+            )
+        each = [compute_value(objective, history) for history in histories]
+        values.append(float(f"{np.mean(each):.{DIGITS}g}"))
+        if math.isnan(values[-1]):
+            raise FedrayError(f"{objective.name} is not a number: lower local.lr")
+        known = len(each) > 1 and bool(np.isfinite(each).all())
         errors.append(float(np.std(each, ddof=1) / math.sqrt(len(each))) if known else None)
     return values, tuple(errors)
-
-
-def compute_pruning_value(objective: SweepObjective, rows: Sequence[Row]) -> float:
-    """Computes what the pruner compares: the current metric of the first objective, as the mean over worlds."""
-    return float(np.mean([row[objective.metric] for row in rows]))
 
 
 def find_inference_keys(metric: str) -> tuple[str, ...]:

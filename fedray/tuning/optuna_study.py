@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -89,7 +88,6 @@ def mend_journal(journal: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Optuna's side of a sweep: the storage, the study, pruners, and samplers that a resumed sweep continues exactly.
 
-MADE_MEANWHILE = ("already exists", "locked", "unique", "duplicate")  # while others make its tables
 IN_USE = "name = {} is a study of this storage: choose another, or --resume with the --out of its sweep"
 NOTES = "fedray"  # one attribute for all notes: each write to a journal is an fsync
 
@@ -116,17 +114,11 @@ def open_storage(storage: str) -> Any:
     if "://" not in storage:
         with explain_storage(storage):
             return JournalStorage(JournalFileBackend(storage, JournalFileOpenLock(storage)))
-    for wait in (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, None):  # another sweep may be making its tables at this moment
-        try:
-            return optuna.storages.get_storage(storage)
-        except Exception as error:  # SQLAlchemy and drivers raise errors of their own; the URL may hold a password
-            if wait is None or not any(word in str(error).lower() for word in MADE_MEANWHILE):
-                name = f"--storage {name_storage(storage)}"
-                raise BadInput(
-                    f"{name} cannot be opened ({type(error).__name__}): check the URL and its driver"
-                ) from None
-        time.sleep(wait)
-    raise AssertionError
+    try:
+        return optuna.storages.get_storage(storage)
+    except Exception as error:  # SQLAlchemy and drivers raise errors of their own; the URL may hold a password
+        name = f"--storage {name_storage(storage)}"
+        raise BadInput(f"{name} cannot be opened ({type(error).__name__}): check the URL and its driver") from None
 
 
 def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
@@ -262,20 +254,23 @@ def propose_values(
     return chosen
 
 
-def ask_trial(study: optuna.Study, sweep: Sweep, points: list[dict[str, Any]] | None) -> optuna.Trial | None:
-    """Returns the next trial, or None at the end of a grid.
+def ask_trial(
+    study: optuna.Study, keys: SamplerKeys, points: list[dict[str, Any]] | None, limit: int
+) -> optuna.Trial | None:
+    """Returns the next trial, or None if there are enough trials.
 
     Args:
         study: the study.
-        sweep: the sweep file.
+        keys: the kind of the sampler, its seed and its options.
         points: the points of a grid; None for other samplers.
+        limit: the number of trials that there will be; of a grid, no more than its points.
     """
     number = len(study.get_trials(deepcopy=False))
+    if number >= limit:
+        return None
     if points is not None:
-        if number >= len(points):
-            return None
         study.enqueue_trial(points[number])
-    study.sampler = make_sampler(sweep.sampler, number, 0)
+    study.sampler = make_sampler(keys, number, 0)
     return study.ask()
 
 

@@ -14,7 +14,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import NullFormatter
 from optuna.trial import FrozenTrial, TrialState
 
 from fedray.core import errors as text
@@ -109,32 +109,23 @@ def find_axis_positions(parameter: Parameter, trials: Sequence[FrozenTrial]) -> 
     if parameter.kind != "categorical":
         return np.array([trial.params.get(parameter.key, np.nan) for trial in trials], dtype=np.float64)
     labels = [format_value(label) for label in parameter.labels]
-    found = [
-        labels.index(format_value(t.params[parameter.key])) if parameter.key in t.params else np.nan for t in trials
-    ]
-    return np.array(found, dtype=np.float64)
+    chosen = ([format_value(trial.params[parameter.key])] if parameter.key in trial.params else [] for trial in trials)
+    return np.array([labels.index(each[0]) if each else np.nan for each in chosen], dtype=np.float64)
 
 
-def set_axis_ticks(axes: Axes, which: str, parameter: Parameter) -> None:
-    """Labels an axis with the choices of a parameter, or with numbers.
-
-    Args:
-        axes: the axes to label.
-        which: "x" or "y".
-        parameter: the parameter along the axis.
-    """
-    axis = axes.xaxis if which == "x" else axes.yaxis
+def label_parameter(axes: Axes, parameter: Parameter) -> None:
+    """Labels the horizontal axis with the choices of a parameter, or with numbers."""
     if parameter.kind == "categorical":
         labels = [format_value(label) for label in parameter.labels]
-        axis.set_ticks(range(len(labels)), [name if len(name) < 14 else name[:12] + "..." for name in labels])
-        (axes.set_xlim if which == "x" else axes.set_ylim)(-0.5, len(labels) - 0.5)
+        axes.set_xticks(range(len(labels)), [name if len(name) < 14 else name[:12] + "..." for name in labels])
+        axes.set_xlim(-0.5, len(labels) - 0.5)
     elif parameter.log:
-        (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(NullFormatter())
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     elif parameter.kind == "int":
-        pictures.use_whole_numbers(axis)
-    (axes.set_xlabel if which == "x" else axes.set_ylabel)(parameter.key)
+        pictures.use_whole_numbers(axes.xaxis)
+    axes.set_xlabel(parameter.key)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -156,9 +147,8 @@ def figure_history(view: View, i: int) -> Figure | None:
     best = pick.accumulate(values)
     end = format_cell_value(objective, (max if objective.direction == "maximize" else min)(raw))
     at = number[int(np.flatnonzero(values == best[-1])[0])]
-    figure, axes = pictures.make_canvas(
-        f"Best {name_objective(objective)}: {end}, first in trial {at}", size=(pictures.WIDE, 3.8)
-    )
+    title = f"Best {name_objective(objective)}: {end}, first in trial {at}"
+    figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 3.8))
     axes.step(number, best, where="post", color=pictures.INK, linewidth=1.4, label="best so far")
     look: dict[str, Any] = {"s": 26, "zorder": 3, "rasterized": len(view.done) > pictures.MOST_VECTOR_MARKS}
     axes.scatter(number[~looked], values[~looked], color=pictures.ACCENT, label="trained", **look)
@@ -169,8 +159,7 @@ def figure_history(view: View, i: int) -> Figure | None:
     if pruned and objective.kind == "final":
         at_stop = [t.intermediate_values[t.last_step or 0] for t in pruned]
         axes.scatter([t.number for t in pruned], at_stop, s=22, marker="x", color=pictures.GREY, label="pruned")
-    axes.set_xlabel("trial")
-    axes.set_ylabel(label)
+    axes.set(xlabel="trial", ylabel=label)
     pictures.use_whole_numbers(axes.xaxis)
     format_share(axes.yaxis, objective)
     axes.legend(loc="best", ncols=4)
@@ -194,8 +183,7 @@ def figure_pareto(view: View) -> Figure | None:
     for k in np.flatnonzero(won)[:20]:
         label = str(view.done[k].number)
         axes.annotate(label, (x[k], y[k]), (5, 4), textcoords="offset points", fontsize=8, color=pictures.MUTED)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
+    axes.set(xlabel=x_label, ylabel=y_label)
     format_share(axes.xaxis, view.objectives[0])
     format_share(axes.yaxis, view.objectives[1])
     axes.grid(visible=True, axis="x")
@@ -218,14 +206,12 @@ def figure_curves(view: View) -> Figure | None:
         look: dict[str, Any] = {"color": color, "linewidth": width, "alpha": alpha, "label": f"_trial {number}"}
         axes.plot(rounds, values, rasterized=len(view.curves) > MOST_VECTOR_LINES and number not in best, **look)
         if number in pruned:
-            axes.plot(
-                rounds[-1:], values[-1:], "x", color=pictures.GREY, markersize=5, label=f"_trial {number}, pruned"
-            )
+            cross: dict[str, Any] = {"color": pictures.GREY, "markersize": 5, "label": f"_trial {number}, pruned"}
+            axes.plot(rounds[-1:], values[-1:], "x", **cross)
     names = [*([name_winner(view.objectives)] if best else []), "finished", *(["pruned"] if pruned else [])]
     paint = [*([pictures.ORANGE] if best else []), pictures.ACCENT, *([pictures.GREY] if pruned else [])]
     pictures.draw_key(axes, names, paint)
-    axes.set_xlabel("rounds completed")
-    axes.set_ylabel(text.name_score(objective.metric, unit=True))
+    axes.set(xlabel="rounds completed", ylabel=text.name_score(objective.metric, unit=True))
     pictures.use_whole_numbers(axes.xaxis)
     if text.is_share(objective.metric):
         pictures.use_percent(axes.yaxis)
@@ -259,10 +245,9 @@ def compute_importance(view: View, i: int) -> dict[str, float]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0) if always else None
-            found = optuna.importance.get_param_importances(
-                view.study, evaluator=evaluator, target=lambda trial: trial.values[i]
-            )
+            how: dict[str, Any] = {"target": lambda trial: trial.values[i]}
+            how["evaluator"] = optuna.importance.FanovaImportanceEvaluator(seed=0) if always else None
+            found = optuna.importance.get_param_importances(view.study, **how)
     except (RuntimeError, ValueError):  # too few trials differ
         return {}
     kept = {parameter.key: found[parameter.key] for parameter in view.acting(i) if parameter.key in found}
@@ -277,24 +262,21 @@ def figure_importance(view: View) -> Figure | None:
     ranked = next(i for i, each in enumerate(found) if each)
     keys = list(dict.fromkeys(key for each in found[ranked:] for key in each))[:IMPORTANT][::-1]
     first = max(keys, key=lambda key: found[ranked].get(key, 0.0))
-    figure, axes = pictures.make_canvas(
-        f"{first} matters most for {name_objective(view.objectives[ranked])}",
-        size=(pictures.NARROW, 1.4 + 0.42 * len(keys)),
-    )
+    names = [name_objective(objective) for objective in view.objectives]
+    title = f"{first} matters most for {names[ranked]}"
+    figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, 1.4 + 0.42 * len(keys)))
     height = 0.78 / len(found)
-    for i, objective in enumerate(view.objectives):
+    for i, name in enumerate(names):
         place = np.arange(len(keys)) + (len(found) - 1 - 2 * i) * height / 2
         share = [found[i].get(key, 0.0) for key in keys]
-        axes.barh(place, share, height=height * 0.9, color=pictures.PALETTE[i], label=name_objective(objective))
+        axes.barh(place, share, height=height * 0.9, color=pictures.PALETTE[i], label=name)
     axes.set_yticks(range(len(keys)), keys)
     axes.set_xlabel("share of the objective's spread")
     pictures.use_percent(axes.xaxis)
     axes.grid(visible=False)
     axes.grid(visible=True, axis="x")
     if len(found) > 1:
-        pictures.draw_key(
-            axes, [name_objective(objective) for objective in view.objectives], pictures.PALETTE[: len(found)]
-        )
+        pictures.draw_key(axes, names, pictures.PALETTE[: len(found)])
     return figure
 
 
@@ -313,23 +295,15 @@ def figure_slices(view: View, i: int) -> Figure | None:
     order = np.array([trial.number for trial in view.done], dtype=float)
     panels = list(grid.ravel())
     shades = LinearSegmentedColormap.from_list("shades", colormaps["viridis"](np.linspace(0.12, 0.92, 64)))
+    won = [k for k, trial in enumerate(view.done) if trial.number in view.winners]
+    dots: dict[str, Any] = {"s": 18, "c": order, "cmap": shades, "alpha": 0.85, "linewidths": 0, "label": "_trials"}
+    dots["rasterized"] = len(view.done) > pictures.MOST_VECTOR_MARKS
+    ring = {"facecolors": "none", "edgecolors": pictures.ORANGE, "label": "_winners"}
     for axes, parameter in zip(panels, space, strict=False):
-        axes.scatter(
-            find_axis_positions(parameter, view.done),
-            values,
-            s=18,
-            c=order,
-            cmap=shades,
-            alpha=0.85,
-            linewidths=0,
-            label="_trials",
-            rasterized=len(view.done) > pictures.MOST_VECTOR_MARKS,
-        )
-        won = [k for k, trial in enumerate(view.done) if trial.number in view.winners]
-        x = find_axis_positions(parameter, view.done)[won]
-        ring = {"facecolors": "none", "edgecolors": pictures.ORANGE, "label": "_winners"}
-        axes.scatter(x, values[won], s=52, linewidths=1.4, **ring)
-        set_axis_ticks(axes, "x", parameter)
+        x = find_axis_positions(parameter, view.done)
+        axes.scatter(x, values, **dots)
+        axes.scatter(x[won], values[won], s=52, linewidths=1.4, **ring)
+        label_parameter(axes, parameter)
         format_share(axes.yaxis, objective)
     for axes in panels[len(space) :]:
         axes.set_visible(False)
@@ -391,9 +365,8 @@ def make_view(state: SearchState, trials: list[FrozenTrial], winners: list[int])
     sign = -1 if objectives[0].direction == "maximize" else 1
     trained.sort(key=lambda t: (t.number not in winners, sign * (t.values or [0.0])[0]))
     curves = {trial.number: curve for trial in trained[:CURVES] if (curve := _curve(state, trial)) is not None}
-    return View(
-        objectives, state.sweep.space, state.study, trials, done, winners, curves, list_idle_parameters(state.sweep)
-    )
+    idle = list_idle_parameters(state.sweep)
+    return View(objectives, state.sweep.space, state.study, trials, done, winners, curves, idle)
 
 
 def _curve(state: SearchState, trial: FrozenTrial) -> tuple[FloatArray, FloatArray] | None:
@@ -461,21 +434,14 @@ def _notes(view: View) -> list[str]:
 
 
 def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
-    best, name = summary["winners"][0], name_winner(view.objectives)
-    name = f"best {name_objective(view.objectives[0])}" if name == "best" else name
-    cards = [
-        Card(
-            name if i == 0 else name_objective(o),
-            format_cell_value(o, best["values"][o.name]),
-            f"held out, trial {best['number']}",
-        )
-        for i, o in enumerate(view.objectives)
-    ]
+    best, names = summary["winners"][0], [name_objective(objective) for objective in view.objectives]
+    names[0] = f"best {names[0]}" if len(names) == 1 else name_winner(view.objectives)
+    values = [format_cell_value(objective, best["values"][objective.name]) for objective in view.objectives]
+    cards = [Card(name, value, f"held out, trial {best['number']}") for name, value in zip(names, values, strict=True)]
     states = ", ".join(f"{summary[s]} {s}" for s in ("complete", "pruned", "failed") if summary[s])
     cards.append(Card("trials", str(summary["trials"]), states))
-    cards.append(
-        Card("trainings", str(summary["trainings"]), f"{text.format_seconds(summary['seconds_trained'])} in all")
-    )
+    took = text.format_seconds(summary["seconds_trained"])
+    cards.append(Card("trainings", str(summary["trainings"]), f"{took} in all"))
     saved = f"{text.format_seconds(summary['seconds_saved'])} saved" if summary["looked_up"] else "none shared"
     cards.append(Card("looked up", str(summary["looked_up"]), saved))
     return cards

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from fedray.metrics import classification, regression
 from fedray.scenario import nested
 from fedray.scenario.identity import is_free
 from fedray.scenario.names import is_own
-from fedray.tuning.objectives import HELD_OUT_PREFIX, SweepObjective
+from fedray.tuning.objectives import HELD_OUT_PREFIX, SweepObjective, anything, check_keys
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A parameter of a search space: one or more scenario keys, and the values to try.
@@ -141,6 +142,7 @@ RANGE: dict[str, Check] = {
     "step": maybe(real("(0, inf)")),
     "log": flag,
     "points": maybe(whole(2, 1000)),
+    **dict.fromkeys(("choices", "when"), anything),  # read before the others
 }
 
 
@@ -232,16 +234,7 @@ def _choices(path: str, given: Any) -> tuple[Any, ...]:
 
 
 def _range(path: str, key: str, given: Mapping[str, Any], when: Any) -> Parameter:
-    for name, value in given.items():
-        if name not in RANGE:
-            remedy = suggest_nearest(
-                str(name), [*RANGE, "choices", "when"], f"it has {', '.join(RANGE)}, choices, when"
-            )
-            raise BadInput(f"{path}.{name} is not a key of a range: {remedy}")
-        try:
-            RANGE[name](value)
-        except ValueError as wrong:
-            raise BadInput(f"{path}.{name} = {quote_value(value)} {wrong}") from None
+    check_keys(f"{path}.", given, RANGE, "a range")
     for name in ("type", "low", "high"):
         if given.get(name) is None:
             raise BadInput(f"{path}.{name} is missing: a range has type (int or float), low and high")
@@ -292,19 +285,23 @@ def is_active(parameter: Parameter, chosen: Values) -> bool:
     return all(key in chosen and any(is_same(chosen[key], v) for v in values) for key, values in parameter.when)
 
 
+def keep_active(space: Sequence[Parameter], values: Sequence[Any]) -> dict[str, Any]:
+    """Returns the values by the keys of their parameters, without those of parameters that are not active."""
+    chosen: dict[str, Any] = {}
+    for parameter, value in zip(space, values, strict=True):
+        if is_active(parameter, chosen):
+            chosen[parameter.key] = value
+    return chosen
+
+
 def enumerate_grid(space: Sequence[Parameter]) -> list[dict[str, Any]]:
     """Lists every combination once, varying the last parameter fastest; inactive parameters are left out."""
-    size = 1
-    for parameter in space:
-        size *= len(parameter.grid())
+    size = math.prod(len(parameter.grid()) for parameter in space)
     if size > MOST_POINTS:
         raise BadInput(f"space has {size} grid points: {MOST_POINTS} at most; use sampler random, or fewer values")
     found: dict[str, dict[str, Any]] = {}
     for values in itertools.product(*(parameter.grid() for parameter in space)):
-        chosen: dict[str, Any] = {}
-        for parameter, value in zip(space, values, strict=True):
-            if is_active(parameter, chosen):
-                chosen[parameter.key] = value
+        chosen = keep_active(space, values)
         found.setdefault(repr(chosen), chosen)
     return list(found.values())
 
@@ -387,12 +384,8 @@ def check_producible(objectives: Sequence[SweepObjective], classes: int, data: s
         >>> check_producible([read_objective("o", "accuracy"), read_objective("o", "bytes")], classes=10, data="digits")
     """
     if classes:
-        known = [
-            *classification.classification_scores(np.full((1, 2, 2), 0.5), np.array([0, 1])),
-            *PERSONAL,
-            *CLASS_SETS,
-            *OOD,
-        ]
+        scores = classification.classification_scores(np.full((1, 2, 2), 0.5), np.array([0, 1]))
+        known = [*scores, *PERSONAL, *CLASS_SETS, *OOD]
     else:
         known = [*regression.regression_scores(np.zeros((1, 2)), np.zeros(2)), *PERSONAL_TARGETS, *TARGET_SETS]
     known += own

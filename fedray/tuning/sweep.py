@@ -19,15 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedray.core.errors import BadInput, quote_value, suggest_nearest, warn_user
+from fedray.core.errors import BadInput, quote_value, warn_user
 from fedray.core.options import Check, label, maybe, one_of, whole
 from fedray.scenario import nested
-from fedray.scenario.loader import (
-    read_scenario,
-    refuse_scenario,
-    spell_sections,
-    to_plain,
-)
+from fedray.scenario.loader import read_scenario, refuse_scenario, spell_sections, to_plain
 from fedray.scenario.nested import Tree, expand, flatten, merge_keys, to_plain_values
 from fedray.scenario.rows import find_idle_keys, is_dump, says_nothing
 from fedray.scenario.schema import Scenario
@@ -36,12 +31,14 @@ from fedray.tuning.objectives import (
     HELD_OUT_PREFIX,
     INFERENCE,
     SweepObjective,
+    anything,
+    check_keys,
     explain_idle_keys,
     find_inference_keys,
     list_idle_keys,
     read_objective,
 )
-from fedray.tuning.space import Parameter, Values, enumerate_corners, is_active, read_space, to_overrides
+from fedray.tuning.space import Parameter, Values, enumerate_corners, keep_active, read_space, to_overrides
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A sweep as plain objects: its base scenario, the space, the objectives, and the scenario of a trial.
@@ -121,7 +118,7 @@ class Sweep:
             found = replace(found, evaluate=replace(found.evaluate, personal=True))
         if any(objective.needs_history for objective in self.objectives):
             return replace(found, evaluate=replace(found.evaluate, every=1))
-        if may_end_early(found) or "every" in self.base.get("evaluate", {}):
+        if list_end_metrics(found) or found.callbacks or "every" in self.base.get("evaluate", {}):
             return found
         return replace(found, evaluate=replace(found.evaluate, every=found.method.models))
 
@@ -150,11 +147,6 @@ def list_end_metrics(scenario: Scenario) -> list[str]:
     return [rule.metric for rule in (scenario.stop, scenario.evaluate.stop_at) if rule is not None]
 
 
-def may_end_early(scenario: Scenario) -> bool:
-    """Returns whether a score or a callback may end a run before its last round."""
-    return bool(list_end_metrics(scenario) or scenario.callbacks)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Checks of the keys of a sweep against each other, and of the scenarios of its trials.
 
@@ -176,11 +168,12 @@ def check_sweep(sweep: Sweep) -> None:
             raise BadInput(f"{needs} needs sets: write overrides: {{predict.conformal.alpha: 0.1}}")
         if kind == "ood" and base.evaluate.ood is None:
             raise BadInput(f"{needs} needs unknown inputs: write overrides: {{evaluate.ood: noise}}, or a data set")
-    first = sweep.objectives[0]
-    if sweep.pruner.name != "none" and len(sweep.objectives) > 1:
-        raise BadInput(f"pruner.name = {sweep.pruner.name} needs one objective: use none, or drop objectives")
-    if sweep.pruner.name != "none" and first.kind != "final":
-        raise BadInput(f"pruner.name = {sweep.pruner.name} cannot compare {first.name} on the way: use none")
+    if sweep.pruner.name != "none":
+        if len(sweep.objectives) > 1:
+            raise BadInput(f"pruner.name = {sweep.pruner.name} needs one objective: use none, or drop objectives")
+        if sweep.objectives[0].kind != "final":
+            name = sweep.objectives[0].name
+            raise BadInput(f"pruner.name = {sweep.pruner.name} cannot compare {name} on the way: use none")
     for parameter in sweep.space:
         if sweep.sampler.name == "grid":
             parameter.grid()
@@ -316,12 +309,7 @@ def _try_values(sweep: Sweep) -> Iterator[Values]:
     yield {}
     yield from (chosen for _, chosen in enumerate_corners(sweep.space))
     together = itertools.product(*(parameter.ends() for parameter in sweep.space))
-    for values in itertools.islice(together, MOST_TRIED):
-        chosen: dict[str, object] = {}
-        for parameter, value in zip(sweep.space, values, strict=True):
-            if is_active(parameter, chosen):
-                chosen[parameter.key] = value
-        yield chosen
+    yield from (keep_active(sweep.space, values) for values in itertools.islice(together, MOST_TRIED))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -332,19 +320,18 @@ SAMPLERS = ("tpe", "random", "grid", "nsga2")
 PRUNERS = ("none", "median", "hyperband", "asha")
 TRIALS = 20
 MOST_ACTORS = 1000  # actors of one trial at most
-_ANY: Check = lambda value: value  # noqa: E731 (checked by whoever knows the kind)
 KeyTable = Mapping[str, tuple[Any, Check]]  # key -> default and check
 SWEEP: KeyTable = {
     "name": (None, maybe(label)),
-    "scenario": (None, _ANY),
-    "overrides": (None, _ANY),
-    "space": (None, _ANY),
-    "objectives": (None, _ANY),
-    "sampler": ("tpe", _ANY),
-    "pruner": ("none", _ANY),
+    "scenario": (None, anything),
+    "overrides": (None, anything),
+    "space": (None, anything),
+    "objectives": (None, anything),
+    "sampler": ("tpe", anything),
+    "pruner": ("none", anything),
     "trials": (None, maybe(whole(1, 10**6))),
     "jobs": (1, whole(1, 10**4)),
-    "trial": (None, _ANY),
+    "trial": (None, anything),
 }
 SAMPLER: KeyTable = {
     "name": ("tpe", one_of(*SAMPLERS)),
@@ -427,14 +414,7 @@ def _section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         what = "a name or a mapping" if "name" in table else "a mapping"
         raise BadInput(f"{path} = {quote_value(given)} is not {what}: write {{{next(iter(table))}: ...}}")
-    for key, value in given.items():
-        if key not in table:
-            remedy = suggest_nearest(str(key), table, f"it has {', '.join(table)}", prefix=prefix)
-            raise BadInput(f"{prefix}{key} is not a key of {path or 'a sweep'}: {remedy}")
-        try:
-            table[key][1](value)
-        except ValueError as wrong:
-            raise BadInput(f"{prefix}{key} = {quote_value(value)} {wrong}") from None
+    check_keys(prefix, given, {key: check for key, (_, check) in table.items()}, path or "a sweep", prefix)
     return {key: check(given[key]) if key in given else default for key, (default, check) in table.items()}
 
 

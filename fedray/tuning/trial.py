@@ -23,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import optuna
 from optuna.trial import TrialState
 
@@ -49,7 +50,7 @@ from fedray.simulation.study import Progress, Study
 from fedray.storage import directory, summary, tables
 from fedray.storage.checkpoint import load_study_checkpoint, mend_run_directory
 from fedray.tuning import optuna_study
-from fedray.tuning.objectives import Row, SweepObjective, compute_pruning_value, judge_worlds
+from fedray.tuning.objectives import Row, SweepObjective, judge_worlds
 from fedray.tuning.optuna_study import StudyLocation, explain_storage, open_trial
 from fedray.tuning.space import enumerate_grid
 from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
@@ -89,7 +90,7 @@ def make_reporter(
             return False
         with explain_storage(location.storage):
             if step not in reported:
-                trial.report(compute_pruning_value(objective, rows), step)
+                trial.report(float(np.mean([row[objective.metric] for row in rows])), step)
             return trial.should_prune() and round < ends
 
     return report
@@ -131,11 +132,7 @@ def refuse_fault(error: Exception, folder: Path) -> None:
 # An age is K rounds (K: the number of models), in which a client trains each model once. A training reports to Optuna
 # once an age, for the pruner.
 
-MEASURED_LATER = (
-    "evaluate.personal",
-    "evaluate.clients",
-    "evaluate.by_tier",
-)  # keys of what is measured, not of what is trained
+MEASURED_LATER = ("evaluate.personal", "evaluate.clients", "evaluate.by_tier")  # what is measured, not trained
 OutcomeState = Literal["complete", "pruned", "failed"]
 
 
@@ -607,11 +604,12 @@ def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], N
             state.unchecked.add(known["key"])
     _check_trainings(state)
     queue = deque(optuna_study.unfinished_trials(state.study))
+    ask = partial(optuna_study.ask_trial, state.study, state.sweep.sampler, state.points, state.limit)
     learns = state.sweep.sampler.name not in ("grid", "random")  # from values: proposals wait for them
     while True:
         confirm_place()
         while len(state.running) + learns * len(state.waiting) < state.sweep.jobs:
-            trial = queue.popleft() if queue else _ask(state)
+            trial = queue.popleft() if queue else ask()
             if trial is None:
                 break
             if running := _start(state, trial):
@@ -640,13 +638,6 @@ def _check_trainings(state: SearchState) -> None:
             if kind not in seen:
                 reopen_study(state.out / training.run, state.own)
             seen.add(kind)
-
-
-def _ask(state: SearchState) -> optuna.Trial | None:
-    """Returns a new trial, or None if there are enough trials."""
-    if len(state.study.get_trials(deepcopy=False)) >= state.limit:
-        return None
-    return optuna_study.ask_trial(state.study, state.sweep, state.points)
 
 
 def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:

@@ -20,34 +20,21 @@ from fedray.experiments.live import is_in_notebook
 from fedray.experiments.results import Run
 from fedray.files import plain
 from fedray.files.bounded import RESTORE, read_parquet_files, read_sealed, say_damaged
-from fedray.files.plain import choose_out, expand_user_path
 from fedray.files.tables import table_schema
 from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending
 from fedray.runtime.environment import find_address, prepare_process, refuse_unused_wait
 from fedray.scenario import nested
 from fedray.scenario.loader import drop_defaults
-from fedray.scenario.nested import expand, merge_keys, read_mapping, write_yaml
 from fedray.storage import directory
-from fedray.storage import summary as identity
-from fedray.storage import summary as summary_
-from fedray.storage.directory import COPY, JOURNAL, TRIALS, has_sweep, has_trials, refuse_taken_sweep
+from fedray.storage import summary as stored
 from fedray.storage.tables import write_parquet
 from fedray.tuning import optuna_study
-from fedray.tuning.objectives import SweepObjective, name_winner
+from fedray.tuning import trial as search
+from fedray.tuning.objectives import name_winner
 from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.space import Parameter, check_producible, format_value, read_params, read_space, to_overrides
 from fedray.tuning.sweep import Sweep, read_objectives, read_sweep
-from fedray.tuning.trial import (
-    WORDS,
-    Say,
-    SearchState,
-    count_planned_trials,
-    make_workers,
-    refuse_idle_actors,
-    run_search,
-    score_models,
-)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Runs a sweep from its file to its directory, as `fedray tune` does.
@@ -58,7 +45,7 @@ from fedray.tuning.trial import (
 log = logging.getLogger("fedray")
 
 
-def write_results(state: SearchState, *, report: bool = True) -> dict[str, Any]:
+def write_results(state: search.SearchState, *, report: bool = True) -> dict[str, Any]:
     """Writes the results of a sweep and returns the summary.
 
     Args:
@@ -109,15 +96,15 @@ def find_winners(study: optuna.Study) -> list[FrozenTrial]:
     return list(found.values())
 
 
-def count_trials(state: SearchState, trials: list[FrozenTrial]) -> dict[str, Any]:
+def count_trials(state: search.SearchState, trials: list[FrozenTrial]) -> dict[str, Any]:
     """Counts the trials by state, and the training time that looking up values has saved."""
     notes = [trial_note(trial) for trial in trials]
     answers = [note.get("how") for note in notes]
-    states = [WORDS.get(trial.state, "running") for trial in trials]
+    states = [search.WORDS.get(trial.state, "running") for trial in trials]
     return {
         "name": state.sweep.name,
         "trials": len(trials),
-        **{word: states.count(word) for word in WORDS.values()},
+        **{word: states.count(word) for word in search.WORDS.values()},
         "trainings": answers.count("trained"),
         "looked_up": answers.count("looked up"),
         "seconds_trained": sum(float(note.get("seconds", 0.0)) for note in notes),
@@ -142,7 +129,7 @@ def describe_summary(summary: dict[str, Any]) -> str:
     )
 
 
-def write_trials(state: SearchState, trials: list[FrozenTrial]) -> None:
+def write_trials(state: search.SearchState, trials: list[FrozenTrial]) -> None:
     """Writes `trials.parquet`: a row per trial; the columns `values` and `params` are structs."""
     rows, types = [], _types(state.sweep.space)
     names = [objective.name for objective in state.sweep.objectives]
@@ -157,9 +144,9 @@ def write_trials(state: SearchState, trials: list[FrozenTrial]) -> None:
         rows.append(
             {
                 "number": trial.number,
-                "state": WORDS.get(trial.state, "running"),
+                "state": search.WORDS.get(trial.state, "running"),
                 "values": dict(zip(names, values, strict=True)),
-                "standard_errors": dict(zip(names, note.get("standard_errors") or [None] * len(names), strict=True)),
+                "standard_errors": _name_errors(state, trial),
                 "params": cells,
                 "run_directory": note.get("run") or None,
                 "how": note.get("how"),
@@ -174,6 +161,12 @@ def write_trials(state: SearchState, trials: list[FrozenTrial]) -> None:
     write_parquet(state.out / "trials.parquet", pa.Table.from_pylist(rows, schema=schema))
 
 
+def _name_errors(state: search.SearchState, trial: FrozenTrial) -> dict[str, float | None]:
+    """Returns the standard error of each value of a trial by the name of its objective; None where there is none."""
+    names = [objective.name for objective in state.sweep.objectives]
+    return dict(zip(names, trial_note(trial).get("standard_errors") or [None] * len(names), strict=True))
+
+
 def _types(space: Sequence[Parameter]) -> dict[str, Any]:
     """Returns the type of each column: the common type of its values other than None, or text if the types differ."""
     kinds: dict[str, set[type]] = {}
@@ -186,26 +179,24 @@ def _types(space: Sequence[Parameter]) -> dict[str, Any]:
     return {column: known.get(frozenset(found), pa.string()) for column, found in kinds.items()}
 
 
-def _describe_winner(state: SearchState, trial: FrozenTrial) -> dict[str, Any]:
+def _describe_winner(state: search.SearchState, trial: FrozenTrial) -> dict[str, Any]:
     """Returns the values of a winner, and its scores on the test set, which the search has not used."""
     scenario = state.sweep.scenario(trial.params)
     folder = state.out / trial_note(trial)["run"]
-    rows = score_models(folder, scenario, state.own, test=True)
-    test = {k: v["mean"] for k, v in summary_.pool_metrics(rows).items() if not k.startswith("hold_out_")}
+    rows = search.score_models(folder, scenario, state.own, test=True)
+    test = {k: v["mean"] for k, v in stored.pool_metrics(rows).items() if not k.startswith("hold_out_")}
     names = [objective.name for objective in state.sweep.objectives]
     return {
         "number": trial.number,
         "values": dict(zip(names, trial.values, strict=True)),
-        "standard_errors": dict(
-            zip(names, trial_note(trial).get("standard_errors") or [None] * len(names), strict=True)
-        ),
+        "standard_errors": _name_errors(state, trial),
         "params": to_overrides(state.sweep.space, trial.params),
         "run_directory": trial_note(trial)["run"],
         "test": test,
     }
 
 
-def write_scenarios(state: SearchState, winners: list[FrozenTrial]) -> None:
+def write_scenarios(state: search.SearchState, winners: list[FrozenTrial]) -> None:
     """Writes `best.yaml` and, with several objectives, the whole Pareto front under `pareto/`."""
     several = len(state.sweep.objectives) > 1
     plain.write_atomically(state.out / "best.yaml", _write_text(state, winners[0], first=several).encode())
@@ -218,20 +209,18 @@ def write_scenarios(state: SearchState, winners: list[FrozenTrial]) -> None:
             plain.write_atomically(folder / f"{trial.number:05d}.yaml", _write_text(state, trial).encode())
 
 
-def _write_text(state: SearchState, trial: FrozenTrial, *, first: bool = False) -> str:
+def _write_text(state: search.SearchState, trial: FrozenTrial, *, first: bool = False) -> str:
     """Returns a winner as the text of a complete scenario file; `first`: whether it comes first in a Pareto front."""
     names = [objective.name for objective in state.sweep.objectives]
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
     scenario, space = state.sweep.scenario(trial.params), state.sweep.space
-    given = merge_keys(state.sweep.base, expand(to_overrides(space, trial.params)))
-    top = (
-        f"# The {name_winner(state.sweep.objectives)} of the Pareto front (pareto/); no trial is best in everything.\n"
-    )
+    given = nested.merge_keys(state.sweep.base, nested.expand(to_overrides(space, trial.params)))
+    which = name_winner(state.sweep.objectives)
+    top = f"# The {which} of the Pareto front (pareto/); no trial is best in everything.\n" if first else ""
     return (
-        f"{top if first else ''}"
-        f"# Trial {trial.number} of the sweep {state.sweep.name}: {values} (held-out data).\n"
+        f"{top}# Trial {trial.number} of the sweep {state.sweep.name}: {values} (held-out data).\n"
         f"# data.hold_out is the sweep's, so that this run repeats the trial: 0 trains on all the training data.\n"
-        f"{write_yaml(drop_defaults(scenario, given))}"
+        f"{nested.write_yaml(drop_defaults(scenario, given))}"
     )
 
 
@@ -252,7 +241,7 @@ def run_sweep(
     wait_for: Mapping[str, float] | None = None,
     modules: tuple[str, ...] = (),
     report: bool = True,
-    say: Say = print,
+    say: search.Say = print,
 ) -> dict[str, Any]:
     """Runs a sweep in a directory, or goes on with one, and returns its summary.
 
@@ -283,33 +272,34 @@ def run_sweep(
     prepare_process()
     folder, own = plain.expand_user_path("out", str(out)), UserObjects(modules=modules)
     import_modules(own.modules)
-    if resume := resume and has_sweep(folder):
-        identity.refuse_missing_names(folder)
+    if resume := resume and directory.has_sweep(folder):
+        stored.refuse_missing_names(folder)
     sweep = read_sweep(source)
     base = sweep.scenario({})
     refuse_unused_wait(wait_for, address := find_address(base.runtime, address))
-    refuse_idle_actors(sweep, base, address)
+    search.refuse_idle_actors(sweep, base, address)
     log.info("reading the data")
     study = build_study(base, own)
     check_producible(sweep.objectives, study.classes, base.data.name, study.evaluation.metrics)
-    limit, points = count_planned_trials(sweep, trials)
-    journal = folder.absolute() / JOURNAL
+    limit, points = search.count_planned_trials(sweep, trials)
+    journal = folder.absolute() / directory.JOURNAL
     optuna_study.check_vacant(storage, sweep.name, resume=resume)  # before anything is written
-    current_ending().advise("the same command with --resume goes on", needs=folder / COPY)
+    current_ending().advise("the same command with --resume goes on", needs=folder / directory.COPY)
     _make_directory(sweep, folder, resume, journal if storage is None else None)
     with directory.lock_run_directory(folder) as confirm_place:
-        identity.confirm_digests(folder, describe_study(base, own, study), fresh=not (begun := has_trials(folder)))
+        begun = directory.has_trials(folder)
+        stored.confirm_digests(folder, describe_study(base, own, study), fresh=not begun)
         optuna_study.mend_journal(journal)
         ages = base.rounds // base.method.models
         location = optuna_study.StudyLocation(storage or str(journal), sweep.name, sweep.pruner, ages)
         with optuna_study.explain_storage(location.storage):
             trials_of_sweep = optuna_study.start_study(sweep, location, resume=resume, begun=begun)
-            state = SearchState(sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say)
+            state = search.SearchState(sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say)
             log.info("training the trials")
             try:
                 how: dict[str, Any] = {"actors": sweep.actors, "wait_for": wait_for}
-                with make_workers(sweep.jobs, base, address, own, state.out, **how) as submit:
-                    run_search(state, submit, confirm_place)
+                with search.make_workers(sweep.jobs, base, address, own, state.out, **how) as submit:
+                    search.run_search(state, submit, confirm_place)
             except KeyboardInterrupt:
                 raise FedrayError(f"interrupted; `fedray tune ... --out {state.out} --resume` goes on") from None
             return write_results(state, report=report)
@@ -317,18 +307,18 @@ def run_sweep(
 
 def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | None) -> None:
     """Makes the directory of a sweep, or checks that the directory already holds this very sweep."""
-    copy = folder / COPY
-    refuse_taken_sweep(folder, resume=resume)
+    copy = folder / directory.COPY
+    directory.refuse_taken_sweep(folder, resume=resume)
     if copy.is_file():
         before, now = nested.read_mapping(copy)[1], dict(sweep.source)
         if any(before.get(key) != now.get(key) for key in {*before, *now} - CHANGEABLE):
-            raise BadInput(f"--out {folder} holds another sweep (see its {COPY}): choose another directory")
-        if journal is None and (folder / JOURNAL).is_file():
-            raise BadInput(f"{folder} keeps its study in {JOURNAL}: leave out --storage")
+            raise BadInput(f"--out {folder} holds another sweep (see its {directory.COPY}): choose another directory")
+        if journal is None and (folder / directory.JOURNAL).is_file():
+            raise BadInput(f"{folder} keeps its study in {directory.JOURNAL}: leave out --storage")
     else:
         plain.make_parent(copy)
         plain.write_atomically(copy, nested.write_yaml(dict(sweep.source)).encode())
-    (folder / TRIALS).mkdir(exist_ok=True)
+    (folder / directory.TRIALS).mkdir(exist_ok=True)
     if journal is not None:
         journal.touch()
 
@@ -398,12 +388,12 @@ class SweepResult:
             BadInput: `path` is no directory of a sweep, or the sweep has not ended.
             Damaged: a file of the directory cannot be read.
         """
-        if not has_sweep(path):
-            raise BadInput(f"{path} is no sweep (it has no {COPY}): give the --out of a sweep")
+        if not directory.has_sweep(path):
+            raise BadInput(f"{path} is no sweep (it has no {directory.COPY}): give the --out of a sweep")
         if not (path / TRIALS_FILE).exists():
             raise BadInput(f"{path} has no {TRIALS_FILE}: the sweep has not ended: `fedray tune ... --resume`")
         self.path = path
-        sweep = read_mapping(path / COPY)[1]
+        sweep = nested.read_mapping(path / directory.COPY)[1]
         self._objectives, space = read_objectives(sweep.get("objectives")), read_space(sweep.get("space"))
         self._table = read_parquet_files([path / TRIALS_FILE])[0].sort_by("number")
         try:
@@ -420,7 +410,7 @@ class SweepResult:
             modules: your modules that register names the sweep uses; they are imported first.
         """
         import_modules(modules)
-        return cls(expand_user_path("path", str(path)), modules)
+        return cls(plain.expand_user_path("path", str(path)), modules)
 
     def __len__(self) -> int:
         return len(self._trials)
@@ -452,14 +442,18 @@ class SweepResult:
             BadInput: the sweep has no such objective, or there is no such mode.
             FedrayError: no trial is complete.
         """
-        objective = self._find_objective(metric)
+        known = {objective.name: objective for objective in self._objectives}
+        name = metric or self._objectives[0].name
+        if name not in known:
+            remedy = suggest_nearest(name, known, f"choose one of {', '.join(known)}")
+            raise BadInput(f"metric = {quote_value(name)} is no objective of this sweep: {remedy}")
         if mode is not None and mode not in MODES:
             raise BadInput(f"mode = {quote_value(mode)}: choose max or min")
-        sign = -1.0 if (objective.direction if mode is None else MODES[mode]) == "maximize" else 1.0
+        sign = -1.0 if (known[name].direction if mode is None else MODES[mode]) == "maximize" else 1.0
         done = [trial for trial in self._trials if trial.state == "complete"]
         if not done:
             raise FedrayError(f"no trial of {self.path} came to its end: see .errors")
-        return min(done, key=lambda trial: (sign * trial.metrics[objective.name], trial.number))
+        return min(done, key=lambda trial: (sign * trial.metrics[name], trial.number))
 
     def get_dataframe(self) -> Any:
         """Returns a pandas DataFrame with a row for each trial, and a column for each objective and parameter.
@@ -487,15 +481,6 @@ class SweepResult:
 
     def _repr_html_(self) -> str:
         return str(self.get_dataframe().to_html(index=False, max_rows=20, float_format="{:.4g}".format, border=0))
-
-    def _find_objective(self, metric: str | None) -> SweepObjective:
-        known = {objective.name: objective for objective in self._objectives}
-        if metric is None:
-            return self._objectives[0]
-        if metric not in known:
-            remedy = suggest_nearest(metric, known, f"choose one of {', '.join(known)}")
-            raise BadInput(f"metric = {quote_value(metric)} is no objective of this sweep: {remedy}")
-        return known[metric]
 
 
 def _read_trial(out: Path, row: Mapping[str, Any], modules: tuple[str, ...], space: Sequence[Parameter]) -> TrialResult:
@@ -569,6 +554,6 @@ def tune(
 
     options: dict[str, Any] = {"storage": storage, "address": address, "wait_for": wait_for}
     options |= {"modules": tuple(modules), "report": report}
-    with choose_out(out, "sweep") as folder:
+    with plain.choose_out(out, "sweep") as folder:
         run_sweep(sweep, folder, trials=trials, resume=resume, say=say, **options)
     return SweepResult(folder, tuple(modules))

@@ -86,12 +86,7 @@ def test_krum_survives_f_bad_clients_and_the_mean_does_not(f: int) -> None:
     bad = good.clone()
     bad[:f] = -1000.0
     rows = servers.Rows(1, 1)
-    for centre in (
-        servers.krum(f, d),
-        servers.krum(f, d, multi=True),
-        servers.median,
-        servers.trimmed_mean(f),
-    ):
+    for centre in (servers.krum(f, d), servers.krum(f, d, multi=True), servers.median, servers.trimmed_mean(f)):
         found = models_after_round(servers.robust_server(rows, centre), bad)
         assert (found - 1.0).abs().max() < 0.4
     assert (models_after_round(servers.mean(rows), bad) - 1.0).abs().max() > 90

@@ -6,15 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from small import scenario
 
 import fedray
-from fedray.evaluation.answers import (
-    WeightedRows,
-    find_best_pass,
-    pick_best_pass,
-    summarize_clients,
-)
+from fedray.evaluation.answers import WeightedRows, pick_own_scores, summarize_clients
 
 NUMBER = 6
 
@@ -74,9 +70,9 @@ def test_best_pass_is_the_lowest_rmse_and_a_client_without_rows_takes_the_first(
     """Whatever its test score is, which here is neither the lowest of each client nor that of one pass."""
     test = np.array([[1.0, 3.0, 2.0], [5.0, 4.0, 6.0], [8.0, 7.0, 9.0], [2.0, 4.0, 6.0]])
     held = np.array([[2.0, 1.0, 3.0], [1.0, np.nan, 2.0], [np.nan, np.nan, np.nan], [3.0, 2.0, 2.0]])
-    assert pick_best_pass(test, held, lowest=True).tolist() == [3.0, 5.0, 8.0, 4.0]
-    assert pick_best_pass(test, -held).tolist() == [3.0, 5.0, 8.0, 4.0]
-    assert find_best_pass(held, lowest=False).tolist() == [2, 2, 0, 0]
+    for lowest, sign in ((True, 1.0), (False, -1.0)):
+        own = {(1, i): torch.from_numpy(np.stack(both)) for i, both in enumerate(zip(test, sign * held, strict=True))}
+        assert pick_own_scores(own, 1, lowest=lowest).tolist() == [3.0, 5.0, 8.0, 4.0]
     assert summarize_clients(np.array([np.nan]), classes=False) == {}
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fedray
-from fedray.core.errors import BadInput, FedrayWarning
+from fedray.core.errors import FedrayWarning
 from fedray.core.types import State
 from fedray.runtime.worker import Worker
 from fedray.simulation.study import mean_losses
@@ -84,5 +84,3 @@ def test_the_residuals_of_fedags_mean_are_its_own_at_every_client_and_change_not
     assert read_residual(runs[1]) > 1.1 * read_residual(runs[0])
     assert mean["sharpness"]["mean"] > uploads["sharpness"]["mean"]
     assert all(mean[name] == uploads[name] for name in ("rmse", "nll_none"))
-    with pytest.raises(BadInput, match=r"method.residuals = mean cannot act, because those of a linear model are"):
-        fedray.run({**keys, "method": {"name": "fedag", "residuals": "mean"}, "model": "linear"})

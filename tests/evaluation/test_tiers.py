@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import fedray
-from fedray.metrics.classification import nll
+from fedray.metrics.classification import auroc, entropies, nll
+from fedray.metrics.scores import lower_is_better
 
 TIERS = {"strong": {"number": 3, "models_per_round": 3, "width": 1.0}, "weak": {"number": 5, "width": 0.5}}
 KEYS: dict[str, Any] = {
@@ -27,14 +28,35 @@ def tiers_of(*names: str) -> dict[str, Any]:
     }
 
 
+def test_the_gap_of_two_tiers_is_the_paired_difference_over_the_seeds() -> None:
+    run = fedray.run({**KEYS, **tiers_of("models_per_round"), "replicates": 2}, method="shefl")
+    rows = run.rounds.to_pandas().query("round == 2")
+    for name in ("accuracy", "nll", "brier", "ece"):
+        pairs = rows[f"tier_strong_{name}"] - rows[f"tier_weak_{name}"]
+        gap = f"tier_strong_minus_weak_{name}"
+        np.testing.assert_allclose(rows[gap], pairs, rtol=1e-12)
+        assert run.metrics[gap] == pytest.approx(pairs.mean(), abs=1e-12) and not lower_is_better(gap)
+
+
+def test_unknown_inputs_are_told_apart_tier_by_tier() -> None:
+    """Clients that predict alike have the score of the whole; else a tier has the mean over its clients' weights."""
+    ood = {"evaluate": {**KEYS["evaluate"], "ood": "noise"}}
+    alike = fedray.run(
+        {**KEYS, **ood, "evaluate": {**ood["evaluate"], "personal": False}}, method="fed_ensemble"
+    ).metrics
+    run = fedray.run({**KEYS, **ood}, method="fedem")
+    for name in ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95", "ood_entropy"):
+        for prefix in ("", "hold_out_"):
+            assert alike[f"{prefix}tier_weak_{name}"] == alike[prefix + name]
+    known, unknown = (run.study.split(split, 0)[0] for split in ("test", "ood"))
+    for tier, clients in (("strong", range(3)), ("weak", range(3, 8))):
+        each = [[entropies(run.predict(x, client=one).mean) for x in (unknown, known)] for one in clients]
+        assert run.metrics[f"tier_{tier}_ood_auroc"] == pytest.approx(np.mean([auroc(*one) for one in each]), abs=1e-6)
+    assert run.metrics["tier_strong_ood_auroc"] != run.metrics["tier_weak_ood_auroc"]
+
+
 @pytest.mark.parametrize(
-    ("method", "more"),
-    [
-        ("fedavg", {}),
-        ("shefl", tiers_of("models_per_round")),
-        ("ditto", {}),
-        ("fedem", {}),
-    ],
+    ("method", "more"), [("fedavg", {}), ("shefl", tiers_of("models_per_round")), ("ditto", {}), ("fedem", {})]
 )
 def test_tiers_add_up_to_all_clients_whatever_answers_them(method: str, more: dict[str, Any]) -> None:
     run = fedray.run({**KEYS, **more}, method=method)

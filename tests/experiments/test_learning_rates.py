@@ -120,7 +120,10 @@ OWN: dict[str, dict[str, Any]] = {"fedper": {}, "ditto": {"lambda": [0.1, 1.0]},
 OWN |= {name: {"models": 2} for name in ("ifca", "fedem")}
 
 
-@pytest.mark.parametrize("method", [{"name": name, **more} for name, more in OWN.items()], ids=OWN)
+@pytest.mark.parametrize("method", [
+    pytest.param({"name": name, **more}, id=name, marks=pytest.mark.slow if name in ("ifca", "local_only") else ())
+    for name, more in OWN.items()
+])  # fmt: skip
 def test_the_rate_was_chosen_by_an_answer_that_no_client_uses(method: dict[str, Any]) -> None:
     """FedPer's own last layers learn with the rate; that of the server, by which it was chosen, is never trained."""
     keys = scenario({"method": method, "rounds": 2, "data": {"limit": 120, "hold_out": 0.3}, "local": {"lr": None}})

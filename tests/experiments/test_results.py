@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from reports import without_report
 from small import copy_run, scenario
@@ -33,15 +32,6 @@ def test_metrics_are_the_last_rows_mean_over_replicates(run: fedray.Run) -> None
     assert run.metrics["accuracy"] == pytest.approx(run.summary["metrics"]["accuracy"]["mean"])
     assert "member_accuracy" not in run.metrics  # lists of several worlds have no mean
     assert list(frame.columns) == run.rounds.column_names and len(frame) == run.rounds.num_rows
-
-
-def test_metrics_of_one_world_are_its_row_with_its_lists(run: fedray.Run) -> None:
-    rows = run.rounds.filter(np.equal(run.rounds["replicate"], 1)).to_pylist()
-    from fedray.experiments.results import average_last_rows
-
-    alone = average_last_rows(run.rounds.filter(np.equal(run.rounds["replicate"], 1)))
-    assert alone == {k: v for k, v in rows[-1].items() if k not in ("replicate", "fold")}
-    assert isinstance(alone["member_accuracy"], list)
 
 
 def test_a_finished_run_has_a_checkpoint_and_no_error(run: fedray.Run) -> None:

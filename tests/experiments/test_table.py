@@ -18,13 +18,7 @@ from small import run_command, scenario
 import fedray
 from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments import table as cells
-from fedray.experiments.table import (
-    CellLines,
-    format_latex,
-    format_markdown,
-    refuse_unknown_metrics,
-    run_table,
-)
+from fedray.experiments.table import CellLines, format_latex, format_markdown, refuse_unknown_metrics, run_table
 from fedray.files.plain import hold_lock
 from fedray.scenario.loader import read_cells, read_scenario, to_plain
 from fedray.scenario.schema import Scenario

@@ -13,12 +13,8 @@ from small import scenario
 
 import fedray
 from fedray.assembly.registry import UserObjects
-from fedray.core.errors import FedrayError
 from fedray.experiments import trainable
 from fedray.experiments.trainable import Trial, run_trial
-from fedray.runtime.ray import cluster
-from fedray.runtime.ray.coordinator import RayRuntime
-from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.storage.directory import adopt_run
 
@@ -122,24 +118,3 @@ def test_a_scheduler_of_ray_tune_ends_what_learns_too_slowly(actors: int, tmp_pa
     assert best.metrics["hold_out_accuracy"] == alone.reported[-1]["hold_out_accuracy"]
     with best.checkpoint.as_directory() as folder:
         assert fedray.load(folder).models
-
-
-def fail(*_given: Any) -> dict[str, Any]:
-    raise FedrayError("no facts")
-
-
-@pytest.mark.parametrize("actors", [0, 2])
-def test_what_fails_before_the_first_round_closes_the_runtime(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, actors: int
-) -> None:
-    closed: list[Any] = []
-    monkeypatch.setattr(trainable, "worker_facts", fail)
-    monkeypatch.setattr(Inline, "close", lambda self: closed.append(self))
-    monkeypatch.setattr(RayRuntime, "__init__", lambda *_given, **_named: None)
-    monkeypatch.setattr(RayRuntime, "facts", fail)
-    monkeypatch.setattr(RayRuntime, "close", lambda self: closed.append(self))
-    monkeypatch.setattr(cluster, "find_group", lambda: None)
-    monkeypatch.setattr(cluster, "plan_trial", lambda *_given: None)
-    with pytest.raises(FedrayError, match="no facts"):
-        run_trial(TRIAL._replace(actors=actors), {}, Tune(tmp_path / "checkpoint"))
-    assert [type(one).__name__ for one in closed] == ["RayRuntime" if actors else "Inline"]

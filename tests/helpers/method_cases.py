@@ -32,11 +32,7 @@ SLICED: dict[str, dict[str, Any]] = {
     "ensemble": {"method": {"models": 2}, "compress": {"kind": "topk", "error_feedback": True}},
     "cnn": {"model": {"name": "cnn", "channels": [4, 8], "hidden": [8]}},
 }
-COMPRESSIONS: list[dict[str, Any]] = [
-    {"kind": "topk", "error_feedback": True},
-    {"kind": "randomk"},
-    {"kind": "int8"},
-]
+COMPRESSIONS: list[dict[str, Any]] = [{"kind": "topk", "error_feedback": True}, {"kind": "randomk"}, {"kind": "int8"}]
 SERVERS: list[dict[str, Any]] = [
     *({"optimizer": kind, "lr": 0.1} for kind in ("momentum", "adam", "yogi")),
     *({"robust": kind} for kind in ("median", "trimmed_mean", "krum", "multi_krum")),

@@ -18,17 +18,7 @@ from fedray.assembly.study import build_study
 from fedray.core import rng
 from fedray.core.types import State
 from fedray.data.types import Dataset, Split, classification
-from fedray.features.boosting import (
-    CANDIDATES,
-    FitTrees,
-    Known,
-    OneJob,
-    classify_rows,
-    has_root,
-    read_rows,
-    vote,
-    write_tree,
-)
+from fedray.features import boosting
 from fedray.runtime.session import Inline
 from fedray.runtime.stacking import make_worker
 from fedray.scenario.loader import read_scenario
@@ -84,16 +74,16 @@ def weights(study: Study, state: State, t: int) -> list[np.ndarray]:
     return [work_of(study)._weigh(job_of(study, state, t, i))[0] for i in range(study.clients.number)]
 
 
-def work_of(study: Study) -> FitTrees:
+def work_of(study: Study) -> boosting.FitTrees:
     work = study.method.phase.work
-    assert isinstance(work, FitTrees)
+    assert isinstance(work, boosting.FitTrees)
     return work
 
 
-def job_of(study: Study, state: State, t: int, client: int) -> OneJob:
+def job_of(study: Study, state: State, t: int, client: int) -> boosting.OneJob:
     """A job in a process that knows nothing yet."""
     worker = make_worker(study)
-    return OneJob(worker, Known(), t, state, client, 0, read_rows(worker, 0, client))
+    return boosting.OneJob(worker, boosting.Known(), t, state, client, 0, boosting.read_rows(worker, 0, client))
 
 
 def fit(study: Study, state: State, t: int, client: int) -> torch.Tensor:
@@ -124,7 +114,7 @@ def test_one_clients_adaboost_f_is_scikit_learns_adaboost() -> None:
     mine = parts(study, state)
     np.testing.assert_allclose(mine["alpha"].numpy(), theirs.estimator_weights_, rtol=1e-5)
     for t, tree in enumerate(theirs.estimators_):
-        assert torch.equal(mine["trees"][t, 0], write_tree(tree, 4)), t
+        assert torch.equal(mine["trees"][t, 0], boosting.write_tree(tree, 4)), t
     shares = Inline(study).worker.forward(state.models, state.counters, 0, torch.from_numpy(x))[0].exp().numpy()
     decision = theirs.decision_function(x)  # of a class with the share v it is (C v - 1) / (C - 1)
     np.testing.assert_allclose((CLASSES * shares - 1) / (CLASSES - 1), decision, atol=1e-5)
@@ -142,8 +132,8 @@ def test_the_weights_of_all_clients_rows_add_up_to_one(method: str) -> None:
 
 def wrong_rows(study: Study, learners: torch.Tensor) -> list[np.ndarray]:
     """On which rows of each client a committee `[S, n, 3]` is wrong."""
-    each = [read_rows(make_worker(study), 0, i) for i in range(study.clients.number)]
-    return [(vote(classify_rows(learners, one.x), CLASSES) != one.y).numpy() for one in each]
+    each = [boosting.read_rows(make_worker(study), 0, i) for i in range(study.clients.number)]
+    return [(boosting.vote(boosting.classify_rows(learners, one.x), CLASSES) != one.y).numpy() for one in each]
 
 
 @pytest.mark.parametrize("method", BOOSTED)
@@ -152,7 +142,7 @@ def test_a_round_is_the_papers(method: str) -> None:
     study = study_of(method)
     states, _ = boost(study)
     own = [np.full(60, 1 / (60 * CLIENTS)) for _ in range(CLIENTS)]
-    pool = states[1].extra.get(CANDIDATES)
+    pool = states[1].extra.get(boosting.CANDIDATES)
     for t in range(ROUNDS):
         if pool is None:
             sent = [fit(study, states[t], t, i) for i in range(CLIENTS)]
@@ -161,7 +151,9 @@ def test_a_round_is_the_papers(method: str) -> None:
         else:
             candidates = pool[0]
         error = [
-            sum(d[w].sum() for d, w in zip(own, wrong_rows(study, one), strict=True)) if has_root(one).any() else 9.0
+            sum(d[w].sum() for d, w in zip(own, wrong_rows(study, one), strict=True))
+            if boosting.has_root(one).any()
+            else 9.0
             for one in candidates
         ]
         best, e = int(np.argmin(error)), min(error)
@@ -180,13 +172,13 @@ def test_a_clients_learner_is_fitted_on_rows_that_are_drawn_by_their_weights() -
     """The tree is that of the drawn rows, and rows that were wrong are drawn more often."""
     study = study_of("adaboost_f")
     states, runtime = boost(study, 3)
-    one, weight = read_rows(runtime.worker, 0, 1), weights(study, states[2], 2)[1]
+    one, weight = boosting.read_rows(runtime.worker, 0, 1), weights(study, states[2], 2)[1]
     ends, numbers = np.cumsum(weight), rng.uniform(rng.keys(0, "drawn rows", 2, 1, 0), 60)
     drawn = np.searchsorted(ends, numbers * ends[-1], side="right")
     seed = int(rng.keys(0, "learner", 2, 1, 0) % np.uint64(2**32))
     tree = DecisionTreeClassifier(max_leaf_nodes=4, random_state=seed).fit(one.x.numpy()[drawn], one.y.numpy()[drawn])
     found = fit(study, states[2], 2, 1)[0]
-    assert torch.equal(found, write_tree(tree, 4))
+    assert torch.equal(found, boosting.write_tree(tree, 4))
     assert np.average(weight, weights=np.bincount(drawn, minlength=60)) > weight.mean()
 
 
@@ -195,9 +187,9 @@ def test_bagging_is_the_vote_of_trees_on_bootstraps() -> None:
     state = boost(study)[0][-1]
     mine = parts(study, state)
     assert mine["alpha"].tolist() == [1.0] * ROUNDS
-    assert bool(has_root(mine["trees"]).all())
+    assert bool(boosting.has_root(mine["trees"]).all())
     x = torch.from_numpy(blobs(CLIENTS).train.x)
-    said = classify_rows(mine["trees"].flatten(0, 1), x).numpy()
+    said = boosting.classify_rows(mine["trees"].flatten(0, 1), x).numpy()
     shares = np.stack([(said == c).mean(1) for c in range(CLASSES)], axis=1)
     found = Inline(study).worker.forward(state.models, state.counters, 0, x)[0].exp().numpy()
     np.testing.assert_allclose(found, np.maximum(shares, 1e-30), atol=1e-6)

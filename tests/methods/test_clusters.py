@@ -89,15 +89,6 @@ def test_clients_that_cannot_say_are_left_out_like_others_that_fail() -> None:
     assert failed == [POISONED] and len(done) == 6
 
 
-def test_the_choice_of_a_round_is_the_same_in_any_order_of_the_answers() -> None:
-    study = build_study(read_scenario(scenario({"method": {"name": "ifca", "models": 2}})))
-    phase = study.method.phase
-    assert phase.choose is not None
-    plan = phase.schedule(0, None)
-    losses = np.array([[0.2, 0.1], [np.inf, 3.0], [np.nan, np.nan], [0.5, 0.5], [0.0, -1.0], [1.0, 2.0]])
-    assert phase.choose(plan, losses).model.tolist() == [1, 1, 0, 0, 1, 0]
-
-
 def test_an_own_choice_reads_the_networks_own_loss_also_where_another_one_trains() -> None:
     """Whatever trains, each client tells the mean cross-entropy of each of the K models on its own rows."""
     told: list[np.ndarray] = []

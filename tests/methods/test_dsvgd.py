@@ -138,13 +138,6 @@ def test_all_particles_of_a_client_see_the_same_batches(monkeypatch: pytest.Monk
         assert torch.equal(x, x[:, :1].expand_as(x)) and x.shape[1] == 4
 
 
-def test_worlds_that_share_blocks_have_the_bits_that_they_have_alone() -> None:
-    """Of two replicates whose clients have different rows, in one block."""
-    both = train(2, keys({"replicates": 2}))[0]
-    for seed in (0, 1):
-        assert torch.equal(both[4 * seed : 4 * seed + 4], train(2, keys({"seed": seed}))[0])
-
-
 def test_blocks_hold_all_particles_of_a_client() -> None:
     study = build_study(read_scenario(keys({"replicates": 70})))
     phase, engine = study.method.phase, Worker(study).engine

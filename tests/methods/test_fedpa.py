@@ -53,11 +53,11 @@ def squares() -> tuple[Dataset, FloatArray]:
 
 
 def test_on_quadratic_losses_it_ends_nearer_the_global_optimum_than_fedavg() -> None:
-    """Heterogeneous least squares, many local steps: six repetitions, and their mean, which has less sampling noise."""
+    """Heterogeneous least squares, many local steps: three repetitions, and their less noisy mean."""
     data, best = squares()
     keys: dict[str, Any] = {
         "runtime": "inline",
-        "replicates": 6,
+        "replicates": 3,
         "data": {"name": "interval", "partition": {"name": "natural"}},
         "clients": {"number": 4},
         "model": {"name": "linear", "objective": "half_mse"},

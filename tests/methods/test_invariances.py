@@ -23,7 +23,6 @@ from fedray.scenario.loader import read_scenario
 
 FED_AVG: dict[str, Any] = {"method": {"name": "fedavg"}}
 CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [3, 4], "hidden": [8]}, "rounds": 2}
-ENGINES = pytest.mark.parametrize("engine", [{}, CNN], ids=["mlp", "conv"])
 
 
 def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:
@@ -50,14 +49,40 @@ def test_a_strong_proximal_term_keeps_the_models_where_they_were() -> None:
     assert moved[0] < moved[1] / 3
 
 
-@ENGINES
-def test_replicate_r_is_the_run_with_seed_plus_r(engine: dict[str, Any]) -> None:
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 10))
+
+
+def dropping() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.2), nn.Flatten(), nn.Linear(72, 10))
+
+
+FEW: dict[str, Any] = {"rounds": 1, "participation": {"per_round": 2}}
+FISHER: dict[str, Any] = {"models": 2, "fisher_rows": 7}
+REPLICATED: dict[str, tuple[dict[str, Any], Any]] = {
+    "mlp": ({}, None),
+    "conv": (CNN, None),
+    "vmap": ({"rounds": 1}, normed),
+    "loop": ({"rounds": 1}, dropping),
+    "ivon_admm": ({"method": {"name": "ivon_admm"}, "rounds": 2, "local": {"lr": 1e-4, "epochs": 1}}, None),
+    "dsvgd": ({"method": {"name": "dsvgd", "factor_steps": 7}, "rounds": 2, "local": {"lr": 0.01}}, None),
+    "fedfisher": ({"rounds": 2, "method": {"name": "fedfisher", **FISHER}}, None),
+    "fedbens": ({"rounds": 2, "method": {"name": "fedbens", **FISHER}}, None),
+    "fedbens, some": ({**FEW, "method": {"name": "fedbens", "models": 2}, "server": {"weighting": "examples"}}, None),
+}
+
+
+@pytest.mark.parametrize(("keys", "network"), REPLICATED.values(), ids=REPLICATED)
+def test_replicate_r_is_the_run_with_seed_plus_r(keys: dict[str, Any], network: Any) -> None:
     """Models, metrics, jobs: to the bit, though all replicates train side by side."""
-    together = run(engine, {"replicates": 3, "method": {"models": 2}})
-    models = together.progress.state.models.view(3, 2, -1)
-    for r in range(3):
-        alone = run(engine, {"seed": r, "method": {"models": 2}})
+    options = {} if network is None else {"model": network}
+    together = run({"method": {"models": 2}}, keys, {"replicates": 2}, **options)
+    models = together.progress.state.models.chunk(2)
+    for r in range(2):
+        alone = run({"method": {"models": 2}}, keys, {"seed": r}, **options)
         assert torch.equal(alone.progress.state.models, models[r])
+        for name, value in alone.progress.state.extra.items():
+            assert torch.equal(together.progress.state.extra[name].chunk(2)[r], value), name
         for name in ("rounds", "clients"):
             table = getattr(together, name)
             mine = table.filter(np.array(table["replicate"]) == r)

@@ -248,8 +248,7 @@ def fit(data: Dataset, method: Any, **more: Any) -> FloatArray:
 
 
 @pytest.mark.parametrize(
-    ("method", "options"),
-    [("fedfisher", {"damping": 0}), ("fedbens", {"precision": 1e-9, "prior": 0, "models": 2})],
+    ("method", "options"), [("fedfisher", {"damping": 0}), ("fedbens", {"precision": 1e-9, "prior": 0, "models": 2})]
 )
 def test_on_quadratic_losses_with_diagonal_hessians_it_is_the_pooled_optimum(method: str, options: Keys) -> None:
     """Least squares of clients with other inputs, targets and sizes; FedAvg ends elsewhere."""
@@ -289,24 +288,6 @@ def test_models_of_fedbens_train_side_by_side_at_every_client() -> None:
 
 def ends(name: str, *changes: Keys, **options: Any) -> Tensor:
     return train(scenario({"method": {"name": name, **options}}, *changes))[1].state.models
-
-
-@pytest.mark.parametrize("method", ["fedfisher", "fedbens"])
-def test_what_a_client_measures_does_not_depend_on_the_jobs_beside_it(method: str) -> None:
-    """Of two replicates the first one has the bits that it has alone; rows are drawn, by round and client."""
-    both, alone = (
-        ends(method, {"rounds": 2, "replicates": replicates}, models=2, fisher_rows=7) for replicates in (2, 1)
-    )
-    assert torch.equal(both[:2], alone)
-    assert not torch.equal(alone, ends(method, {"rounds": 2}, models=2))
-
-
-@pytest.mark.parametrize("weighting", ["uniform", "examples"])
-def test_fedbens_counts_the_rows_of_a_worlds_own_clients(weighting: str) -> None:
-    """Replicates whose participants have other numbers of rows: each has the bits that it has alone."""
-    few: Keys = {**ONE, "participation": {"per_round": 2}, "server": {"weighting": weighting}}
-    for seed, found in enumerate(ends("fedbens", few, {"replicates": 2}, models=2).view(2, 2, -1)):
-        assert torch.equal(found, ends("fedbens", few, {"seed": seed}, models=2))
 
 
 def test_more_rows_than_a_client_has_are_all_of_them() -> None:

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 from own_names import forgetting_names
-from small import copy_run, of_method, scenario
+from small import copy_run, scenario
 from torch import Tensor
 
 import fedray
-from fedray.assembly.study import build_study
 from fedray.components.distillation import Fusion, ServerRows, Student, ask_model, combine_teachers, fuse_models
 from fedray.components.schedule import only
 from fedray.core import rng
@@ -23,17 +22,9 @@ from fedray.core.method import PartStep
 from fedray.methods import Method, Setting, federated, federated_each
 from fedray.models.net import compute_raw_outputs
 from fedray.models.nets import build_net
-from fedray.scenario.loader import read_scenario
 from fedray.simulation.stacking import read_part
 
 TIERS = {"clients": {"tiers": {"a": {"share": 0.5, "uplink": 2e5}, "b": {"share": 0.5}}}}
-
-
-def test_the_rows_of_the_server_are_those_that_no_client_has() -> None:
-    tree = of_method("feddf", {"method": {"server_data": 0.2, "validation": 0.1}})
-    study = build_study(read_scenario(tree))
-    assert int(study.shards.sizes(np.zeros(6, int), np.arange(6)).sum()) == 168  # of 240
-    assert len(study.shards.server(0)[1]) == 72
 
 
 def test_the_teachers_are_the_uploads_of_the_round_and_the_student_starts_at_their_mean() -> None:

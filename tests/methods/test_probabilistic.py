@@ -117,7 +117,7 @@ def test_drawn_models_keep_the_moments_of_the_uploads_and_the_means_buffers() ->
 @pytest.mark.parametrize("beta", ["residual", "target"])
 def test_omc_tends_to_the_closed_form_of_a_linear_model(beta: str) -> None:
     """Outputs of a linear model under N(mu, diag s2) are N(mu x, x s2 x): S draws are off by Monte-Carlo error."""
-    draws = 4000
+    draws = 1000
     linear = {"model": {"name": "linear", "hidden": None}, "rounds": 1, "method": {"beta": beta}}
     exact = fedray.run(of("fedag", linear))
     omc = fedray.run(of("fedag", linear, {"method": {"sampling": "omc", "samples": draws}}))

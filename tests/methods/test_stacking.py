@@ -12,20 +12,7 @@ import torch
 from modules import load_module
 from reports import without_report
 from small import copy_run, rows, scenario, train_rounds
-from stacks import (
-    BASES,
-    BOTH,
-    CLASSES,
-    CLIENTS,
-    EACH,
-    STACK,
-    WITHIN,
-    bases_after,
-    features,
-    seen_rows,
-    study,
-    table,
-)
+from stacks import BASES, BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, bases_after, features, seen_rows, study, table
 
 import fedray
 from fedray.core.types import Plan, State
@@ -303,6 +290,7 @@ def test_a_client_fetches_all_sub_models_for_features_of_all_of_them() -> None:
     np.testing.assert_allclose(run.predict(table().test.x).mean, want, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_features_that_a_new_row_would_get_do_not_collapse_where_classes_are_disjoint() -> None:
     """The paper's folds do, to below 0.1 (test_stacking.py): the models that may be asked have not seen the class."""
     owner, keys = np.arange(CLIENTS * EACH) % CLASSES, {"rounds": 20, "replicates": 3, "evaluate": {"every": 20}}

@@ -43,7 +43,7 @@ def trained(**changes: Any) -> fedray.Run:
     """Full-batch gradient descent under FedAvg until the loss is zero, from many starts."""
     keys: dict[str, Any] = {
         "runtime": "inline",
-        "rounds": 60,
+        "rounds": 40,
         "replicates": MEMBERS,
         "vary": "init",
         "method": {"name": "fedavg"},

@@ -16,32 +16,17 @@ from small import scenario
 
 import fedray
 from fedray.metrics.classification import ANOMALY_Z, calibration
-from fedray.report import (
-    clients,
-    curves,
-    pictures,
-    random_walk,
-)
-from fedray.report import (
-    clients as predictions,
-)
-from fedray.report import (
-    clients as stacking,
-)
-from fedray.report import curves as flights
-from fedray.report import (
-    curves as jobs,
-)
+from fedray.report import clients, curves, pictures, random_walk
 from fedray.report.page import SECTIONS
 from fedray.report.read import ReadRun, read_run
 
 DRAWS = [draw for _, draws in SECTIONS for draw, _ in draws]
-OF_CLASSES = {predictions.figure_calibration, predictions.figure_confusion, predictions.figure_loss_plane}
-OF_CLASSES |= {predictions.figure_disagreement, clients.figure_data, clients.figure_classes, clients.figure_weights}
-OF_NUMBERS = {predictions.figure_predictive, predictions.figure_pit, predictions.figure_coverage}
+OF_CLASSES = {clients.figure_calibration, clients.figure_confusion, clients.figure_loss_plane}
+OF_CLASSES |= {clients.figure_disagreement, clients.figure_data, clients.figure_classes, clients.figure_weights}
+OF_NUMBERS = {clients.figure_predictive, clients.figure_pit, clients.figure_coverage}
 OF_OTHERS = {random_walk.figure_graph, random_walk.figure_visits, clients.figure_tier_rounds, clients.figure_conformal}
-OF_OTHERS |= {predictions.figure_ood, flights.figure_flights, flights.figure_staleness}
-OF_OTHERS |= {stacking.figure_confusions, stacking.figure_folds, stacking.figure_meta}
+OF_OTHERS |= {clients.figure_ood, curves.figure_flights, curves.figure_staleness}
+OF_OTHERS |= {clients.figure_confusions, clients.figure_folds, clients.figure_meta}
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +76,7 @@ def test_pictures_with_nothing_to_compare_are_left_out(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", clients=6, models=1, rounds=4))
     n = len(run.clients or ())
     same = set_columns(replace(run, pictures={}), tier=["all"] * n, status=["ok"] * n, sim_seconds=[1.0] * n)
-    draws = (jobs.figure_assignment, jobs.figure_traffic, jobs.figure_gantt)
+    draws = (curves.figure_assignment, curves.figure_traffic, curves.figure_gantt)
     assert [draw(same) for draw in draws] == [None] * 3
 
 
@@ -100,7 +85,7 @@ def test_a_stack_shows_what_it_gained_and_who_speaks_against_a_class(classes: Re
     bases = {"stack_folds": np.array([[0.5, 0.25], [1.0, 0.75]]), "stack_bases": np.array(["0 (mlp)", "1 (cnn)"])}
     weights = np.concatenate([np.eye(n), -np.eye(n)], axis=1)
     classes.pictures.update(bases, confusion_average=np.ones((n, n)), meta_weights=weights)
-    drawn = [draw(classes) for draw in (stacking.figure_confusions, stacking.figure_folds, stacking.figure_meta)]
+    drawn = [draw(classes) for draw in (clients.figure_confusions, clients.figure_folds, clients.figure_meta)]
     gain = 100 * (np.trace(classes.pictures["confusion"]) / classes.pictures["confusion"].sum() - 1 / n)
     assert [str(figure.get_label()) for figure in drawn if figure is not None] == [
         f"Stacking gains {gain:.1f} points on the plain average of its sub models",
@@ -128,7 +113,7 @@ def test_several_inputs_are_not_drawn_as_a_curve_of_the_first(folder: Path) -> N
     run, random = read_run(folder / "numbers"), np.random.default_rng(0)
     y = random.normal(size=200)
     run.pictures["predictive"] = np.stack([random.normal(size=200), y, y + 0.1, np.full(200, 0.3)], axis=1)
-    figure = predictions.figure_predictive(run)
+    figure = clients.figure_predictive(run)
     assert figure is not None and figure.axes[0].get_xlabel() == "target (its own units)"
 
 
@@ -136,7 +121,7 @@ def test_a_confidence_between_two_bins_was_drawn_in_the_next_one() -> None:
     """Three of five members are sure: a confidence of 0.6, the upper end of the ninth of fifteen bins."""
     found = calibration(np.array([[0.6, 0.4], [0.4, 0.6], [0.8, 0.2]]), [0, 0, 0])
     table = np.stack([found.confidence, found.accuracy, found.samples], axis=1)
-    figure = predictions.figure_calibration(bare_run(calibration=table))
+    figure = clients.figure_calibration(bare_run(calibration=table))
     assert figure is not None
     (bars,) = figure.axes[1].patches
     left = np.asarray(bars.get_path().vertices)[::5, 0]
@@ -146,7 +131,7 @@ def test_a_confidence_between_two_bins_was_drawn_in_the_next_one() -> None:
 
 def test_a_job_map_shows_every_model_of_a_client() -> None:
     row, x, model = np.array([0, 0, 1]), np.array([0, 0, 0]), np.array([2, 1, 0])
-    image = jobs._paint_cells(row, x, model, faint=np.zeros(3, bool), shape=(2, 1), models=5)
+    image = curves._paint_cells(row, x, model, faint=np.zeros(3, bool), shape=(2, 1), models=5)
     paint = np.array([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in pictures.pick_colors(5)])
     np.testing.assert_allclose(image[:, 0, :3], paint[[1, 2, 0, 0]])
 
@@ -156,7 +141,7 @@ def test_jobs_of_a_client_follow_each_other_unless_side_by_side() -> None:
     columns |= {"tier": ["slow", "slow", "wide", "wide"], "status": ["ok"] * 4, "round": [1] * 4}
     table = pa.table({**columns, "replicate": [0] * 4, "fold": [0] * 4})
     keys = {"clients": {"tiers": {"slow": {}, "wide": {"side_by_side": True}}}}
-    figure = jobs.figure_gantt(ReadRun("run", keys, "", {}, {}, {}, None, table, {}))
+    figure = curves.figure_gantt(ReadRun("run", keys, "", {}, {}, {}, None, table, {}))
     assert figure is not None and "waits 4 s for client 5 (wide)" in str(figure.get_label())
     bars = [np.asarray(patch.get_path().vertices).reshape(-1, 5, 2) for patch in figure.axes[0].patches]
     assert [each[:, 0, 0].tolist() for each in bars] == [[0.0, 0.0], [1.0, 0.0]]  # starts, model by model
@@ -171,7 +156,7 @@ def test_nobody_waits_for_a_client_that_came_late(classes: ReadRun) -> None:
     late = np.array(table["client"]) == client
     status = np.where(late, "late", table["status"].to_pylist()).tolist()
     changed = set_columns(classes, sim_seconds=np.where(late, 1e6, table["sim_seconds"]), status=status)
-    waits, before = jobs.figure_gantt(changed), jobs.figure_gantt(classes)
+    waits, before = curves.figure_gantt(changed), curves.figure_gantt(classes)
     assert waits is not None and before is not None
     assert waits.axes[0].get_xlim()[1] <= before.axes[0].get_xlim()[1]
     assert str(client) not in str(waits.get_label()).partition(";")[0].split()
@@ -180,7 +165,7 @@ def test_nobody_waits_for_a_client_that_came_late(classes: ReadRun) -> None:
 def test_the_picture_of_who_trains_which_is_sorted_by_cluster(tmp_path: Path) -> None:
     keys = scenario({"method": {"name": "ifca", "models": 2}, "rounds": 1, "data": {"partition": None}})
     done = fedray.run(keys, data__partition={"name": "iid", "rotation": 2}, out=tmp_path / "run")
-    true, figure = done.study.shards.clusters(0), jobs.figure_assignment(read_run(done.path))
+    true, figure = done.study.shards.clusters(0), curves.figure_assignment(read_run(done.path))
     assert true is not None and figure is not None
     rows = [int(label.get_text()) for label in figure.axes[0].get_yticklabels() if label.get_text()]
     assert true[rows].tolist() == [0, 0, 0, 1, 1, 1]
@@ -247,8 +232,8 @@ def test_jobs_in_flight_take_the_place_of_the_round(tmp_path: Path, classes: Rea
     tiers = {"clients": {"number": 12, "tiers": {"slow": {"share": 0.5, "spread": 1.0}, "fast": {"spread": 0.3}}}}
     buffered = {"participation": {"mode": "buffered", "concurrency": 8, "goal": 3}}
     run = read_run(fedray.run(scenario({"rounds": 12}, tiers, buffered), out=tmp_path / "run").path)
-    table, late = run.clients, flights.figure_staleness(run)
-    assert table is not None and late is not None and flights.figure_flights(run) is not None
+    table, late = run.clients, curves.figure_staleness(run)
+    assert table is not None and late is not None and curves.figure_flights(run) is not None
     most = max(step for step in table["staleness"].to_pylist() if step is not None)
     assert f"{most} at most" in str(late.get_label())
-    assert jobs.figure_gantt(run) is None and jobs.figure_gantt(classes) is not None
+    assert curves.figure_gantt(run) is None and curves.figure_gantt(classes) is not None

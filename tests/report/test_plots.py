@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
 from reports import without_report
 from small import copy_run, run_command, scenario
 
@@ -23,12 +22,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     with pytest.MonkeyPatch.context() as patch:
         without_report(patch)
         return fedray.run(scenario(keys), out=tmp_path_factory.mktemp("plots") / "run")
-
-
-@pytest.mark.parametrize("name", ["accuracy", "calibration", "clients"])
-def test_a_picture_is_a_figure_with_its_title(run: fedray.Run, name: str) -> None:
-    figure = run.plot(name)
-    assert isinstance(figure, Figure) and figure.axes and figure.get_suptitle()
 
 
 def test_the_curve_is_that_of_the_run(run: fedray.Run) -> None:

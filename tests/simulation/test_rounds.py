@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,11 +16,6 @@ from fedray.scenario.loader import read_scenario
 from fedray.simulation import devices as clock
 from fedray.simulation import rounds
 from fedray.simulation.devices import CountingRule
-
-
-def test_the_loop_knows_no_feature_by_name() -> None:
-    text = Path(rounds.__file__).read_text()
-    assert [word for word in ("walk", "stacking", "parts", "adaptive", "job_loss") if word in text] == []
 
 
 def test_a_phase_sizes_its_jobs_counts_their_bytes_and_remembers_those_that_count() -> None:

@@ -58,7 +58,7 @@ def test_a_column_that_a_run_writes_is_in_the_catalogue(name: str, tmp_path: Pat
 
 
 def test_so_are_those_of_sweeps() -> None:
-    found = fedray.tune(sweep({"local.lr": [0.1, 0.3]}, sampler="grid", overrides={"rounds": 1}), report=False)
+    found = fedray.tune(sweep({"local.lr": [0.1]}, sampler="grid", overrides={"rounds": 1}), report=False)
     assert "trials" in schemas(found.path) and find_uncatalogued(schemas(found.path)) == []
 
 

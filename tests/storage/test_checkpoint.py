@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from small import copy_run, scenario
 
 import fedray
-from fedray.core.errors import DamageWarning, FedrayError
+from fedray.core.errors import FedrayError
 from fedray.core.types import State
 from fedray.files.bounded import find_checkpoints
 from fedray.files.plain import write_atomically
@@ -196,20 +196,6 @@ def test_damage_is_one_line_that_names_the_file(tmp_path: Path, file: str, damag
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     return fedray.run(scenario({"report": False}), out=tmp_path_factory.mktemp("whole") / "run")
-
-
-def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(run: fedray.Run, tmp_path: Path) -> None:
-    """What the line promises: resume sets it aside, names it, and ends in the same bits."""
-    again = copy_run(run, tmp_path / "again", 4)
-    broken = again / "checkpoints" / "round-000004" / "state.safetensors"
-    cut(broken)
-    left = broken.read_bytes()
-    with pytest.raises(FedrayError, match="round-000004/state.safetensors is damaged"):
-        _ = fedray.load(again).models
-    with pytest.warns(DamageWarning, match="state.safetensors is damaged .* goes on from the checkpoint of round 2"):
-        resumed = fedray.resume(again)
-    assert resumed.summary["state_hash"] == run.summary["state_hash"]
-    assert (again / "set-aside/1/checkpoints/round-000004/state.safetensors").read_bytes() == left
 
 
 def test_a_full_disk_is_one_line_and_with_space_the_run_goes_on_to_the_same_bits(

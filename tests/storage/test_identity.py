@@ -185,23 +185,6 @@ def test_keys_that_change_no_result_may_be_edited(plain: fedray.Run, tmp_path: P
     assert fedray.resume(half).summary["state_hash"] == plain.summary["state_hash"]
 
 
-def test_inverted_labels_in_a_csv_were_used_in_silence(tmp_path: Path) -> None:
-    rows = np.random.default_rng(0).normal(size=(80, 3))
-    table = tmp_path / "rows.csv"
-
-    def write(invert: bool) -> None:
-        lines = [f"{a:.4f},{b:.4f},{'yes' if (c > 0) != invert else 'no'}" for a, b, c in rows]
-        table.write_text("\n".join(["a,b,label", *lines]) + "\n")
-
-    write(invert=False)
-    given = scenario({"data": {"name": "table", "path": str(table), "target": "label", "limit": None}})
-    run = fedray.run(given, out=tmp_path / "run")
-    half = copy_run(run, tmp_path / "half", 2)
-    write(invert=True)
-    assert "(training labels, test labels" in line_of(fedray.resume, half)
-    assert "the data are not those the run began with" in line_of(fedray.load(run.path).predict, rows[:, :2])
-
-
 def test_a_finished_run_is_made_longer(plain: fedray.Run, tmp_path: Path) -> None:
     longer = copy_run(plain, tmp_path / "longer", 4)
     whole = fedray.run(scenario({"rounds": 6}))
@@ -221,14 +204,11 @@ def test_a_lost_or_damaged_identity_let_another_scenario_go_on(plain: fedray.Run
     half = copy_run(plain, tmp_path / "half", 2)
     assert "model= was given" in line_of(fedray.resume, half, model=Rectified)
     kept = (half / "scenario.yaml").read_text()
-    for text in ("", "[1]"):
-        (half / "scenario.yaml").write_text(text)
-        for use in (fedray.resume, study_of):
-            assert f"{half / 'scenario.yaml'} is damaged" in line_of(use, half)
+    (half / "scenario.yaml").write_text("[1]")
+    assert f"{half / 'scenario.yaml'} is damaged" in line_of(fedray.resume, half)
     (half / "scenario.yaml").write_text(kept)
-    for text in ("", "[1]", '{"scenario": 3}'):
-        (half / "identity.json").write_text(text)
-        assert "identity.json is damaged" in line_of(fedray.resume, half)
+    (half / "identity.json").write_text('{"scenario": 3}')
+    assert "identity.json is damaged" in line_of(fedray.resume, half)
     (half / "identity.json").unlink()
     for read in (fedray.resume, study_of, read_run):
         assert f"{half / 'identity.json'} is missing" in line_of(read, half)

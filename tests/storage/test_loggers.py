@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from small import scenario
@@ -40,33 +41,15 @@ def test_tensorboard_writes_events(tmp_path: Path) -> None:
 
 
 def test_mlflow_makes_its_experiment_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    experiments: dict[str, str] = {}
-    logged: list[Any] = []
-
-    class Client:
-        def __init__(self, tracking_uri: str) -> None:
-            logged.append(tracking_uri)
-
-        def get_experiment_by_name(self, name: str) -> Any:
-            return SimpleNamespace(experiment_id=experiments[name]) if name in experiments else None
-
-        def create_experiment(self, name: str) -> str:
-            experiments[name] = str(len(experiments))
-            return experiments[name]
-
-        def create_run(self, experiment_id: str, **_: Any) -> Any:
-            return SimpleNamespace(info=SimpleNamespace(run_id=f"run-{experiment_id}"))
-
-        def log_metric(self, *values: Any, step: int) -> None:
-            logged.append((*values, step))
-
-    fake: Any = ModuleType("mlflow")
-    fake.MlflowClient = Client
+    client, fake = MagicMock(), MagicMock()
+    client.get_experiment_by_name.side_effect = [None, SimpleNamespace(experiment_id="0")]
+    fake.MlflowClient.return_value = client
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     mlflow("sqlite:///x.db")
     mlflow("sqlite:///x.db")(7, {"accuracy": 0.5})
-    assert experiments == {"fedray": "0"}
-    assert logged == ["sqlite:///x.db", "sqlite:///x.db", ("run-0", "accuracy", 0.5, 7)]
+    client.create_experiment.assert_called_once_with("fedray")
+    run = client.create_run.return_value.info.run_id
+    client.log_metric.assert_called_once_with(run, "accuracy", 0.5, step=7)
 
 
 def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers(

@@ -29,12 +29,11 @@ def by_file(path: Path, *changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
         {"data": {"hold_out": 0.2}, "replicates": 2, "method": {"models": 2}},
         {"method": {"name": "fedbe", "server_data": 0.2}},
         {"replicates": 2, "vary": "init"},
     ],
-    ids=["plain", "hold_out of two replicates", "server", "init"],
+    ids=["hold_out of two replicates", "server", "init"],
 )
 def test_a_partition_is_read_back_with_the_same_bits(changes: dict[str, Any], tmp_path: Path) -> None:
     run = fedray.run(scenario(PLAIN, changes), out=tmp_path / "one")

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import yaml
 from blocks import LOCALS, make_block
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from modules import Apply, TwoLayers
-from small import rows, run_command, scenario
+from small import scenario
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -242,19 +241,6 @@ def test_lanes_that_depend_on_other_lanes_are_detected_and_warned_of(
     assert [one["lanes_independent"] for one in manifests] == [True, False]
 
 
-def test_check_names_the_engine_of_the_device_that_will_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "cnn.yaml"
-    cnn = {"name": "cnn", "channels": [64], "hidden": [8]}
-    tiers = {"gpu": {"number": 2, "num_gpus": 0.5}, "cpu": {}}
-    clients = {"tiers": tiers, "tf32": True}
-    file.write_text(yaml.safe_dump(scenario({"runtime": "ray", "lanes": "torch", "model": cnn, "clients": clients})))
-    monkeypatch.setattr("fedray.experiments.check.count_gpus", lambda: 1)
-    said = run_command("check", file).out
-    assert "conv on cpu, up to 1 lanes" in said and "conv on cuda with TF32, up to 256 lanes" in said
-
-
 def test_wide_networks_with_large_weights_pass(tmp_path: Path) -> None:
     """Weights of standard deviation 1 diverged at the self-test's former rate, and NaN is not equal to itself."""
     keys = {"method": {"name": "fedag"}, "data": {"name": "cubic"}, "model": {"hidden": [100], "weight_sd": 1.0}}
@@ -341,17 +327,6 @@ def test_any_deal_and_any_width_give_the_same_models(engine: str, data: st.DataO
     assert torch.equal(models, want[0])
     assert torch.equal(counters, want[1])
     np.testing.assert_array_equal(loss, want[2])
-
-
-@pytest.mark.parametrize("engine", ["vmap", "loop"])
-def test_a_replicate_of_a_module_of_ones_own_is_its_single_run(engine: str) -> None:
-    keys, module = {"rounds": 1, "method": {"models": 2}}, ENGINES[engine][1]
-    together = fedray.run(scenario(keys, {"replicates": 2}), model=module)
-    for r in range(2):
-        alone = fedray.run(scenario(keys, {"seed": r}), model=module)
-        assert torch.equal(together.progress.state.models.view(2, 2, -1)[r], alone.progress.state.models)
-        mine = together.rounds.filter(np.array(together.rounds["replicate"]) == r)
-        assert rows(mine, "replicate") == rows(alone.rounds, "replicate")
 
 
 def test_a_lane_has_the_same_bits_in_blocks_of_any_width() -> None:
@@ -446,13 +421,3 @@ def test_rows_that_see_each_other_are_noticed_and_the_reason_is_said(kind: str) 
     assert "the rows of a batch see each other" in choose_engine(net, "cpu", torch.zeros(4)).why
     tokens = net_of(lambda: nn.Sequential(nn.Embedding(9, 2), nn.Flatten(), MIXING[kind]()), "own", "mse", 6)
     assert "the rows of a batch see each other" in choose_engine(tokens, "cpu", torch.zeros(3, dtype=torch.int64)).why
-
-
-def test_a_module_that_only_takes_single_precision_is_still_tried() -> None:
-    def single() -> nn.Module:
-        return Apply(lambda x: x @ torch.ones(WIDTH, WIDTH))
-
-    rowwise = net_of(lambda: nn.Sequential(nn.Linear(4, WIDTH), single(), nn.Linear(WIDTH, 3)), "own", "mse", 3)
-    assert choose_engine(rowwise, "cpu", torch.zeros(4)).name == "vmap"
-    mixing = net_of(lambda: nn.Sequential(nn.Linear(4, WIDTH), single(), centering()), "own", "mse", WIDTH)
-    assert choose_engine(mixing, "cpu", torch.zeros(4)).name == "loop"

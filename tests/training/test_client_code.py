@@ -129,10 +129,6 @@ def test_adversarial_training_is_the_same_in_lanes_and_one_after_another() -> No
     assert (models(lanes) - models(run(lambda local: local, TERMS))).abs().max() > 1e-3
 
 
-def test_adversarial_training_of_a_network_with_statistics_goes_by_autograd() -> None:
-    assert models(run(with_network(adversarial_by_autograd), TERMS, model=batch_norm)).isfinite().all()
-
-
 class Skipping(Residual):
     """A network that leaves a layer out at random, by Python's generator."""
 
@@ -152,7 +148,9 @@ def test_draws_of_numpy_and_python_have_addresses(place: str) -> None:
     """They are the same again, and in blocks of one client."""
     model = Skipping if place == "network" else Residual
     change = with_network(halves) if place == "loss" else (lambda local: local)
-    first, again, alone = (run(change, TERMS, one, model=model) for one in ({}, {}, {"client_timeout": 100}))
+    first, again, alone = (
+        run(change, TERMS, {"rounds": 1, **one}, model=model) for one in ({}, {}, {"client_timeout": 100})
+    )
     assert engine_of(first).name == "loop"
     assert "it draws random numbers outside torch" in engine_of(first).why
     assert torch.equal(models(first), models(again))
@@ -207,9 +205,8 @@ def test_a_step_takes_its_gradient_where_the_transformation_says(place: str) -> 
     )
 
     def train(rule: Transform) -> Tensor:
-        return models(
-            run(lambda local: replace(local, gradient=rule) if place == "gradient" else replace(local, step=rule))
-        )
+        where: Any = {place: rule}
+        return models(run(lambda local: replace(local, **where), {"rounds": 1}))
 
     second, first, here = map(train, rules)
     torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
@@ -302,7 +299,7 @@ def test_two_rules_that_say_where_the_gradient_is_taken_are_refused() -> None:
     assert noisy is not None and (noisy.noise, noisy.numbers, noisy.at) == (True, 7, one.at)
 
 
-FEW: dict[str, Any] = {"rounds": 3, "method": {"models": 3}, "data": {"limit": 90}, "clients": {"number": 4}}
+FEW: dict[str, Any] = {"rounds": 2, "method": {"models": 3}, "data": {"limit": 90}, "clients": {"number": 4}}
 TIERS = {"hpc": {"share": 0.5, "models_per_round": "all"}, "lpc": {"share": 0.5}}
 TWO_WORLDS: dict[str, Any] = {"replicates": 2}
 
@@ -401,10 +398,6 @@ def test_a_client_downloads_every_model_once_a_round() -> None:
     assert set(bytes_a_client(reads, "down_bytes").values()) == {3 * model}
     assert set(bytes_a_client(without, "down_bytes").values()) == {model, 3 * model}
     assert bytes_a_client(reads, "up_bytes") == bytes_a_client(without, "up_bytes")
-    asked = {"method": {"name": "ifca"}, "clients": {"number": 4}}  # whose clients have them all anyway
-    assert ensemble_run(IGNORES, asked).summary["totals"] | {"wall_seconds": 0} == ensemble_run(
-        LocalLoss(same_loss), asked
-    ).summary["totals"] | {"wall_seconds": 0}
 
 
 def test_personal_models_read_it_too() -> None:

@@ -12,18 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from blocks import (
-    COMPILED,
-    FULL,
-    LOCALS,
-    Case,
-    block_of,
-    convolution,
-    full_batches,
-    make_block,
-    perceptron,
-    variants,
-)
+from blocks import COMPILED, FULL, LOCALS, Case, block_of, convolution, full_batches, make_block, perceptron, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -46,7 +35,6 @@ from fedray.training.compiled import (
     begin_compiled,
     count_least_steps,
     find_still_steps,
-    find_student_kernel,
     run_kernel,
     train_compiled,
 )
@@ -465,11 +453,6 @@ def test_an_answer_depends_on_no_other_one(dtype: torch.dtype, monkeypatch: pyte
         assert torch.equal(run_kernel(net, rows, NONE, x), whole)
 
 
-def test_kernels_evaluate_convolutions_and_torch_perceptrons() -> None:
-    assert choose_engine(convolution(), lanes="auto").evaluates == "compiled"
-    assert {choose_engine(convolution(), lanes="torch").evaluates, choose_engine(perceptron()).evaluates} == {"torch"}
-
-
 RATES = [0.3, 0.1, 0.2, 0.05, 0.15]
 STUDENT_NETS = {
     "mlp": (perceptron(nn.Tanh), (6,)),
@@ -544,12 +527,6 @@ def test_who_agrees_with_the_teachers_stays() -> None:
     torch.testing.assert_close(
         ask_compiled(net, start, teaching.x), ask_model(net, start, teaching.x), rtol=0, atol=1e-6
     )
-
-
-def test_other_networks_have_no_kernel() -> None:
-    for part in (nn.Dropout(), nn.BatchNorm1d(6), nn.Sigmoid()):
-        net = net_of(lambda part=part: nn.Sequential(part, nn.Linear(6, 3)), "own", "cross_entropy", 3)  # type: ignore[misc]  # a lambda with a default
-        assert find_student_kernel(net) is None
 
 
 def test_a_row_outside_the_inputs_is_refused() -> None:

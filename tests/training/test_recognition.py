@@ -16,7 +16,6 @@ from modules import TwoLayers
 from torch import Tensor, nn
 
 import fedray
-from fedray.core.errors import ScenarioWarning
 from fedray.core.types import Net
 from fedray.data.types import Dataset, Split, classification
 from fedray.models.net import net_of
@@ -201,17 +200,6 @@ class Changed(TwoLayers):
         change(self.a)
 
 
-class Buffered(TwoLayers):
-    scale: Tensor
-
-    def __init__(self) -> None:
-        TwoLayers.__init__(self)
-        self.register_buffer("scale", torch.ones(8), persistent=False)
-
-    def between(self, h: Tensor) -> Tensor:
-        return torch.relu(h) * self.scale
-
-
 class Mixed(TwoLayers):
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -229,7 +217,6 @@ def patch(layer: nn.Linear) -> None:
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "gelu": (Gelu, "calls gelu"),
-    "residual": (between("Residual", lambda _, h: h + h.relu()), "calls add"),
     "a layer twice": (
         between("Twice", lambda net, h: net.c(net.c(h.relu()).relu()).relu(), c=eight),
         "uses a layer twice",
@@ -237,7 +224,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "tied": (Tied, "uses a layer twice"),
     "unused": (between("Unused", lambda _, h: h.relu(), c=eight), "once: c.bias"),
     "frozen": (lambda: Changed(lambda layer: layer.weight.requires_grad_(False)), "once: a.weight"),
-    "buffered": (Buffered, "calls mul"),
     "hooked": (lambda: Changed(lambda layer: layer.register_forward_hook(lambda *given: 3.0 * given[2])), "has hooks"),
     "patched": (lambda: Changed(patch), "replaced on an object"),
     "branching": (between("Branching", lambda _, h: 2.0 * h if h.sum() > 0 else h.relu()), "calls sum"),
@@ -272,14 +258,6 @@ def test_what_is_not_a_chain_of_plain_layers_is_not_taken_for_one(kind: str) -> 
         torch.testing.assert_close(engine.train(net, block).final, want, rtol=0, atol=1e-10)
     else:
         assert engine.name in ("vmap", "loop")
-
-
-def test_a_run_says_in_one_line_that_other_layers_would_be_faster() -> None:
-    x, y = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32), np.arange(60) % 4
-    data: Dataset = classification("mine", Split(x[:40], y[:40]), Split(x[40:], y[40:]), tuple("abcd"))
-    line = "vmap: a functional module of 92 parameters; its forward calls gelu: about 10 times slower than Linear"
-    with pytest.warns(ScenarioWarning, match=line):
-        fedray.run({"rounds": 1, "clients": {"number": 4}, "runtime": "inline"}, data=data, model=Gelu)
 
 
 def test_reading_a_module_leaves_it_and_the_generators_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,9 +298,3 @@ def test_the_loop_trains_modules_that_flatten_by_view() -> None:
     net, _ = choose(Normed, IMAGE)
     assert not loop.reads_channels_last(choose(Images, IMAGE)[0], IMAGE, torch.float32)  # it says x.view(len, -1)
     assert loop.reads_channels_last(net, IMAGE, torch.float32)
-
-
-def test_convolutions_are_not_mapped_over_lanes_where_that_is_slower_than_the_loop() -> None:
-    _, engine = choose(Normed, IMAGE)
-    assert (engine.name, engine.width) == ("loop", 1)
-    assert "slower than one lane after another; its forward calls group_norm" in engine.why

@@ -7,7 +7,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from small import run_command
 from sweeps import LR, run, sweep
@@ -19,18 +18,6 @@ from fedray.tuning.objectives import compute_value, read_objective
 from fedray.tuning.page import View
 from fedray.tuning.sweep import list_idle_parameters, read_sweep
 from fedray.tuning.trial import count_planned_trials
-
-
-def test_bytes_were_the_uplink_alone_in_a_sweep(tmp_path: Path) -> None:
-    """`fedray.compare(at_equal="bytes")` and the report count both directions."""
-    names = ["accuracy", "bytes", "up_bytes", "down_bytes"]
-    _, trials = run(sweep({"local.lr": [0.1]}, sampler="grid", objectives=names), tmp_path / "s")
-    found = trials[0]["values"]
-    assert found["bytes"] == found["up_bytes"] + found["down_bytes"] > found["up_bytes"]
-    rounds = pq.read_table(tmp_path / "s/trials/00000/rounds.parquet").to_pylist()
-    last = max(rounds, key=lambda row: row["round"])
-    assert found["bytes"] == last["up_bytes"] + last["down_bytes"]
-
 
 COURSE = [
     {"round": r, "up_bytes": 10 * r, "down_bytes": 90 * r, "sim_seconds": r, "hold_out_accuracy": a}
@@ -93,19 +80,12 @@ def test_of_two_objectives_the_top_of_the_first_was_called_the_best(tmp_path: Pa
     assert json.loads((tmp_path / "s" / "summary.json").read_text())["first_winner"] == "highest accuracy"
 
 
-def test_a_sweep_of_personalized_models_by_their_own_answers_says_nothing() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        given = sweep({"local.lr": LR}, overrides={"method": {"name": "fedper"}})
-        read_sweep({**given, "objectives": ["personal_accuracy", "accuracy"]})
-
-
 @pytest.mark.drawn
 def test_a_key_without_effect_was_ranked_on_the_page(tmp_path: Path) -> None:
     """`predict.gamma` weighs the models of known clients, and accuracy is that of new ones."""
     given = sweep({"local.lr": [0.01, 0.1, 0.3], "predict.gamma": [0.1, 1.0], "local.momentum": [0.0, 0.5]},
                   sampler="grid", objectives=["accuracy", "personal_accuracy"], trials=None,
-                  overrides={"rounds": 2})  # fmt: skip
+                  overrides={"rounds": 1})  # fmt: skip
     seen: list[View] = []
     with pytest.MonkeyPatch.context() as patch:
         real = page._notes
@@ -115,6 +95,7 @@ def test_a_key_without_effect_was_ranked_on_the_page(tmp_path: Path) -> None:
             return real(view)
 
         patch.setattr(page, "_notes", hear)
+        patch.setattr(page, "_sections", lambda _view: [])  # drawn below, where they are looked at
         run(given, tmp_path / "s")
     (view,) = seen
     assert list_idle_parameters(read_sweep(given)) == (frozenset({"predict.gamma"}), frozenset())

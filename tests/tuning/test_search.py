@@ -83,7 +83,7 @@ def test_trials_that_wait_for_a_training_leave_no_core_idle(tmp_path: Path, monk
         first.set_result(training.train_job(jobs[first]))
         return {first}, None
 
-    monkeypatch.setattr("fedray.tuning.tune.make_workers", lambda *_, **__: nullcontext(submit))
+    monkeypatch.setattr("fedray.tuning.trial.make_workers", lambda *_, **__: nullcontext(submit))
     monkeypatch.setattr(search, "wait", wait)
     space = {"local.lr": [0.1, 0.2, 0.3, 0.4], "predict.gamma": [0.1, 1.0, 10.0]}
     found = sweep(space, objectives=["personal_accuracy"], sampler="grid", trials=None)
@@ -231,7 +231,7 @@ def test_of_equal_trials_the_first_number_wins_whichever_ended_first() -> None:
     assert [trial.number for trial in find_winners(study)] == [0]
 
 
-@pytest.mark.parametrize("name", ["hyperband", "asha"])
+@pytest.mark.parametrize("name", ["hyperband", pytest.param("asha", marks=pytest.mark.slow)])
 def test_the_other_pruners_prune_too(name: str, tmp_path: Path) -> None:
     space = {"local.lr": [0.3, 0.2, 0.1, 1e-4, 2e-4, 3e-4]}
     summary, _ = run(sweep(space, sampler="grid", pruner={"name": name, "reduction": 2}, trials=None), tmp_path / "s")
@@ -292,9 +292,7 @@ def test_a_score_that_is_not_a_number_fails_its_trial_alone(tmp_path: Path, monk
 
     monkeypatch.setattr(objectives, "compute_value", sometimes)
     found = sweep(
-        {"local.lr": [0.1, 0.3], "predict.gamma": [0.1, 1.0]},
-        sampler="grid",
-        objectives=["personal_accuracy"],
+        {"local.lr": [0.1, 0.3], "predict.gamma": [0.1, 1.0]}, sampler="grid", objectives=["personal_accuracy"]
     )
     summary, trials = run(found, tmp_path / "s")
     assert [row["state"] for row in trials] == ["failed", "complete", "complete", "failed"]
@@ -308,9 +306,9 @@ def test_trials_that_did_equally_well_have_one_value() -> None:
     orders = list(itertools.permutations((0.1, 0.2, 0.3)))
     worlds = [[[{"round": 0, "hold_out_accuracy": value}] for value in order] for order in orders]
     assert len({float(np.mean(order)) for order in orders}) == 2
-    assert {tuple(objectives.compute_values([accuracy], each)) for each in worlds} == {(0.2,)}
+    assert {tuple(objectives.judge_worlds([accuracy], each)[0]) for each in worlds} == {(0.2,)}
     never = objectives.read_objective("o", {"name": "rounds_to_accuracy", "target": 0.9})
-    assert objectives.compute_values([never], worlds[0]) == [float("inf")]
+    assert objectives.judge_worlds([never], worlds[0]) == ([float("inf")], (None,))
 
 
 @pytest.mark.parametrize(("place", "name", "at"), [(plain, "open_replacement", 9), (training, "run_inline", 0)])

@@ -5,17 +5,14 @@ from __future__ import annotations
 import errno
 import shutil
 import sqlite3
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import optuna
 import pytest
 from sweeps import LR, run, sweep
 
 from fedray.core.errors import BadInput, FedrayError, Unwritable
-from fedray.tuning.optuna_study import check_vacant, explain_storage, open_storage
+from fedray.tuning.optuna_study import explain_storage
 from fedray.tuning.tune import run_sweep
 
 SWEEP = sweep({"predict.gamma": [0.1, 1.0, 10.0]}, trials=3, sampler="grid", objectives=["personal_accuracy"])
@@ -28,11 +25,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def replace_by_directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
 HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     "a broken line": (
         lambda out: (out / "study.journal").write_bytes(b'{"op\xff\n' + (out / "study.journal").read_bytes()),
@@ -40,7 +32,6 @@ HARM: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "an empty journal": (lambda out: (out / "study.journal").write_text(""), "study.journal has no study sweep"),
     "an empty copy": (lambda out: (out / "sweep.yaml").write_text(""), "sweep.yaml is damaged"),
-    "a journal that is a directory": (lambda out: replace_by_directory(out / "study.journal"), "study.journal"),
 }
 
 
@@ -94,17 +85,3 @@ def test_a_database_that_somebody_else_has_locked_is_one_line(tmp_path: Path) ->
         run_sweep(sweep({"local.lr": LR}, trials=3), tmp_path / "out", storage=url, say=lock, report=False)
     holders[0].close()
     assert "\n" not in str(caught.value)
-
-
-def test_two_sweeps_that_made_one_database_at_once_were_told_to_check_its_url(tmp_path: Path) -> None:
-    """Five of six failed, because the tables were there already when they made them."""
-    for attempt in range(3):
-        url, start = f"sqlite:///{tmp_path}/study{attempt}.db", threading.Barrier(4)
-
-        def begin(name: str, url: str = url, start: threading.Barrier = start) -> str:
-            start.wait()
-            check_vacant(url, name, resume=False)
-            return optuna.create_study(storage=open_storage(url), study_name=name).study_name
-
-        with ThreadPoolExecutor(4) as pool:
-            assert list(pool.map(begin, "abcd")) == list("abcd")

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import ray
@@ -34,7 +35,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     return folder
 
 
-@pytest.mark.parametrize("error", [TimeoutError("raylet\ndid not start"), SystemExit(1), OSError(28, "No space left")])
+@pytest.mark.parametrize("error", [TimeoutError("raylet\ndid not start"), SystemExit(1)])
 def test_a_ray_that_cannot_start_is_one_line_with_the_remedy(
     error: BaseException, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,43 +128,25 @@ def test_a_cluster_that_does_not_answer_is_named_within_seconds(monkeypatch: pyt
     assert time.monotonic() - began < 90
 
 
-class Answers:
-    """What Ray says to one call after the other."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.left = list(answers)
-
-    def get(self, _ref: Any, timeout: float) -> Any:
-        assert timeout > 0
-        answer = self.left.pop(0) if len(self.left) > 1 else self.left[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-def clients_of(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> tuple[ClientActors, Any]:
-    """One client actor, and a method of it."""
+def dying_clients(monkeypatch: pytest.MonkeyPatch, error: RayError) -> ClientActors:
+    """One client actor, which always dies."""
     clients = ClientActors.__new__(ClientActors)
-    method = SimpleNamespace(remote=lambda *_arguments: None)
-    clients.actors, clients.specs = [SimpleNamespace(ready=method)], []
-    clients.on_death = lambda: None
-    monkeypatch.setattr("ray.get", Answers(*answers).get)
+    clients.actors, clients.specs = [MagicMock()], []
+    monkeypatch.setattr("ray.get", MagicMock(side_effect=error))
     monkeypatch.setattr("fedray.runtime.ray.actors.time.sleep", lambda _seconds: None)
-    return clients, method
+    monkeypatch.setattr(actors, "EARLY_SECONDS", 0.0)
+    return clients
 
 
 def test_an_actor_that_always_dies_while_it_starts_was_half_an_hour_of_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients, _ = clients_of(monkeypatch, FULL)
-    monkeypatch.setattr(actors, "EARLY_SECONDS", 0.0)
     with pytest.raises(FedrayError, match="client actor 0 dies before it can work"):
-        clients.wait_for([0])
+        dying_clients(monkeypatch, FULL).wait_for([0])
 
 
 def test_an_actor_of_a_node_that_is_gone_was_called_one_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its calls failed at once for five minutes, and nobody looked for its node."""
-    clients, _ = clients_of(monkeypatch, WorkerCrashedError())
+    clients = dying_clients(monkeypatch, WorkerCrashedError())
     clients.specs = [ActorSpec(0, 1.0, 0.0, {}, "gone")]
-    monkeypatch.setattr(actors, "EARLY_SECONDS", 0.0)
     monkeypatch.setattr(actors, "read_cluster", lambda: Cluster([Node("left", {})], []))
     with pytest.raises(ClusterChanged):
         clients.wait_for([0])

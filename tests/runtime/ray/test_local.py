@@ -115,12 +115,22 @@ def test_a_coordinator_ends_when_its_driver_is_gone(tmp_path: Path) -> None:
     assert fedray.resume(tmp_path / "run", data=pictures()).summary["rounds"] == 40
 
 
-def test_what_the_cluster_does_not_have_or_is_not_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+REFUSED: list[Any] = [
+    ("--address 10.9.8.7:6379", {"actors": 1}, "10.9.8.7:6379"),
+    pytest.param(
+        "100 CPU, but the cluster has 12", {"actors": 1, "tiers": {"all": {"num_cpus": 100}}}, None,
+        marks=pytest.mark.slow,  # it starts a coordinator
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "clients", "address"), REFUSED)
+def test_what_the_cluster_does_not_have_or_is_not_is_refused_before_anything_is_written(
+    line: str, clients: dict[str, Any], address: str | None, tmp_path: Path
+) -> None:
     """No hang, and no directory is left in the way of the next try."""
-    with pytest.raises(BadInput, match="100 CPU, but the cluster has 12"):
-        run({"clients": {"actors": 1, "tiers": {"all": {"num_cpus": 100}}}}, out=tmp_path / "run")
-    with pytest.raises(BadInput, match="--address 10.9.8.7:6379"):
-        run({"clients": {"actors": 1}}, address="10.9.8.7:6379", out=tmp_path / "run")
+    with pytest.raises(BadInput, match=line):
+        run({"clients": clients}, address=address, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
