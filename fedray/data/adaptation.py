@@ -36,7 +36,8 @@ from fedray.files.layout import find_parts, is_leaf, list_tables
 from fedray.files.plain import expand_user_path
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The forms of a user's data and their readers. The first form in `FORMS` that recognizes an object reads it.
+# The forms of a user's data and their readers. The first form in `FORMS` that recognizes an object reads it. A new form
+# is one row there, and the function that the row names.
 #
 # A reader may pass the content to another one: a table with its labels is a table, and a file may hold a table.
 
@@ -49,12 +50,15 @@ class Form(NamedTuple):
         is_it: Function that returns whether an object has this form. A `Path` passed to it exists.
         open: Function that reads such an object with the given options.
         options: Names of the options that act on this form; others are refused. None: `open` refuses options itself.
+        join: Function that joins the data of several clients, each of this form or of another form with this function.
+            None: the data of a single client cannot have this form.
     """
 
     name: str
     is_it: Callable[[Any], bool]
     open: Callable[[Any, ReadOptions], Dataset]
     options: Collection[str] | None = None
+    join: Callable[[Mapping[str, Any], ReadOptions], Dataset] | None = None
 
 
 def read_form(thing: Any, reading: ReadOptions) -> Dataset:
@@ -72,31 +76,44 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
         Traceback (most recent call last):
         fedray.core.errors.BadInput: data is text: give pathlib.Path('digits') for a file or a folder, or data__name
     """
+    thing, form = _find_form(thing)
+    if form.options is not None:
+        refuse_idle(reading, form.options, form.name)
+    return form.open(thing, reading)
+
+
+def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
+    """Returns the data, a path without `~`, and their form; refuses forms that the data of a client cannot have."""
     if isinstance(thing, Path):
         place = expand_user_path("data", str(thing))
         if not place.exists():
             raise BadInput(f"data = {thing}: there is no such file or folder: correct the path")
         thing = place
-    form = next(form for form in FORMS if form.is_it(thing))
-    if form.options is not None:
-        refuse_idle(reading, form.options, form.name)
-    return form.open(thing, reading)
+    if "torch.DataLoader" in list_classes(thing):
+        raise BadInput("data is a DataLoader: give its data set, loader.dataset")
+    if isinstance(thing, str):
+        raise BadInput(f"data is text: give pathlib.Path({thing!r}) for a file or a folder, or data__name")
+    form = next((form for form in FORMS if form.is_it(thing)), None)
+    if form is None or (of_client and form.join is None):
+        known = ", ".join(form.name for form in FORMS if form.join or not of_client)
+        raise BadInput(f"data is {form.name if form else describe_thing(thing)}: give {known}")
+    return thing, form
 
 
 def _read_table_with_labels(pair: Any, reading: ReadOptions) -> Dataset:
     """Reads a table of inputs with a column of labels, and the same for the test rows."""
     whole, target = _join_target(pair)
     test = None if reading.test is None else _join_target(reading.test)[0]
-    return tables.read_table(tables.as_frame(whole), reading._replace(target=target, test=test))
+    return tables.read_table(as_frame(whole), reading._replace(target=target, test=test))
 
 
 def _join_target(pair: Any) -> tuple[Any, str]:
     """Joins a table of inputs and a column of labels to one table; returns this table and the name of the target."""
     import pandas as pd
 
-    if not is_pair(pair) or not tables.is_frame(pair[0]):
+    if not is_pair(pair) or not is_frame(pair[0]):
         raise BadInput(f"data.test is {describe_thing(pair)}: give a pair (x, y) as the data are")
-    frame, y = tables.as_frame(pair[0]), as_array(pair[1], "data: y")
+    frame, y = as_frame(pair[0]), as_array(pair[1], "data: y")
     if y.ndim != 1 or len(y) != len(frame):
         raise BadInput(f"data has {len(frame)} inputs, but labels of shape {list(y.shape)}: give one for each input")
     target = str(getattr(pair[1], "name", None) or "target")
@@ -110,7 +127,7 @@ def _read_mapping(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
     """Reads a mapping from clients to data, or from parts to data of any form."""
     parts = find_parts(map(str, things), "data", reading.test if isinstance(reading.test, str) else None)
     if parts is None:
-        return clients.read_client_map(things, reading)
+        return _read_clients(things, reading)
     named = {str(name): value for name, value in things.items()}
     if parts.test is not None:
         if parts.test not in named or (reading.test is not None and not isinstance(reading.test, str)):
@@ -120,28 +137,82 @@ def _read_mapping(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
     return data._replace(remarks=(*parts.remarks, *data.remarks))
 
 
+def _read_clients(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
+    """Reads a mapping from clients to data; the data of all clients are joined by the function of their form."""
+    if not things:
+        raise BadInput("data: there is no client in the mapping: give {client: data}")
+    found: dict[str, tuple[Any, Form]] = {}
+    for client, thing in things.items():
+        try:
+            found[str(client)] = _find_form(thing, of_client=True)
+        except BadInput as error:
+            columns = "" if isinstance(thing, str | Path) else "; if the dict has columns, give pandas.DataFrame(d)"
+            raise BadInput(f"client {client}: {error}{columns}") from None
+    first = next(iter(found.values()))[1]
+    for client, (_, form) in found.items():
+        if form.join != first.join:
+            raise BadInput(f"client {client} has {form.name}, but another {first.name}: give all clients one form")
+    assert first.join is not None
+    return first.join({client: thing for client, (thing, _) in found.items()}, reading)
+
+
 FORMS = (
     Form("a fedray.data.Dataset", lambda thing: isinstance(thing, Dataset), lambda data, _: data),
-    Form("a Hugging Face data set", hugging_face.is_hugging_face, hugging_face.read_hugging_face),
+    Form("a Hugging Face Dataset", is_hugging_face, hugging_face.read_hugging_face, join=clients.join_hubs),
     Form("LEAF's JSON", clients.holds_users, clients.read_users, clients.OPTIONS),
-    Form("a file of a table", lambda thing: isinstance(thing, Path) and thing.is_file(), tables.read_table_file),
-    Form("what save_to_disk wrote", hugging_face.is_saved, hugging_face.read_saved),
+    Form(
+        "the pathlib.Path of a table",
+        lambda thing: isinstance(thing, Path) and thing.is_file(),
+        tables.read_table_file,
+        join=clients.join_tables,
+    ),
+    Form(
+        "a folder that save_to_disk wrote",
+        hugging_face.is_saved,
+        lambda at, how: hugging_face.read_hugging_face(hugging_face.open_hub(str(at)), how),
+        join=clients.join_hubs,
+    ),
     Form("a folder of tables", lambda at: isinstance(at, Path) and bool(list_tables(at)), clients.read_table_folder),
-    Form("a folder of pictures", lambda at: isinstance(at, Path), pictures.read_folder, pictures.OPTIONS),
-    Form("a table", tables.is_frame, lambda frame, how: tables.read_table(tables.as_frame(frame), how)),
-    Form("a mapping", lambda thing: isinstance(thing, Mapping), _read_mapping),
+    Form(
+        "a folder of pictures",
+        lambda at: isinstance(at, Path),
+        pictures.read_folder,
+        pictures.OPTIONS,
+        clients.join_folders,
+    ),
+    Form(
+        "a pandas, polars or pyarrow table",
+        is_frame,
+        lambda frame, how: tables.read_table(as_frame(frame), how),
+        join=clients.join_tables,
+    ),
+    Form("a mapping {client: data}", lambda thing: isinstance(thing, Mapping), _read_mapping),
     Form(
         "two tables",
-        lambda two: is_pair(two) and all(map(tables.is_frame, two)) and list(two[0]) == list(two[1]),
-        lambda two, how: tables.read_table(tables.as_frame(two[0]), how._replace(test=two[1])),
+        lambda two: is_pair(two) and all(map(is_frame, two)) and list(two[0]) == list(two[1]),
+        lambda two, how: tables.read_table(as_frame(two[0]), how._replace(test=two[1])),
     ),
     Form(
         "a table with its labels",
-        lambda pair: is_pair(pair) and tables.is_frame(pair[0]) and is_array(pair[1]),
+        lambda pair: is_pair(pair) and is_frame(pair[0]) and is_array(pair[1]),
         _read_table_with_labels,
         tables.TEXT_OPTIONS - {"target"},
+        clients.join_pairs,
     ),
-    Form(clients.NAME, lambda _: True, clients.read_thing, clients.OPTIONS),  # last: it refuses unknown objects
+    Form(
+        "a pair (x, y) or two pairs (train, test)",
+        lambda thing: is_pair(thing) and not clients.is_torch_set(thing[0]),
+        clients.read_thing,
+        clients.OPTIONS,
+        clients.join_pairs,
+    ),
+    Form(
+        "a torch Dataset or two of them",
+        lambda thing: clients.is_torch_set(thing[0] if is_pair(thing) else thing),
+        clients.read_thing,
+        clients.OPTIONS,
+        clients.join_pairs,
+    ),
 )
 
 

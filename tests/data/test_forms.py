@@ -125,6 +125,9 @@ def test_tables_are_the_same_in_every_form(tmp_path: Path) -> None:
     hub = datasets.Dataset.from_pandas(FRAME)
     hub.save_to_disk(str(tmp_path / "hub"))
     wards = write_clients(tmp_path)
+    hubs = {f"ward {c}": hub.select(range(c * 50, (c + 1) * 50)) for c in range(4)}
+    for name, part in hubs.items():
+        part.save_to_disk(str(tmp_path / name))
     forms: dict[str, Any] = {
         "pandas": FRAME,
         "polars": polars.from_pandas(FRAME),
@@ -134,7 +137,9 @@ def test_tables_are_the_same_in_every_form(tmp_path: Path) -> None:
         "csv": tmp_path / "digits.csv",
         "feather": tmp_path / "digits.feather",
         "a file a client": wards,
-        "a Hugging Face data set a client": {f"ward {c}": hub.select(range(c * 50, (c + 1) * 50)) for c in range(4)},
+        "a Hugging Face data set a client": hubs,
+        "a folder of save_to_disk a client": {name: tmp_path / name for name in hubs},
+        "a file of a table a client": {c: wards / f"ward{c}.parquet" for c in range(4)},
         "a frame a client": {c: FRAME.iloc[c * 50 : (c + 1) * 50] for c in range(4)},
     }
     pair = (FLAT.astype(np.float64), Y)

@@ -24,7 +24,7 @@ from fedray.data.forms import hugging_face, pictures, tables
 from fedray.data.forms.arrays import as_array, as_inputs, is_array, list_classes
 from fedray.data.forms.pictures import PictureRows, decode_picture
 from fedray.data.forms.rows import CLIENT, RawRows, is_missing, make_dataset, refuse_idle, tokenize
-from fedray.data.forms.tables import as_frame, build_table, is_frame, read_frame, require_columns
+from fedray.data.forms.tables import as_frame, build_table, read_frame, require_columns
 from fedray.data.types import Array, Dataset, Split, check_rows
 from fedray.files.layout import (
     TABLES,
@@ -42,10 +42,6 @@ from fedray.own_code.user_code import blame_user_code, name_type
 # ---------------------------------------------------------------------------------------------------------------------
 # Reader of pairs of inputs and labels: arrays, tensors, texts, and map-style data sets of torch.
 
-KNOWN_FORMS = (
-    "a pair (x, y) of arrays or tensors, two pairs (train, test), a pandas, polars or pyarrow table, a Hugging Face or "
-    "torch Dataset, a pathlib.Path, {client: data}, or a fedray.data.Dataset"
-)
 NAME = "pairs of inputs and labels"
 OPTIONS = ("test", "test_fraction", "task", "missing", "tokenizer", "length", "size")
 MOST_NAMED = 4
@@ -92,14 +88,8 @@ def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows |
         return read_pairs(thing[0], reading), read_pairs(thing[1], reading)
     if is_pair(thing) and all(is_pair(part) for part in thing):
         return _read_pair(thing[0], reading, "train"), _read_pair(thing[1], reading, "test")
-    if is_pair(thing):
-        test = None if reading.test is None else _read_pair(reading.test, reading, "test")
-        return _read_pair(thing, reading, "data"), test
-    if "torch.DataLoader" in list_classes(thing):
-        raise BadInput("data is a DataLoader: give its data set, loader.dataset")
-    if isinstance(thing, str):
-        raise BadInput(f"data is text: give pathlib.Path({thing!r}) for a file or a folder, or data__name")
-    raise BadInput(f"data is {describe_thing(thing)}: give {KNOWN_FORMS}")
+    test = None if reading.test is None else _read_pair(reading.test, reading, "test")
+    return _read_pair(thing, reading, "data"), test
 
 
 def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
@@ -268,7 +258,9 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
     names = [file.name.partition(".")[0] for file in files]
     parts = find_table_parts(files, reading.test if isinstance(reading.test, str) else None)
     if parts is None:
-        data = read_clients(_by_name(folder, files), reading, "table")
+        if twice := [name for name, number in Counter(file.stem for file in files).items() if number > 1]:
+            raise BadInput(f"data.path = {folder}: two files are called {twice[0]}: leave one out")
+        data = join_tables({file.stem: file for file in files}, reading, "table")
     else:
         if parts.test not in (None, *names) or not isinstance(reading.test, str | None):
             raise BadInput(f"data.test = {parts.test}: {folder} has {', '.join(names)[:200]}: name one of them")
@@ -280,88 +272,18 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
     return data._replace(remarks=(*tell_endings(folder, left), *data.remarks))
 
 
-def _by_name(folder: Path, files: Sequence[Path]) -> dict[str, Any]:
-    """Reads the tables of clients; the name of a client is that of the file."""
-    if twice := [name for name, number in Counter(file.stem for file in files).items() if number > 1]:
-        raise BadInput(f"data.path = {folder}: two files are called {twice[0]}: leave one out")
-    return {file.stem: read_frame(file) for file in files}
-
-
-def read_client_map(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
-    """Reads a mapping from clients to tables, files of tables, Hugging Face data sets, pairs, or torch data sets."""
-    texts = all(isinstance(value, str) for value in things.values())  # such as paths
-    if not texts and not any(_is_readable(value) for value in things.values()):
-        each = [f"{key} ({name_type(v) if is_array(v) else describe_thing(v)})" for key, v in things.items()]
-        has = ", ".join(each[:MOST_NAMED] + ["..."] * (len(each) > MOST_NAMED))
-        raise BadInput(f"data is a dict of {has}: give pandas.DataFrame(d) if these are columns, or {KNOWN_FORMS}")
-    if folders := {client: value for client, value in things.items() if isinstance(value, Path) and value.is_dir()}:
-        return _read_client_folders(things, folders, reading)
-    things = {
-        client: read_frame(expand_user_path("data", str(value))) if isinstance(value, Path) else value
-        for client, value in things.items()
-    }
-    if things and all("datasets.Dataset" in list_classes(value) for value in things.values()):
-        names = [str(client) for client in things]
-        refuse_empty([len(value) for value in things.values()], names)
-        import datasets
-
-        joined = [part.add_column(CLIENT, [number] * len(part)) for number, part in enumerate(things.values())]
-        whole = datasets.concatenate_datasets(joined)
-        data = hugging_face.read_hugging_face(whole, reading._replace(group=CLIENT), name="clients")
-        assert data.train.group is not None
-        return data._replace(columns={**data.columns, CLIENT: np.array(names)[data.train.group]})
-    return read_clients(things, reading)
-
-
-def _read_client_folders(things: Mapping[Any, Any], folders: Mapping[Any, Path], reading: ReadOptions) -> Dataset:
-    """Reads a mapping from clients to folders of pictures."""
-    places = {str(client): expand_user_path("data", str(folder)) for client, folder in folders.items()}
-    for client, place in places.items():
-        if list_tables(place):
-            raise BadInput(f"client {client}: {place} is a folder of tables: give a table, or its file")
-    if len(folders) < len(things):
-        other = next(client for client in things if client not in folders)
-        raise BadInput(f"client {other} has no folder, but others have: give all of them data of one form")
-    refuse_idle(reading, ("test_fraction", "size"), "folders of pictures")
-    return pictures.read_folder(places, reading)
-
-
-def _is_readable(value: Any) -> bool:
-    """Returns whether a value of a mapping may be the data of a client."""
-    known = isinstance(value, Path | Dataset) or is_frame(value) or is_torch_set(value)
-    return known or is_pair(value) or hugging_face.is_hugging_face(value) or isinstance(value, Mapping)
-
-
-def read_clients(
-    clients: Mapping[Any, Any],
-    reading: ReadOptions,
-    name: str = "clients",
-) -> Dataset:
-    """Joins the data of several clients to one data set.
+def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
+    """Joins the pairs, or data sets of torch, of several clients to one data set.
 
     Args:
-        clients: The data of each client by name, all in the same form.
+        clients: The data of each client by name, as `read_raw_parts` reads them.
         reading: The options for reading.
-        name: Name of the data set.
 
     Raises:
         BadInput: The data of a client do not fit those of the others; the message names the client.
-
-    Example:
-        >>> import pandas as pd
-        >>> ward = pd.DataFrame({"age": [1.0, 2.0] * 5, "ill": ["no", "yes"] * 5})
-        >>> data = read_clients({"Rome": ward, "Oslo": ward}, ReadOptions(target="ill"))
-        >>> data.columns["client"][[0, -1]].tolist(), np.unique(data.train.group).tolist()
-        (['Rome', 'Oslo'], [0, 1])
     """
-    names = [str(client) for client in clients]
-    if not clients:
-        raise BadInput("data: there is no client in the mapping: give {client: data}")
-    if all(is_frame(value) for value in clients.values()):
-        refuse_idle(reading, tables.OPTIONS - {"test", "group"}, "a table for each client")
-        return _join_tables([as_frame(value) for value in clients.values()], names, reading, name)
     refuse_idle(reading, OPTIONS, NAME)
-    parts = []
+    names, parts = list(clients), []
     for client, value in clients.items():
         try:
             parts.append(read_raw_parts(value, reading))
@@ -373,7 +295,34 @@ def read_clients(
     if any(test is not None for test in held) and not all(test is not None for test in held):
         raise BadInput(f"client {names[held.index(None)]} has no test rows, but others have: give all some, or none")
     test = join_client_rows([part for part in held if part is not None], names) if held[0] is not None else None
-    return make_dataset(name, train, test, reading)
+    return make_dataset("clients", train, test, reading)
+
+
+def join_hubs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
+    """Joins the Hugging Face data sets of several clients, or the folders where they are saved, to one data set."""
+    import datasets
+
+    opened = {name: hugging_face.open_hub(str(at)) if isinstance(at, Path) else at for name, at in clients.items()}
+    for client, hub in opened.items():
+        if "datasets.Dataset" not in list_classes(hub):
+            raise BadInput(f"client {client} has a {type(hub).__name__} of datasets: give one of its splits")
+    refuse_empty([len(hub) for hub in opened.values()], list(opened))
+    joined = [hub.add_column(CLIENT, [number] * len(hub)) for number, hub in enumerate(opened.values())]
+    whole = datasets.concatenate_datasets(joined)
+    data = hugging_face.read_hugging_face(whole, reading._replace(group=CLIENT), name="clients")
+    return _name_groups(data, CLIENT, list(opened))
+
+
+def join_folders(clients: Mapping[str, Path], reading: ReadOptions) -> Dataset:
+    """Joins the folders of pictures of several clients to one data set."""
+    refuse_idle(reading, ("test_fraction", "size"), "folders of pictures")
+    return pictures.read_folder(clients, reading)
+
+
+def _name_groups(data: Dataset, column: str, names: list[str]) -> Dataset:
+    """Writes the names of the clients into the column that held their numbers."""
+    assert data.train.group is not None
+    return data._replace(columns={**data.columns, column: np.array(names)[data.train.group]})
 
 
 def refuse_empty(sizes: Sequence[int], names: list[str]) -> None:
@@ -390,24 +339,39 @@ def refuse_empty(sizes: Sequence[int], names: list[str]) -> None:
         raise BadInput(f"data: client {names[sizes.index(0)]} has no rows: leave it out")
 
 
-def _join_tables(frames: Sequence[Any], names: list[str], reading: ReadOptions, name: str) -> Dataset:
-    """Joins the tables of clients to one with a column that names the client; converts that table to a data set."""
+def join_tables(clients: Mapping[str, Any], reading: ReadOptions, name: str = "clients") -> Dataset:
+    """Joins the tables of several clients, or files of tables, to one data set.
+
+    Args:
+        clients: The table of each client by name, or its file.
+        reading: The options for reading.
+        name: Name of the data set.
+
+    Raises:
+        BadInput: A client has no rows or lacks a column of the first client; the message names the client.
+
+    Example:
+        >>> import pandas as pd
+        >>> ward = pd.DataFrame({"age": [1.0, 2.0] * 5, "ill": ["no", "yes"] * 5})
+        >>> data = join_tables({"Rome": ward, "Oslo": ward}, ReadOptions(target="ill"))
+        >>> data.columns["client"][[0, -1]].tolist(), np.unique(data.train.group).tolist()
+        (['Rome', 'Oslo'], [0, 1])
+    """
     import pandas as pd
 
-    refuse_empty([len(frame) for frame in frames], names)
+    refuse_idle(reading, tables.OPTIONS - {"test", "group"}, "a table for each client")
+    frames = [read_frame(value) if isinstance(value, Path) else as_frame(value) for value in clients.values()]
+    names, sizes = list(clients), [len(frame) for frame in frames]
+    refuse_empty(sizes, names)
     first = list(frames[0])
     column = CLIENT if CLIENT not in first else "client of the row"
-    parts = []
     for frame, client in zip(frames, names, strict=True):
         frame.attrs["file"] = f"client {client}"
         require_columns(frame, first)
-        parts.append(frame if list(frame) == first else frame[first])
-    whole = pd.concat(parts, ignore_index=True)
-    whole[column] = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    whole = pd.concat([frame if list(frame) == first else frame[first] for frame in frames], ignore_index=True)
+    whole[column] = np.repeat(np.arange(len(frames)), sizes)
     whole.attrs["file"] = "the table of all clients"
-    data = build_table(whole, None, reading._replace(group=column), name)
-    assert data.train.group is not None
-    return data._replace(columns={**data.columns, column: np.array(names)[data.train.group]})
+    return _name_groups(build_table(whole, None, reading._replace(group=column), name), column, names)
 
 
 def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:

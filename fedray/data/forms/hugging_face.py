@@ -283,7 +283,7 @@ def load_hf(
         split: Name of the training split. None: the split `train`, or the only split.
         download: Whether a named data set may be downloaded.
     """
-    return read_hugging_face(_open(path, config, download=download), reading, split)
+    return read_hugging_face(open_hub(path, config, download=download), reading, split)
 
 
 def find_hf_files(
@@ -308,7 +308,7 @@ def find_hf_files(
                 f"data.path = {path}: no such folder, and no such name in {_find_cache()}: correct it, or write "
                 "data.download: true"
             )
-        _open(path, config, download=True)
+        open_hub(path, config, download=True)
     return cache if cache.is_dir() else _find_cache()
 
 
@@ -317,18 +317,13 @@ def is_saved(thing: Any) -> bool:
     return isinstance(thing, Path) and any((thing / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
-def read_saved(place: Path, reading: ReadOptions) -> Dataset:
-    """Reads the data set of a folder that `save_to_disk` wrote."""
-    return read_hugging_face(_open(str(place), None, download=False), reading)
-
-
 def _find_cache() -> Path:
     """Returns the cache folder of the package `datasets`, without the slow import of that package."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     return Path(os.environ.get("HF_DATASETS_CACHE") or Path(home) / "datasets").expanduser()
 
 
-def _open(path: str | None, config: str | None, *, download: bool) -> Any:
+def open_hub(path: str | None, config: str | None = None, *, download: bool = False) -> Any:
     """Opens a data set from disk or from the cache."""
     files = None if download else find_hf_files(None, path, config)
     try:
