@@ -14,7 +14,7 @@ import pytest
 from pages import ROOT, compile_cell, find_blocks, find_cells, reader_environment, run_blocks, run_notebook
 
 from fedray.cli.commands import commands
-from fedray.scenario.data import DATA_SPECS
+from fedray.scenario.sections import DATA_SPECS
 
 DOCS = ROOT / "docs"
 NOTEBOOKS = [path for path in sorted((DOCS / "tutorials").glob("*.md")) if "{code-cell}" in path.read_text()]

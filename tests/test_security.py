@@ -19,7 +19,7 @@ import pytest
 from small import copy_run, run_command, scenario
 
 import fedray
-from fedray.assembly import memory as memory_needs
+from fedray.assembly import models as memory_needs
 from fedray.core.errors import BadInput, FedrayError
 from fedray.scenario.loader import read_scenario
 

@@ -17,14 +17,13 @@ from md_pieces import begin_sentence, read_attributes, write_table, write_value
 
 from fedray.core.options import REQUIRED, Meaning, Needs, Option, describe_check
 from fedray.methods import METHOD_SPECS
-from fedray.scenario.clients import SCHEDULE_SPECS, SELECTION_SPECS
-from fedray.scenario.data import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS
 from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.names import MODEL_SPECS
 from fedray.scenario.nested import flatten
 from fedray.scenario.options import CLASSIFIERS
 from fedray.scenario.rows import is_read
 from fedray.scenario.schema import Scenario, section_types
+from fedray.scenario.sections import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS, SCHEDULE_SPECS, SELECTION_SPECS
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 OPTIONS: dict[str, dict[str, str]] = yaml.safe_load((REFERENCE / "options.yaml").read_text())

@@ -20,10 +20,10 @@ from fedray.data.shards import Shards
 from fedray.features.slices import TierNet
 from fedray.files.plain import expand_user_path
 from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
-from fedray.own_code.source_code import name_callable
-from fedray.scenario.clients import READS_LOSSES
+from fedray.own_code.user_code import name_callable
 from fedray.scenario.names import declared_options
 from fedray.scenario.schema import Scenario
+from fedray.scenario.sections import READS_LOSSES
 from fedray.simulation.devices import (
     CountingRule,
     Devices,

@@ -28,10 +28,10 @@ from fedray.files.tables import read_number_table
 from fedray.methods.setting import Setting
 from fedray.metrics.conformal import ConformalRule, choose_ranks, find_pooled_rank
 from fedray.models.nets import build_net
-from fedray.scenario.clients import GraphKeys
 from fedray.scenario.names import UNKNOWN, method_spec_of
 from fedray.scenario.options import CLASSIFIERS
 from fedray.scenario.schema import ModelKeys, Scenario
+from fedray.scenario.sections import GraphKeys
 from fedray.scenario.training import ConformalKeys
 from fedray.simulation.study import AsyncRule
 from fedray.training.chain import find_changed_call

@@ -24,10 +24,10 @@ from fedray.methods import METHODS, Composition
 from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models.net import compute_raw_outputs, is_linear, last_layer_inputs
 from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
-from fedray.scenario.clients import ScheduleKeys
 from fedray.scenario.names import declared_options, list_unset, method_spec_of
 from fedray.scenario.rows import is_stack
 from fedray.scenario.schema import Scenario
+from fedray.scenario.sections import ScheduleKeys
 from fedray.scenario.training import CompressKeys, RateKeys, ServerKeys
 from fedray.simulation.devices import Devices
 

@@ -1,32 +1,314 @@
-"""The network of a study, sized for its data."""
+"""The networks of a study, and the memory that it needs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedray.assembly import memory
+from fedray.assembly.clients import invited_per_tier
+from fedray.assembly.pieces import count_draws, measure_layers
 from fedray.assembly.registry import UserObjects
 from fedray.components.distillation import TORCH, ask_model, use_torch
 from fedray.core import rng
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, format_bytes
 from fedray.core.method import EngineOf, StudentEngine
-from fedray.core.types import Clients, Lanes, Members, Net, Objective
+from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, Clients, Lanes, Members, Net, Objective
 from fedray.data.types import Dataset
+from fedray.features.measure import MAPPED_NUMBERS, Curvature, Measure, count_gradients
 from fedray.features.stacking import Base, Stack
+from fedray.features.windows import Windows
 from fedray.models.dropout import find_dropout
-from fedray.models.net import net_of, wrap_networks
+from fedray.models.net import layout_of, net_of, wrap_networks
 from fedray.models.nets import MODEL_NAMES, model_maker
 from fedray.models.trial import guard_factory, try_factory, try_network, try_training
+from fedray.scenario.loader import tier_table
 from fedray.scenario.names import method_spec_of
 from fedray.scenario.schema import ModelKeys, Scenario
-from fedray.simulation.study import Study
+from fedray.simulation.study import Study, choose_study_engine
+from fedray.training.block import PIECE_NUMBERS, choose_batch_width, count_steps
 from fedray.training.compiled import CONV_KERNEL, ask_compiled, begin_compiled, find_student_kernel
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Estimates of the memory that a scenario needs, made before any of it is allocated.
+#
+# Every key has a range, but products of keys have none: 10^4 models of 10^9 numbers, a round of 10^9 jobs, a client
+# of 10^12 rows. `estimate_scenario` estimates what follows from the keys alone. `check_network_memory` estimates the
+# models before the first one is made. `estimate_study` estimates everything. A scenario that this machine cannot hold
+# is refused with a message that names the keys which decide its size.
+
+SIZED_CLIENTS = 100_000  # clients whose size is looked up; the largest of them stands for all
+JOB, CHOICE = 400, 24  # bytes of a job's columns, and of each model it was chosen from
+SCORED = 250.0  # bytes of a recorded client: buffered, joined and as Parquet
+MODEL = 64  # bytes a number of a model in a round: state, its successor, exact sums in three float64 limbs, their mean
+LANE = 28  # bytes a number of a lane: start, stack, gradient, optimizer, upload
+BATCH = 64  # bytes a sample of a lane's batches: its place in the permutations, index, weight
+
+
+class Need(NamedTuple):
+    """Some memory that a run needs.
+
+    Attributes:
+        what: what the memory is for, in words.
+        keys: the keys of the scenario that decide the size.
+        bytes: size in bytes.
+    """
+
+    what: str
+    keys: str
+    bytes: float
+
+
+def read_machine_memory() -> float:
+    """Returns the bytes of memory that this machine has, or that its container may use."""
+    available = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            available = min(available, float(Path(limit).read_text()))
+        except (OSError, ValueError):  # no such file, or the word `max`
+            continue
+    return available
+
+
+def check_memory(needs: Iterable[Need]) -> None:
+    """Checks that this machine can hold all of the needs together.
+
+    Raises:
+        BadInput: the needs are too large; the message names the largest.
+
+    Example:
+        >>> check_memory([Need("5 models of 10 numbers", "method.models", 200.0)])
+    """
+    known, available = list(needs), read_machine_memory()
+    total = sum(need.bytes for need in known)
+    if total > available:
+        worst = max(known, key=lambda need: need.bytes)
+        raise BadInput(
+            f"{worst.keys}: {worst.what} would take about {format_bytes(worst.bytes)} and the whole run about "
+            f"{format_bytes(total)}, but this machine has {format_bytes(available)} of memory: lower one of these keys"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rows and clients.
+
+
+def estimate_rows(scenario: Scenario, data: Dataset, worlds: int, *, copied: bool = False) -> list[Need]:
+    """Estimates the tables of the clients' rows, copies of all rows, and rows that differ between worlds.
+
+    Args:
+        scenario: the scenario, whose partition says how the rows of clients differ.
+        data: the data set.
+        worlds: number of worlds R, replicates x folds.
+        copied: whether `data` already includes the copies that `data.partition.copies` requests.
+
+    Example:
+        >>> from fedray.data.store import load_data
+        >>> from fedray.scenario.loader import read_scenario
+        >>> partition = {"name": "iid", "rotation": 4, "copies": True}
+        >>> scenario = read_scenario({"data": {"partition": partition}})
+        >>> [need.what for need in estimate_rows(scenario, load_data("digits"), worlds=2)]
+        ['2 partitions of 5,752 rows', '4 copies of 1,797 rows']
+    """
+    keys: Mapping[str, Any] = scenario.data.partition.options
+    groups = max(keys.get("rotation") or 1, keys.get("permute_labels") or 1) if keys.get("copies") else 1
+    more = 1 if copied else groups
+    rows, tested = more * len(data.train.y), more * len(data.test.y)
+    needs = [Need(f"{worlds:,} partitions of {rows:,} rows", "replicates x data", 48.0 * rows * worlds)]
+    row = data.train.x.nbytes / max(1, len(data.train.x))  # bytes
+    if groups > 1:
+        both = rows + tested
+        what = f"{groups} copies of {both // groups:,} rows"
+        needs.append(Need(what, "data.partition.copies x data", (row + 8.0) * both))
+    turned = (bool(keys.get("rotation")) and groups == 1) or bool(keys.get("feature_noise"))
+    if changed := row * turned + 8.0 * bool(keys.get("permute_labels")):
+        what = f"{worlds:,} x {rows:,} rows of shifted clients"
+        needs.append(Need(what, "replicates x data", changed * rows * worlds))
+    return needs
+
+
+def count_jobs(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]:
+    """Returns the most jobs that a round can have, and whether every client takes part.
+
+    Args:
+        scenario: the scenario.
+        number: number of clients, N.
+        worlds: number of worlds R, replicates x folds.
+    """
+    tiers = tier_table(scenario, number)
+    invited = invited_per_tier(scenario, Clients(tiers))
+    k, every = scenario.method.models, method_spec_of(scenario.method.name).all_models
+    models = [k if every or t.models_per_round is None else t.models_per_round for t in tiers]
+    return worlds * sum(n * k for n, k in zip(invited, models, strict=True)), sum(invited) == number
+
+
+def estimate_scenario(scenario: Scenario, clients: int | None = None, worlds: int | None = None) -> list[Need]:
+    """Estimates what follows from the keys alone: generated data, tables of clients, jobs and scores.
+
+    Args:
+        scenario: the scenario.
+        clients: number of clients N, if known already.
+        worlds: number of worlds R, if known already.
+    """
+    keys, number, needs = scenario.data.options, clients or scenario.clients.number, list[Need]()
+    if scenario.data.name in ("sine", "interval", "cubic"):
+        rows = int(keys.get("clients", number or 1)) * int(keys.get("samples", 16))
+        needs.append(Need(f"{rows:,} rows", "data.clients x data.samples", 64.0 * rows))
+    elif scenario.data.name == "synthetic":
+        people, row = number or 1, 12.0 * keys["features"] + 64
+        held = min(people, EVALUATED_CLIENTS) * keys["samples"] * scenario.data.hold_out
+        tail = keys["spread"] * math.sqrt(2 * math.log(max(people, 2)))  # the largest of N normal numbers
+        rows = keys["test"] + held + keys["samples"] * math.exp(min(tail, 600.0))
+        which = "data.test, data.samples, data.spread or data.hold_out x data.features"
+        needs.append(Need(f"{rows:,.3g} rows for testing and of the largest client", which, row * rows))
+        means = 12.0 * keys["classes"] * keys["features"]
+        needs.append(Need(f"means of {keys['classes']:,} classes", "data.classes x data.features", means))
+    if number is None:
+        return needs
+    worlds, partition = worlds or scenario.replicates, scenario.data.partition.options
+    jobs, everyone = count_jobs(scenario, number, worlds)
+    each = 64.0 if scenario.clients.trace or scenario.clients.profile else 16.0 * everyone  # bytes a client
+    each += 16.0 * min(worlds, 64) * (scenario.schedule.rows == "stratum")
+    each += 16.0 * worlds * ("flipped" in partition or "noisy" in partition)
+    each += (32.0 * worlds + 1600.0) * bool(partition.get("allow_empty"))
+    wanted = scenario.evaluate.clients or 0
+    scored = worlds * min(number, EVALUATED_CLIENTS if wanted == "all" else int(wanted))
+    size = (JOB + CHOICE * scenario.method.models) * float(jobs)
+    return [
+        *needs,
+        Need(f"tables of {number:,} clients", "clients.number x replicates", each * number),
+        Need(f"{jobs:,} jobs a round", "participation x clients.number x method.models x replicates", size),
+        Need(f"scores of {scored:,} clients", "evaluate.clients x replicates", SCORED * scored),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Models, batches and answers.
+
+
+def estimate_rbf(features: int, shape: tuple[int, ...]) -> Need:
+    """Estimates radial features: their centers, and the distances from the centers to the rows of one forward pass.
+
+    Args:
+        features: number of radial features.
+        shape: shape of one input.
+    """
+    wide = float(features) * math.prod(shape)
+    return Need(f"{features:,} radial features", "model.features", 24.0 * wide + 8.0 * wide * EVALUATED_ROWS)
+
+
+def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], worlds: int) -> None:
+    """Checks that this machine can hold the models, before the first one is made.
+
+    Torch's meta device makes a module without memory; a module that cannot be made there (a user's own, say) is not
+    checked.
+
+    Args:
+        scenario: the scenario.
+        factory: function that makes the module.
+        worlds: number of worlds R, replicates x folds.
+
+    Raises:
+        BadInput: this machine cannot hold the models.
+    """
+    try:
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # weights that are loaded have no place there
+            d = layout_of(factory()).d
+    except Exception:  # making it for real says what is wrong with it
+        return
+    check_memory([*estimate_scenario(scenario), _estimate_models(scenario.method.models * worlds, d)])
+
+
+def _estimate_models(number: int, d: int, lane: int | None = None) -> Need:
+    """Estimates the models in the state, and three lanes of `lane` numbers each (by default d)."""
+    what = f"{number:,} models of {d:,} numbers"
+    return Need(what, "method.models x replicates x model", float(MODEL * number) * d + 3.0 * LANE * (lane or d))
+
+
+def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
+    """Estimates everything that one process holds at the same time in a run."""
+    phase, number, worlds, d = study.method.phase, study.clients.number, study.worlds, study.net.layout.d
+    trained = [part.study for part in study.parts if part.voter is None and part.trained_before is None] or [study]
+    work = [_estimate_work(one) for one in trained]  # one after another
+    extra = sum(value.numel() * value.element_size() for value in _extra_tensors(study).values())
+    jobs, _ = count_jobs(scenario, number, worlds)
+    stay = min(number * phase.models * worlds, study.rounds * jobs)
+    stay *= len(phase.compress.own) + sum(len(one.keeps) for one in phase.chain if one.kept_numbers is None)
+    sized = max((part.study.net.layout.d for part in study.parts), default=d)  # of an upload, at most
+    sized *= 1 + (phase.find(Measure) is not None)
+    kept = phase.work.kept_numbers(sized) if phase.work is not None else sized if phase.server.keeps else 0
+    what = "what the server and the clients keep beside the models"
+    return [
+        *estimate_rows(scenario, study.shards.data, worlds, copied=True),
+        *estimate_scenario(scenario, number, worlds),
+        _estimate_models(phase.models * worlds, d, max(one.net.layout.d for one in trained)),
+        Need(what, "method x participation x rounds x model", 3.0 * extra + 12.0 * kept * jobs + 8.0 * d * stay),
+        *max(work, key=lambda some: sum(need.bytes for need in some)),
+    ]
+
+
+def _extra_tensors(study: Study) -> dict[str, Tensor]:
+    """Returns the server's tensors beside the models, without memory; empty if they depend on the models' values."""
+    phase = study.method.phase
+    try:
+        with torch.device("meta"):
+            models = torch.empty(phase.models * study.worlds, study.net.layout.d, dtype=study.dtype)
+            return phase.server.init(models)
+    except Exception:  # a user's own server
+        return {}
+
+
+def _estimate_work(study: Study) -> list[Need]:
+    """Estimates the training of a block of lanes (weights, batches, outputs of layers), and the test predictions."""
+    (all_layers, widest), engine = measure_layers(study.net.module, study.example), choose_study_engine(study)
+    phase = study.method.phase
+    d, width, sample = study.net.layout.d, engine.width, math.prod(study.input_shape)
+    number = study.clients.number
+    client = np.unique(np.linspace(0, number - 1, min(number, SIZED_CLIENTS)).astype(np.int64))
+    size = int(study.shards.sizes(np.zeros_like(client), client).max(initial=1))  # of the largest client
+    steps = int(count_steps(np.array([size]), phase.local)[0])
+    batch = int(choose_batch_width(np.array([size]), phase.local.batch_size)[0])
+    samples = float(steps) * batch * width
+    inputs = max(min(float(PIECE_NUMBERS), samples * sample), float(width * batch * sample))
+    made = width * size * (12.0 * sample + 64) if study.shards.data.population else 0.0
+    windows, how = phase.find(Windows), phase.find(Curvature)
+    kept = 0.0 if windows is None else 8.0 * min(steps, windows.number) * (width + 2) * d
+    kept += 0 if how is None else 12.0 * max(MAPPED_NUMBERS, count_gradients(study.net, how.kind) * d)
+    slots = max((value.shape[1] for value in _extra_tensors(study).values() if value.dim() == 3), default=1)
+    draws = count_draws(study)
+    each = phase.models * (slots if study.method.answer is not None else 1) * draws
+    answers = 24.0 * study.worlds * each * len(study.split("test", 0)[1]) * study.net.outputs
+    answers += 8.0 * d * study.worlds * each * (draws > 1)
+    answers += 24.0 * study.classes**2  # a confusion table
+    inside = {"mlp": each * all_layers, "conv": 3.0 * min(each, width) * widest}
+    answers += 4.0 * EVALUATED_ROWS * inside.get(engine.name.removesuffix("-c"), 3.0 * widest)
+    return [
+        Need(
+            f"{width} models of {d:,} numbers that are trained together",
+            "method x model",
+            float(LANE * width) * d + kept,
+        ),
+        Need(f"{steps:,} steps of {batch:,} samples", "local.epochs or steps x local.batch_size", BATCH * samples),
+        Need(
+            f"batches of {batch:,} samples",
+            "local.batch_size x model",
+            12.0 * (width * batch * all_layers + inputs) + made,
+        ),
+        Need(f"answers of {each * study.worlds:,} models", "method.models x replicates x test rows x model", answers),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The network of a study, sized for its data.
 
 TRIAL_ROWS = 8  # rows on which a network is tried
 
@@ -55,7 +337,7 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     outputs = 2 * data.outputs if objective == "gaussian_nll" else data.outputs
     name, shape, options = scenario.model.name, data.input_shape, scenario.model.options
     if name == "rbf" and own.model is None:  # its centres are drawn, on any device
-        memory.check_memory([*memory.estimate_scenario(scenario), memory.estimate_rbf(options["features"], shape)])
+        check_memory([*estimate_scenario(scenario), estimate_rbf(options["features"], shape)])
     if name == "lstm" and own.model is None and data.kind == "tokens":
         known = options.get("vocabulary") or outputs
         most = max(int(part.max(initial=0)) for part in (data.train.x, data.test.x))
@@ -66,7 +348,7 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
                 f"{most + 1} at least, and let tokens be numbers from 0"
             )
     make = own.model or model_maker(name, shape, outputs, **options)
-    memory.check_network_memory(scenario, _as_trained(scenario, own, make, shape), worlds)
+    check_network_memory(scenario, _as_trained(scenario, own, make, shape), worlds)
     is_own = own.model is not None or name not in MODEL_NAMES
     name = own.named().get("model", name)
     if is_own:

@@ -35,8 +35,7 @@ from fedray.data.types import Dataset
 from fedray.metrics.scores import PREFIXES, is_fedrays
 from fedray.models.nets import RBF
 from fedray.own_code.contract import contract
-from fedray.own_code.source_code import list_nested
-from fedray.own_code.user_code import name_type, takes_positional
+from fedray.own_code.user_code import list_nested, name_type, takes_positional
 from fedray.scenario import names
 from fedray.scenario.names import method_spec_of
 from fedray.scenario.rows import is_stack

@@ -24,14 +24,19 @@ from fedray.data.shards import StoredShards
 from fedray.data.types import Dataset
 from fedray.methods import Composition
 from fedray.models import register_model
-from fedray.own_code.source_code import name_callable
-from fedray.own_code.user_code import describe_exception, explain_uncallable, find_user_line, takes_positional
+from fedray.own_code.user_code import (
+    describe_exception,
+    explain_uncallable,
+    find_user_line,
+    name_callable,
+    takes_positional,
+)
 from fedray.scenario import names
-from fedray.scenario.data import CLIENT_KINDS
 from fedray.scenario.names import KINDS, Kind, as_list
 from fedray.scenario.options import describe_method
 from fedray.scenario.rows import value_at
 from fedray.scenario.schema import Scenario, section_fields
+from fedray.scenario.sections import CLIENT_KINDS
 from fedray.scenario.training import LocalKeys
 from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study

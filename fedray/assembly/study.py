@@ -9,13 +9,12 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
-from fedray.assembly import memory, registry
+from fedray.assembly import models, registry
 from fedray.assembly.clients import invited_per_tier, make_counting_rule, make_devices
 from fedray.assembly.distillation import add_ood, share_of_server
 from fedray.assembly.features import check_withheld_rows, make_async_rule, make_rule
-from fedray.assembly.memory import Need, estimate_rows
 from fedray.assembly.methods import add_stack, compose_method, make_setting
-from fedray.assembly.models import make_network
+from fedray.assembly.models import Need, estimate_rows, make_network
 from fedray.assembly.pieces import find_callbacks, find_metrics, show_shared_rows, try_own_code
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
@@ -29,8 +28,7 @@ from fedray.features.boosting import Ensemble, boosted_net
 from fedray.files.plain import expand_user_path
 from fedray.metrics import scores
 from fedray.own_code.contract import hash_values, write_object
-from fedray.own_code.source_code import hash_source, is_own_module
-from fedray.own_code.user_code import hash_files
+from fedray.own_code.user_code import hash_files, hash_source, is_own_module
 from fedray.scenario import names
 from fedray.scenario.loader import pool_clients, tier_table, to_plain
 from fedray.scenario.names import method_spec_of
@@ -68,8 +66,8 @@ def make_ensemble(
     size = size_ensemble(scenario, data, own, clients)
     numbers = size.rounds * (2 + size.seats * size.tree_numbers)
     what = f"{worlds:,} ensembles of {numbers:,} numbers"
-    bytes_ = float(memory.MODEL * worlds) * numbers
-    memory.check_memory([Need(what, "rounds x method.learner x replicates", bytes_)])
+    bytes_ = float(models.MODEL * worlds) * numbers
+    models.check_memory([Need(what, "rounds x method.learner x replicates", bytes_)])
     return size, boosted_net(size)
 
 
@@ -127,10 +125,10 @@ def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> 
     """
     asked, scenario, own = scenario, pool_clients(scenario), own or registry.UserObjects()
     registry.require_objects(scenario, own)
-    memory.check_memory(memory.estimate_scenario(scenario))
+    models.check_memory(models.estimate_scenario(scenario))
     with registry.explaining_own_objects(scenario, own):
         study = assemble(scenario, own, _find_pooled(asked, own) if asked is not scenario else None)
-        memory.check_memory(memory.estimate_study(scenario, study))
+        models.check_memory(models.estimate_study(scenario, study))
         try_own_code(study)
     if own.data is not None:
         study.scenario["data"]["name"] = own.data.name
@@ -241,7 +239,7 @@ def deal_shards(
         BadInput: memory cannot hold the tables, or no sample would be held out.
     """
     rows = estimate_rows(scenario, data, len(seeds) * len(folds))
-    memory.check_memory([*memory.estimate_scenario(scenario), *rows])
+    models.check_memory([*models.estimate_scenario(scenario), *rows])
     shards = build_shards(
         data,
         scenario.data.partition.name,

@@ -150,7 +150,7 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
 
 def _print_columns() -> None:
     """Prints the name, unit and meaning of every column of every table."""
-    from fedray.storage.tables import TABLES_OF, list_table_columns
+    from fedray.storage.checkpoint import TABLES_OF, list_table_columns
 
     for table, columns in list_table_columns().items():
         click.echo(f"{TABLES_OF[table].replace('`', '')}:")

@@ -17,7 +17,7 @@ from fedray.core.method import Method, Remember, Schedule
 from fedray.core.rounding import round_to_sum
 from fedray.core.types import Clients, FloatArray, IntArray, Members, Plan, State, Stats
 from fedray.own_code.contract import contract
-from fedray.own_code.source_code import name_callable
+from fedray.own_code.user_code import name_callable
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The memory of past rounds in a state, for schedules and selections: tensors, losses, and when they were measured.

@@ -16,8 +16,7 @@ from fedray.core.rounding import round_to_sum
 from fedray.core.types import FloatArray, IntArray
 from fedray.data.types import Array, Dataset
 from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
-from fedray.own_code.source_code import name_callable
-from fedray.own_code.user_code import describe_exception, name_type
+from fedray.own_code.user_code import describe_exception, name_callable, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A cut of rows into clients, and the samples taken from clients for the server and for validation.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedray.advice import warn_of_study
-from fedray.assembly import memory
+from fedray.assembly import models as memory
 from fedray.assembly.study import build_study
-from fedray.core import native
+from fedray.core import sums
 from fedray.core.errors import BadInput, format_bytes, quote_value
 from fedray.core.method import Local, RateSchedule
 from fedray.core.types import Tier
@@ -250,8 +250,8 @@ def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]
             engine = choose_study_engine(one, device)
             precise = " with TF32" if device == "cuda" and scenario.clients.tf32 else ""
             yield "engine", f"{engine.name} on {device}{precise}, up to {engine.width} lanes ({engine.why})"
-    library = native.load_library()
-    if study.lanes != "torch" and isinstance(library, native.Missing):
+    library = sums.load_library()
+    if study.lanes != "torch" and isinstance(library, sums.Missing):
         yield "kernels", f"none: {library.why}"
     for part in study.parts:
         if part.voter is not None:

@@ -58,7 +58,7 @@ from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.stacking import find_bases
 from fedray.simulation.study import Progress, Question, Runtime, Study, losses_of
-from fedray.storage import checkpoint, tables
+from fedray.storage import checkpoint
 from fedray.storage.checkpoint import load_study_checkpoint
 from fedray.storage.directory import read_failure, require_run_directory
 from fedray.storage.summary import read_drift
@@ -649,12 +649,12 @@ class Run:
     @property
     def rounds(self) -> pa.Table:
         """The table of scores and costs: one row per evaluated round, replicate and fold."""
-        return tables.read_table(self.path, "rounds")
+        return checkpoint.read_table(self.path, "rounds")
 
     @property
     def clients(self) -> pa.Table:
         """The table of jobs: one row per job."""
-        return tables.read_table(self.path, "clients")
+        return checkpoint.read_table(self.path, "clients")
 
     @property
     def client_scores(self) -> pa.Table:
@@ -663,7 +663,7 @@ class Run:
         Raises:
             FedrayError: the scenario has no `evaluate.clients`.
         """
-        return tables.read_table(self.path, "client_scores")
+        return checkpoint.read_table(self.path, "client_scores")
 
     @property
     def drift(self) -> pa.Table:

@@ -50,7 +50,7 @@ from fedray.scenario.shipped import answers_clients_apart
 from fedray.scenario.training import EvaluateKeys
 from fedray.simulation.rounds import WITHHELD
 from fedray.simulation.study import Progress, Runtime, Study
-from fedray.storage import directory, tables
+from fedray.storage import checkpoint, directory
 from fedray.storage.checkpoint import warn_of_damage
 from fedray.storage.directory import remove_run
 from fedray.storage.summary import build_loggers, check_scenario_file, extend_rounds, keep_lanes
@@ -194,7 +194,7 @@ def _score_candidates(
             (candidates / "diverged").touch()
             continue
         scores: Scores = {}
-        table = tables.read_table(candidates, "rounds")
+        table = checkpoint.read_table(candidates, "rounds")
         name = next((name for name in (OWN_SCORE, OWN_ERROR) if name in table.column_names), SCORE)
         for row in table.to_pylist():  # sorted: candidate after candidate
             if row["round"] == trial.rounds:

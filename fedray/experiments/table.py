@@ -43,8 +43,8 @@ from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_sc
 from fedray.scenario.nested import flatten
 from fedray.scenario.schema import Scenario
 from fedray.scenario.shipped import answers_clients_apart
+from fedray.storage.checkpoint import write_parquet
 from fedray.storage.directory import watch_place
-from fedray.storage.tables import write_parquet
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The lines that the processes of cells write while they train, reduced to a few lines for a person.

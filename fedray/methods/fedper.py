@@ -112,6 +112,6 @@ def fedrep(setting: kit.Setting) -> kit.Method:
         )
     head = kit.torch.from_numpy(setting.layout.mask(setting.private)[: setting.layout.trainable])
     # lines 8-11: the head, then the representation
-    turns = kit.gradients.train_in_turns(head, body, epochs, local.momentum)
+    turns = kit.train_in_turns(head, body, epochs, local.momentum)
     phase = kit.federated(setting, local=replace(local, momentum=0.0, step=turns))
     return kit.Method("fedrep", phase)

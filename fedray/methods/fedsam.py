@@ -47,12 +47,12 @@ SPECS = {
 
 def fedsam(setting: kit.Setting) -> kit.Method:
     """One or K models `[K, d]` over N clients."""
-    around = kit.gradients.sharpness_aware(setting.options["rho"])  # lines 7-8: g at w + rho g / |g|
+    around = kit.sharpness_aware(setting.options["rho"])  # lines 7-8: g at w + rho g / |g|
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # line 3: the clients that take part
         # line 9: w <- w - eta_l g
-        local=replace(setting.local, gradient=kit.gradients.chain(around, setting.local.gradient)),
+        local=replace(setting.local, gradient=kit.chain(around, setting.local.gradient)),
         compress=kit.dense,
         merge=kit.mean,  # lines 12-13
     )

@@ -9,7 +9,6 @@ import torch as torch
 from fedray.components import compression as compression
 from fedray.components import distillation as distillation
 from fedray.components import gaussians as gaussians
-from fedray.components import gradients as gradients
 from fedray.components import one_shot as one_shot
 from fedray.components import random_walk as random_walk
 from fedray.components import schedule as schedule
@@ -64,6 +63,10 @@ from fedray.features.boosting import Ensemble as Ensemble
 from fedray.features.boosting import FitTrees as FitTrees
 from fedray.features.correction import Correction as Correction
 from fedray.features.correction import Vectors as Vectors
+from fedray.features.correction import chain as chain
+from fedray.features.correction import contrast_models as contrast_models
+from fedray.features.correction import sharpness_aware as sharpness_aware
+from fedray.features.correction import train_in_turns as train_in_turns
 from fedray.features.measure import ClientSums as ClientSums
 from fedray.features.measure import Curvature as Curvature
 from fedray.features.measure import SeenRows as SeenRows

@@ -60,7 +60,7 @@ def moon(setting: kit.Setting) -> kit.Method:
     """
     if setting.local.loss is not None:
         raise BadInput(f"local.loss = {setting.local.loss.name}, but moon is a loss by itself: leave it out")
-    loss = kit.gradients.contrast_models(setting.options["mu"], setting.options["temperature"])
+    loss = kit.contrast_models(setting.options["mu"], setting.options["temperature"])
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # line 3: the parties

@@ -21,15 +21,17 @@ import torch
 from torch import Tensor, nn
 
 from fedray.core.errors import BadInput, quote_value, suggest_nearest
-from fedray.own_code.source_code import (
+from fedray.own_code.user_code import (
+    blame_user_code,
+    explain_uncallable,
     hash_source,
     is_own_module,
     list_code,
     list_names,
     list_nested,
+    name_type,
     read_closure,
 )
-from fedray.own_code.user_code import blame_user_code, explain_uncallable, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What code reads beside its source: arguments of a partial, attributes of an object, and values of the closure, of

@@ -23,7 +23,7 @@ from fedray.files.plain import find_temporary
 
 if TYPE_CHECKING:
     from fedray.core.types import Tier
-    from fedray.scenario.clients import TierKeys
+    from fedray.scenario.sections import TierKeys
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Settings of a worker process that must be made before its first tensor product: threads, matrix products, memory.

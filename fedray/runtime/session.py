@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedray.assembly.models import has_compiled_students
-from fedray.core import errors, native
+from fedray.core import errors, sums
 from fedray.core.client_state import keep_vectors
 from fedray.core.errors import FedrayError, FedrayWarning, warn_user
 from fedray.core.method import JobRows, Phase
@@ -31,7 +31,7 @@ from fedray.scenario.identity import IDENTITY_FILE, RECORDED
 from fedray.simulation.asynchronous import choose_advance
 from fedray.simulation.rounds import begin_progress, collect_values, run_rounds
 from fedray.simulation.study import Pieces, Progress, Question, Runtime, Study
-from fedray.storage import checkpoint, directory, tables
+from fedray.storage import checkpoint, directory
 from fedray.storage import summary as records
 from fedray.training.choice import COMPILED, Engine, check_invariance
 
@@ -199,7 +199,9 @@ def run_session(
         began, progress = time.perf_counter(), _begin(study, runtime, out)
         _manifest(out, study, facts, progress, {})
         while True:
-            recorder = tables.RunRecorder(out, study, runtime.private, show, confirm_place=confirm_place, saved=saved)
+            recorder = checkpoint.RunRecorder(
+                out, study, runtime.private, show, confirm_place=confirm_place, saved=saved
+            )
             try:
                 more = {"keep_clients": recorder.keep_clients} if measure is make_evaluator else {}
                 evaluate, seconds = _time_calls(measure(study, runtime, **more))
@@ -321,7 +323,7 @@ def worker_facts(worker: Worker) -> dict[str, Any]:
     if (work := worker.study.method.phase.work) is not None:
         name, why = work.describe()
         engine_ = {"name": name, "width": 1, "why": why, "device": worker.device.type, "evaluates": "torch"}
-        return {"engine": engine_, "lanes_independent": True, "kernels": native.hash_library() or "none"}
+        return {"engine": engine_, "lanes_independent": True, "kernels": sums.hash_library() or "none"}
     if worker.parts is not None:
         return join_worker_facts([worker_facts(part) for part in worker.parts.workers])
     whole = _describe_engine(worker, worker.study.net, worker.engine)
@@ -345,7 +347,7 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
         "lanes_independent": check_invariance(
             net, engine, phase.local, study.example, dtype=study.dtype, models=phase.models
         ),
-        "kernels": native.hash_library() or "none",
+        "kernels": sums.hash_library() or "none",
     }
 
 

@@ -14,8 +14,6 @@ from fedray.core.rounding import round_to_sum
 from fedray.core.types import Tier
 from fedray.files.layout import holds_clients
 from fedray.scenario import names, nested
-from fedray.scenario.clients import ClientKeys, ParticipationKeys, TierKeys
-from fedray.scenario.data import data_spec_of
 from fedray.scenario.names import NAMED, method_spec_of
 from fedray.scenario.nested import (
     KeyPath,
@@ -30,6 +28,7 @@ from fedray.scenario.nested import (
 from fedray.scenario.options import fold_local_options, fold_options
 from fedray.scenario.rows import ALWAYS_DUMPED, Place, find_idle_keys, is_dump, judge_keys, refuse_wrong
 from fedray.scenario.schema import CellKeys, PartitionKeys, Scenario, section_fields, validate_scenario
+from fedray.scenario.sections import ClientKeys, ParticipationKeys, TierKeys, data_spec_of
 from fedray.scenario.shipped import find_scenario_file
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -117,7 +116,7 @@ def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
     """Counts the clients per tier: `number` first, then shares of the rest (largest remainder), then open tiers.
 
     Example:
-        >>> from fedray.scenario.clients import TierKeys
+        >>> from fedray.scenario.sections import TierKeys
         >>> tier_counts({"strong": TierKeys(share=0.2), "weak": TierKeys()}, 10)
         {'strong': 2, 'weak': 8}
     """

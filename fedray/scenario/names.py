@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from fedray.core.errors import BadInput, quote_value, suggest_nearest
 from fedray.core.options import MethodSpec, NameSpec, Option, flag, list_of, one_of, real, whole
 from fedray.methods import METHOD_SPECS
-from fedray.scenario.clients import SCHEDULE_SPECS, SELECTION_SPECS
-from fedray.scenario.data import DATA_SPECS, PARTITION_SPECS, DataSpec
+from fedray.scenario.sections import DATA_SPECS, PARTITION_SPECS, SCHEDULE_SPECS, SELECTION_SPECS, DataSpec
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The networks that a scenario may name: text and options.

@@ -21,8 +21,8 @@ from fedray.core.options import (
 )
 from fedray.methods import METHOD_SPECS
 from fedray.scenario import names
-from fedray.scenario.data import CLIENT_KINDS
 from fedray.scenario.names import OWN_SPECS, UNKNOWN, explain_unknown_key, method_spec_of
+from fedray.scenario.sections import CLIENT_KINDS
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Classifiers of scikit-learn, with its option names: bases of stacking that are no networks, and learners.

@@ -21,11 +21,10 @@ from fedray.core.options import MethodSpec, Needs
 from fedray.methods import METHOD_SPECS
 from fedray.methods.beta_predbayes import FIT
 from fedray.methods.fens import FIXED
-from fedray.scenario.clients import TierKeys
-from fedray.scenario.data import CLIENT_KINDS, data_spec_of
 from fedray.scenario.names import KINDS, MODEL_SPECS, method_spec_of
 from fedray.scenario.nested import expand, flatten, merge_keys
 from fedray.scenario.schema import Scenario, find_key, section_fields, section_types
+from fedray.scenario.sections import CLIENT_KINDS, TierKeys, data_spec_of
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A row refuses a key that a user set and that has no effect: `KEY = VALUE cannot act, because WHY: leave it out`. A row

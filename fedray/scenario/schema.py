@@ -32,9 +32,9 @@ from fedray.core.options import (
     whole,
 )
 from fedray.core.types import AverageKind, Lanes, Objective
-from fedray.scenario.clients import ClientKeys, GraphKeys, ParticipationKeys, ScheduleKeys
 from fedray.scenario.names import explain_unknown_key
 from fedray.scenario.nested import KeyPath, dotted_key
+from fedray.scenario.sections import ClientKeys, GraphKeys, ParticipationKeys, ScheduleKeys
 from fedray.scenario.training import (
     CheckpointKeys,
     CompressKeys,

@@ -26,7 +26,7 @@ from fedray.core.options import (
 )
 from fedray.core.types import EVALUATED_CLIENTS, QuantileKind, RateKind, ScoreKind, ServerOptimizerKind, Weighting
 from fedray.scenario import names
-from fedray.scenario.clients import NO_ROUNDS
+from fedray.scenario.sections import NO_ROUNDS
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The keys for how models change in a round: local training, compression, server.

@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedray.core import native
+from fedray.core import sums
 from fedray.core.errors import BadInput, Damaged, FedrayError, FedrayWarning, show_line, warn_user
 from fedray.core.types import Lanes, State
 from fedray.data.deal import FILE_NAME, MOST_ROWS, pack_partition
@@ -53,7 +53,7 @@ from fedray.simulation.rounds import (
 )
 from fedray.simulation.stacking import read_part
 from fedray.simulation.study import Progress, Study
-from fedray.storage.tables import read_table, write_parquet
+from fedray.storage.checkpoint import read_table, write_parquet
 
 # ---------------------------------------------------------------------------------------------------------------------
 # `summary.json` and `manifest.json` of a run directory: what came out, and where it was computed.
@@ -601,8 +601,8 @@ def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
         began = "torch"  # it was written before there were compiled kernels
     if lanes != "auto" or began is None:
         return lanes
-    library = native.load_library()
-    if began == "compiled" and isinstance(library, native.Missing):
+    library = sums.load_library()
+    if began == "compiled" and isinstance(library, sums.Missing):
         raise BadInput(f"{out}: the run began with compiled kernels, but {library.why}")
     return "torch" if began == "torch" else lanes
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fedray.core import native
+from fedray.core import sums
 from fedray.core.errors import BadInput
 from fedray.core.method import Local
 from fedray.core.types import Lanes, Net
@@ -100,10 +100,10 @@ def choose_engine(
     if local is not None and (local.has_code or couples):
         engine = _choose_for_code(net, device, example, engine, local=local, models=models, couples=couples)
     if lanes == "compiled" and engine.name not in COMPILED:
-        library = native.load_library()
+        library = sums.load_library()
         if device != "cpu":
             why = "compiled kernels run on CPUs"
-        elif isinstance(library, native.Missing):
+        elif isinstance(library, sums.Missing):
             why = library.why
         else:
             why = f"no compiled kernel covers the network {net.name} ({engine.name} would train it: {engine.why})"
@@ -133,7 +133,7 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
     """Returns the engine of a network of plain layers; None for any other network."""
     if not has_plain_layers(net):
         return None
-    d, may_compile = net.layout.d, lanes != "torch" and device == "cpu" and native.is_available()
+    d, may_compile = net.layout.d, lanes != "torch" and device == "cpu" and sums.is_available()
     if may_compile and compiled.find_mlp_kernel(net) is not None:
         why = f"linear layers only, {d:,} parameters, compiled"
         width = _choose_width(d, device, KERNEL_FLOATS)

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedray.core import native
+from fedray.core import sums
 from fedray.core.method import MOMENTUM, Teaching, Train
-from fedray.core.native import address
+from fedray.core.sums import address
 from fedray.core.types import FloatArray, Net
 from fedray.models.nets import RBF
 from fedray.training.block import BatchSource, Block, Trained
@@ -182,7 +182,7 @@ def train_compiled(net: Net, block: Block) -> Trained:
         ...         start[a:b], torch.zeros(b - a, 0), lambda lo, hi: (x[lo:hi, a:b], y[lo:hi, a:b]), one[:, a:b] / 2,
         ...         steps[a:b], Local(lr=0.1), 0.1, steps[a:b], 3,
         ...     )
-        >>> if native.is_available():
+        >>> if sums.is_available():
         ...     both, alone = train_compiled(net, lanes(0, 2)).final, train_compiled(net, lanes(1, 2)).final
         ...     assert torch.equal(both[1:], alone)
     """
@@ -216,8 +216,8 @@ def train_compiled(net: Net, block: Block) -> Trained:
 
 def _load(name: str, dtype: torch.dtype) -> Callable[..., int]:
     """Returns a function of the library, for one type of number."""
-    library = native.load_library()
-    assert isinstance(library, native.Library)
+    library = sums.load_library()
+    assert isinstance(library, sums.Library)
     return library.function(name, dtype)
 
 
@@ -487,7 +487,7 @@ def run_kernel(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
         >>> from fedray.models.nets import build_net
         >>> net = build_net("cnn", (1, 8, 8), 2, "cross_entropy", channels=[3], hidden=[4])
         >>> rows, images = torch.stack([net.init(0), net.init(1)]), torch.ones(1, 5, 1, 8, 8)
-        >>> if native.is_available():
+        >>> if sums.is_available():
         ...     assert run_kernel(net, rows, torch.zeros(2, 0), images.expand(2, -1, -1, -1, -1)).shape == (2, 5, 2)
     """
     task, (models, n) = LaneTask(), x.shape[:2]
@@ -522,7 +522,7 @@ _OPTIMIZERS = {"momentum": 1, "adam": 2}
 
 def find_student_kernel(net: Net) -> Kernel | None:
     """Returns the kernel that trains students of a network, on the network's own inputs; None without one."""
-    if not (native.is_available() and has_plain_layers(net)):
+    if not (sums.is_available() and has_plain_layers(net)):
         return None
     if (kernel := find_mlp_kernel(net)) is not None:
         return kernel
@@ -547,7 +547,7 @@ def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
         >>> from fedray.models.nets import build_net
         >>> net = build_net("mlp", (3,), 2, "cross_entropy", hidden=[4])
         >>> teaching, batch = Teaching(torch.ones(2, 3), torch.full((2, 2), 0.5), 2, "adam"), [torch.arange(2)]
-        >>> if native.is_available():
+        >>> if sums.is_available():
         ...     at_once, again = (begin_compiled(net, net.init(0), teaching) for _ in range(2))
         ...     _ = again(batch, [0.1])
         ...     assert again(batch, [0.2]).equal(at_once(batch * 2, [0.1, 0.2]))

@@ -47,7 +47,7 @@ from fedray.scenario.nested import load_yaml
 from fedray.scenario.schema import Scenario
 from fedray.scenario.shipped import count_last_phase, find_last_phase
 from fedray.simulation.study import Progress, Study
-from fedray.storage import directory, summary, tables
+from fedray.storage import checkpoint, directory, summary
 from fedray.storage.checkpoint import load_study_checkpoint, mend_run_directory
 from fedray.tuning import optuna_study
 from fedray.tuning.objectives import Row, SweepObjective, judge_worlds
@@ -300,7 +300,7 @@ def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
     """
     worlds: dict[tuple[int, int], list[dict[str, Any]]] = {}
     begins = find_last_phase(nested.load_yaml(folder / "scenario.yaml"))
-    rows = tables.read_table(folder, "rounds").to_pylist()
+    rows = checkpoint.read_table(folder, "rounds").to_pylist()
     for row in [row for row in rows if row["round"] > begins > 0] or rows:
         worlds.setdefault((row["replicate"], row["fold"]), []).append(row)
     return list(worlds.values())

@@ -28,7 +28,7 @@ from fedray.scenario import nested
 from fedray.scenario.loader import drop_defaults
 from fedray.storage import directory
 from fedray.storage import summary as stored
-from fedray.storage.tables import write_parquet
+from fedray.storage.checkpoint import write_parquet
 from fedray.tuning import optuna_study
 from fedray.tuning import trial as search
 from fedray.tuning.objectives import name_winner

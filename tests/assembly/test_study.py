@@ -15,12 +15,11 @@ from small import copy_run, scenario
 import fedray
 from fedray.assembly.clients import expect_seconds, make_participation
 from fedray.assembly.features import read_failures
-from fedray.assembly.memory import estimate_rows
 from fedray.assembly.methods import make_local
-from fedray.assembly.models import has_compiled_students
+from fedray.assembly.models import estimate_rows, has_compiled_students
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.core import native
+from fedray.core import sums as native
 from fedray.core.types import Clients, FloatArray, Plan, Tier
 from fedray.data.deal import build_shards
 from fedray.data.shards import StoredShards

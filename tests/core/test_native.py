@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedray.core import native
+from fedray.core import sums as native
 from fedray.core.errors import Overflow
 from fedray.core.kernels import build
 from fedray.core.sums import exact_sum, sum_with_torch

@@ -13,8 +13,8 @@ from fedray.core.rounding import round_to_sum
 from fedray.core.scores import NATS, SCORES, SHARE, SQUARED, TARGET
 from fedray.core.types import Clients, Tier
 from fedray.metrics.scores import lower_is_better
-from fedray.scenario.clients import TierKeys
 from fedray.scenario.loader import tier_counts
+from fedray.scenario.sections import TierKeys
 
 
 @pytest.mark.parametrize("name", ["ece_of_mine", "rmsex", "widths", "accuracy_of_mine", "coverage_of_mine", "nll_mine"])

@@ -29,7 +29,7 @@ from fedray.data.store import load_data
 from fedray.data.types import Dataset, Split, classification, limit_rows
 from fedray.evaluation.answers import score_own_models
 from fedray.scenario import read_scenario
-from fedray.scenario.data import PARTITION_SPECS
+from fedray.scenario.sections import PARTITION_SPECS
 
 
 def check(cut: Cut, rows: int, clients: int, empty: bool = False) -> None:

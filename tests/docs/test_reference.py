@@ -21,13 +21,13 @@ from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
 from fedray.methods import METHOD_SPECS, METHODS
 from fedray.metrics.scores import SCORES
-from fedray.scenario.data import CLIENT_KINDS
 from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.names import KINDS
 from fedray.scenario.nested import flatten
 from fedray.scenario.options import CLASSIFIERS
 from fedray.scenario.rows import explain_rounds
 from fedray.scenario.schema import section_types
+from fedray.scenario.sections import CLIENT_KINDS
 
 MODULES = ("md_pieces", "reference_keys", "reference_methods", "reference_metrics", "reference_api", "inventories")
 

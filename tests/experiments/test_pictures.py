@@ -11,7 +11,7 @@ import pytest
 from small import run_command
 
 import fedray
-from fedray.scenario.data import CLIENT_KINDS, PARTITION_SPECS
+from fedray.scenario.sections import CLIENT_KINDS, PARTITION_SPECS
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from fedray.files.tables import COLUMNS, Column, arrow_type
 from fedray.metrics.scores import describe_score
-from fedray.storage.tables import TABLES_OF, list_table_columns
+from fedray.storage.checkpoint import TABLES_OF, list_table_columns
 
 NARROW = {"partition"}  # whose numbers are as narrow as they can be
 

@@ -69,8 +69,8 @@ def test_normalization_layers_stay_with_the_clients_of_fedbn() -> None:
 
 def test_fedrep_trains_its_head_first_and_its_body_last() -> None:
     """With all but one epoch for the head: in the local training of one client each part rests in its turn."""
-    from fedray.components.gradients import train_in_turns
     from fedray.core.method import StepContext
+    from fedray.features.correction import train_in_turns
 
     rule = train_in_turns(torch.tensor([False, True, True]), body=1, epochs=4, momentum=0.5)
     state, moved = torch.zeros(3), []

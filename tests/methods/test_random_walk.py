@@ -22,8 +22,8 @@ from fedray.components.random_walk import Graph, Outages, make_walks, walk_sched
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import IntArray, SizedPlan, State
 from fedray.runtime.session import Inline
-from fedray.scenario.clients import GraphKeys
 from fedray.scenario.loader import read_scenario
+from fedray.scenario.sections import GraphKeys
 from fedray.simulation import devices as clock
 from fedray.simulation.rounds import add_round, begin_progress, run_round
 

@@ -12,7 +12,20 @@ import torch
 from modules import load_module
 from reports import without_report
 from small import copy_run, rows, scenario, train_rounds
-from stacks import BASES, BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, bases_after, features, seen_rows, study, table
+from stacks import (
+    BASES,
+    BOTH,
+    CLASSES,
+    CLIENTS,
+    EACH,
+    STACK,
+    WITHIN,
+    bases_after,
+    features,
+    seen_rows,
+    study,
+    table,
+)
 
 import fedray
 from fedray.core.types import Plan, State

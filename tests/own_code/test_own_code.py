@@ -31,8 +31,7 @@ from fedray.core.method import Method
 from fedray.files.bounded import write_sealed
 from fedray.methods import Setting, federated
 from fedray.own_code.contract import hash_values, is_alike
-from fedray.own_code.source_code import hash_source
-from fedray.own_code.user_code import find_module_places, import_modules
+from fedray.own_code.user_code import find_module_places, hash_source, import_modules
 from fedray.scenario import names
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.names import known_names

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from reports import without_report
 from small import run_command
 
-from fedray.assembly import memory
+from fedray.assembly import models as memory
 from fedray.data import named
 from fedray.scenario import names
 from fedray.scenario.loader import dump_scenario, read_scenario, tier_table

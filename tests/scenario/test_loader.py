@@ -17,11 +17,11 @@ from fedray.core.options import REQUIRED, ReadOptions
 from fedray.methods import METHOD_SPECS
 from fedray.scenario import names
 from fedray.scenario import nested as yaml_text
-from fedray.scenario.data import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS
 from fedray.scenario.loader import dump_scenario, read_cells, read_scenario, tier_table, to_plain
 from fedray.scenario.names import MODEL_SPECS
 from fedray.scenario.nested import merge_keys, parse_yaml
 from fedray.scenario.options import SECTIONS
+from fedray.scenario.sections import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS
 
 RICH: dict[str, Any] = {
     "seed": 7,

@@ -15,7 +15,7 @@ from sweeps import sweep
 
 import fedray
 from fedray.metrics.scores import SCORES, describe_score
-from fedray.storage.tables import list_table_columns
+from fedray.storage.checkpoint import list_table_columns
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "run_directory.md"
 TOY: dict[str, Any] = {

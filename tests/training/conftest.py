@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedray.core import native
+from fedray.core import sums as native
 from fedray.core.kernels import build
 
 FLAGS = ("-g", "-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
@@ -19,7 +19,7 @@ BEGIN = """
 import sys
 sys.path[:0] = [{helpers!r}, {tests!r}]
 from pathlib import Path
-from fedray.core import native
+from fedray.core import sums
 library = native.open_library(Path({path!r}), {instructions!r})
 native.load_library = lambda: library
 """

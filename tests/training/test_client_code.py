@@ -16,9 +16,9 @@ from small import scenario, spell_out, train
 from torch import Tensor, nn
 
 import fedray
-from fedray.components.gradients import chain
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.method import Local, LocalLoss, LossContext, StepContext, Transform, start_empty
+from fedray.features.correction import chain
 from fedray.methods import Method, Setting, federated
 from fedray.simulation.study import Progress, Study, choose_study_engine
 from fedray.training import choice

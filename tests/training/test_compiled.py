@@ -12,14 +12,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from blocks import COMPILED, FULL, LOCALS, Case, block_of, convolution, full_batches, make_block, perceptron, variants
+from blocks import (
+    COMPILED,
+    FULL,
+    LOCALS,
+    Case,
+    block_of,
+    convolution,
+    full_batches,
+    make_block,
+    perceptron,
+    variants,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import fedray
 from fedray.components.distillation import ask_model, begin_student
-from fedray.core import native, rng
+from fedray.core import rng
+from fedray.core import sums as native
 from fedray.core.errors import BadInput
 from fedray.core.kernels import build
 from fedray.core.method import Local, Teaching

@@ -15,7 +15,7 @@ from small import scenario
 from torch import Tensor, nn
 
 import fedray
-from fedray.core import native
+from fedray.core import sums as native
 from fedray.core.method import Local
 from fedray.core.types import Net
 from fedray.models.net import net_of

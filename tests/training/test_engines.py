@@ -8,12 +8,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from blocks import CASES, COMPILED, FEW, LOCALS, SIZES, TORCH, Case, block_of, make_block, perceptron, variants
+from blocks import (
+    CASES,
+    COMPILED,
+    FEW,
+    LOCALS,
+    SIZES,
+    TORCH,
+    Case,
+    block_of,
+    make_block,
+    perceptron,
+    variants,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedray.core import native, rng
+from fedray.core import rng
+from fedray.core import sums as native
 from fedray.core.method import Local
 from fedray.core.types import Net, Objective
 from fedray.training import block as blocks

@@ -22,7 +22,8 @@ from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
 from fedray.files.bounded import find_checkpoints
-from fedray.storage import checkpoint, tables
+from fedray.storage import checkpoint
+from fedray.storage import checkpoint as tables
 from fedray.tuning import objectives, optuna_study
 from fedray.tuning import trial as search
 from fedray.tuning import trial as training

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from fedray.storage import tables as record
+from fedray.storage import checkpoint as record
 
 EVERY = 10  # rounds, a checkpoint
 SCENARIO: dict[str, Any] = {

@@ -1,1 +1,1 @@
-"""C sources of the compiled kernels, and what builds them; `fedray.core.native` loads the library."""
+"""C sources of the compiled kernels, and what builds them; `fedray.core.sums` loads the library."""

@@ -19,7 +19,7 @@ from ray.exceptions import GetTimeoutError, RayTaskError
 
 from fedray.assembly.registry import UserObjects, explaining_own_objects
 from fedray.assembly.study import build_study
-from fedray.core import native
+from fedray.core import sums
 from fedray.core.client_state import keep_vectors
 from fedray.core.errors import FedrayError, Lost
 from fedray.core.method import JobRows
@@ -175,7 +175,7 @@ class ClientActor:
 
     def hash_kernels(self) -> str | None:
         """Returns a digest of the compiled kernels of this process; None where there are none."""
-        return native.hash_library()
+        return sums.hash_library()
 
     def facts(self) -> dict[str, Any]:
         """Facts on this actor for the manifest."""
@@ -295,7 +295,7 @@ class ClientActors:
         if self.scenario.lanes == "torch":
             return
         found = set(self.call_each([(a, actor.hash_kernels, ()) for a, actor in enumerate(self.actors)]))
-        if found == {native.hash_library()}:
+        if found == {sums.hash_library()}:
             self._agreed = True
         elif self.scenario.lanes == "compiled" or self._agreed:
             raise FedrayError(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import fedray
 from fedray.bench.rows import list_tree
-from fedray.core import native
+from fedray.core import sums as native
 from fedray.core.errors import BadInput, FedrayError
 
 pytestmark = pytest.mark.usefixtures("cluster")
