@@ -12,15 +12,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.core.types import IntArray
 from fedray.data.files import LARGE_BYTES, Spool, read_pieces
-from fedray.data.forms.arrays import (
-    CHANNELS,
-    as_array,
-    as_float32,
-    find_rows,
-    read_labels,
-    refuse_coarse_targets,
-    refuse_rows,
-)
+from fedray.data.forms import arrays
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -201,7 +193,7 @@ def _convert(x: Array, kind: np.dtype[Any], origin: Float64 | None) -> Array:
 
     def convert(piece: Array) -> Array:
         piece = subtract(piece, origin)
-        return as_float32(piece) if piece.dtype.kind == "f" else piece.astype(kind)
+        return arrays.as_float32(piece) if piece.dtype.kind == "f" else piece.astype(kind)
 
     if x.nbytes < LARGE_BYTES or x.flags.writeable:
         return convert(x)
@@ -402,7 +394,7 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
     """
     train, test, origin = _convert_types(name, train, test, "labels")
     if not all(_are_numbered(part.y, len(names)) for part in (train, test)):
-        labels = read_labels(train.y, test.y, "classification", names)
+        labels = arrays.read_labels(train.y, test.y, "classification", names)
         train = train._replace(y=labels.train)
         test = test._replace(y=train.y[:0] if labels.test is None else labels.test)
         for remark in labels.remarks:
@@ -432,7 +424,7 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
     train, test, origin = _convert_types(name, train, test, "targets")
     if origin is not None and not standardize:
         raise BadInput(f"data {name}: float32 does not tell the inputs apart as they are: subtract a constant first")
-    refuse_coarse_targets([train.y, test.y], f"data {name}: the targets")
+    arrays.refuse_coarse_targets([train.y, test.y], f"data {name}: the targets")
     train, test = _as_columns(train), _as_columns(test)
     if train.y.ndim != 2:
         shape = list(train.y.shape)
@@ -450,21 +442,19 @@ def _convert_types(name: str, train: Any, test: Any, what: str) -> tuple[Split, 
     """Returns both parts as arrays, with real inputs in float32, and the constants subtracted from the inputs."""
     parts: list[Any] = []
     for part, split in (("train", train), ("test", test)):
-        given = split if isinstance(split, Split) else ()
-        arrays: list[Any] = [
-            v if v is None or isinstance(v, np.ndarray) else as_array(v, f"data {name}: {part}") for v in given
-        ]
-        parts.append(Split(*arrays) if given else split)
+        where, given = f"data {name}: {part}", split if isinstance(split, Split) else ()
+        made: list[Any] = [v if v is None else arrays.as_array(v, where) for v in given]
+        parts.append(Split(*made) if given else split)
     check_parts(name, *parts, what=what)
     origin = find_origin(parts[0].x)
-    made = [part._replace(x=as_float32(subtract(part.x, origin))) for part in parts]
-    return made[0], made[1], origin
+    train, test = (part._replace(x=arrays.as_float32(subtract(part.x, origin))) for part in parts)
+    return train, test, origin
 
 
 def _as_columns(split: Split) -> Split:
     """Returns the part of a regression with its targets as `[n, q]` float32."""
     y = split.y[:, None] if split.y.ndim == 1 else split.y
-    return split._replace(y=as_float32(y.astype(np.float32) if y.dtype.kind in "iub" else y))
+    return split._replace(y=arrays.as_float32(y.astype(np.float32) if y.dtype.kind in "iub" else y))
 
 
 def _are_numbered(y: Array, classes: int) -> bool:
@@ -574,13 +564,13 @@ def check_dataset(data: Dataset) -> Dataset:
     if train.x.dtype.kind != test.x.dtype.kind:
         raise BadInput(f"{name}: inputs of train are {train.x.dtype}, of test {test.x.dtype}: give them one type")
     for where, x, y in ((f"{name}: train", train.x, train.y), (f"{name}: test", test.x, test.y)):
-        if x.ndim == 4 and x.shape[1] not in CHANNELS and x.shape[3] in CHANNELS:
+        if x.ndim == 4 and x.shape[1] not in arrays.CHANNELS and x.shape[3] in arrays.CHANNELS:
             raise BadInput(f"{where} has images with their channels last: give x.transpose(0, 3, 1, 2)")
         if x.ndim == 3 and x.dtype.kind in "iu":
             raise BadInput(f"{where} has whole numbers of two axes, which are no tokens: give images as x[:, None]")
         for of, values in (("inputs", x), (what, y)):
-            wrong = find_rows(values, lambda piece: ~np.isfinite(piece))
-            refuse_rows(wrong, where, f"{of} that are NaN or infinite", "fill or drop them")
+            wrong = arrays.find_rows(values, lambda piece: ~np.isfinite(piece))
+            arrays.refuse_rows(wrong, where, f"{of} that are NaN or infinite", "fill or drop them")
         wanted = (
             (1, (np.int32, np.int64), "int64, [n]")
             if data.classes
@@ -591,7 +581,7 @@ def check_dataset(data: Dataset) -> Dataset:
         if data.classes and len(y) and (y.min() < 0 or y.max() >= data.classes):
             raise BadInput(f"{where} has labels {y.min()} to {y.max()}: give 0 to {data.classes - 1}")
     if not data.classes:
-        refuse_coarse_targets([train.y, test.y], f"{name}: the targets")
+        arrays.refuse_coarse_targets([train.y, test.y], f"{name}: the targets")
     if not data.folds and not len(test.y):
         remedy = "give some, or data=(x, y), of which a fifth is kept for it"
         raise BadInput(f"{name}: test has no rows, so nothing can be scored: {remedy}")

@@ -11,23 +11,7 @@ import numpy as np
 
 from fedray.core.errors import BadInput, show_line, suggest_nearest
 from fedray.core.options import ReadOptions
-from fedray.data.forms.arrays import (
-    MARKS,
-    check_input,
-    doubt_classes,
-    doubt_targets,
-    find_inputs,
-    holds_marked_numbers,
-    holds_words,
-    is_category,
-    is_number_text,
-    is_text,
-    is_whole_with_gaps,
-    list_classes,
-    refuse_stray,
-    refuse_twins,
-    unbox,
-)
+from fedray.data.forms import arrays
 from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, make_dataset, refuse_idle, tokenize
 from fedray.data.types import Array, Dataset, Float64, find_origin
 from fedray.files.layout import TABLES, list_leaf_files
@@ -77,7 +61,7 @@ def read_text_table(file: Path, delimiter: str) -> Any:
             f"data: {file.name} is text of libsvm (label index:value ...): read it by "
             "sklearn.datasets.load_svmlight_file, and give data=(x.toarray(), y)"
         )
-    refuse_twins([name for name in head if name], file.name)  # pandas would call the second one a.1
+    arrays.refuse_twins([name for name in head if name], file.name)  # pandas would call the second one a.1
     frame = pd.read_csv(file, sep=delimiter, encoding=encoding)
     if isinstance(frame.index, pd.MultiIndex):
         raise BadInput(
@@ -85,8 +69,8 @@ def read_text_table(file: Path, delimiter: str) -> Any:
             f"{len(head) + frame.index.nlevels} fields: remove what stands above the names of the columns, or name all"
         )
     for column in frame if delimiter != "," else ():
-        if is_text(frame[column]) and holds_marked_numbers(frame[column]):
-            raise BadInput(f"data: {file.name}: column {column} has {MARKS}")
+        if arrays.is_text(frame[column]) and arrays.holds_marked_numbers(frame[column]):
+            raise BadInput(f"data: {file.name}: column {column} has {arrays.MARKS}")
     return frame
 
 
@@ -160,23 +144,23 @@ def choose_columns(
     require_columns(frame, [*targets, *(features or []), *([group] if group else [])])
     remarks: tuple[str, ...] = ()
     if features is None:
-        inputs, remarks = find_inputs(frame, targets, group, key)
+        inputs, remarks = arrays.find_inputs(frame, targets, group, key)
     else:
         inputs = features
     for column in features or []:
-        remarks += check_input(frame, column, key)
+        remarks += arrays.check_input(frame, column, key)
     for column in targets:
         _refuse_strange(frame, column, "data.target", task)
         if task != "classification":
-            refuse_stray(frame, column, "data.target", "correct it, or write data.task: classification")
+            arrays.refuse_stray(frame, column, "data.target", "correct it, or write data.task: classification")
     if group is not None:
         _refuse_strange(frame, group, "data.group", "classification")
-    categories = {column: _list_values(frame, column, key) for column in inputs if is_category(frame[column])}
+    categories = {column: _list_values(frame, column, key) for column in inputs if arrays.is_category(frame[column])}
     classes = task == "classification" or (task == "auto" and len(targets) == 1 and _is_class(frame[targets[0]]))
     for column in targets:
         given = frame[column].dropna().to_numpy()
-        remarks += doubt_classes(given, task) if classes else doubt_targets(given, task)
-        if not classes and is_text(frame[column]):
+        remarks += arrays.doubt_classes(given, task) if classes else arrays.doubt_targets(given, task)
+        if not classes and arrays.is_text(frame[column]):
             remarks += (f"data: column {column} is text of numbers, read as targets of a regression",)
     groups = {value: i for i, value in enumerate(sorted(frame[group].dropna().unique()))} if group else {}
     return TableColumns(targets, inputs, categories, classes, group, groups, remarks)
@@ -260,17 +244,19 @@ def _check_names(targets: list[str], inputs: list[str], key: str) -> None:
 def _is_class(column: Any) -> bool:
     """Returns whether `task: auto` takes a target as classes: text, truth values or whole numbers, also with gaps."""
     if column.dtype.kind == "f":
-        return is_whole_with_gaps(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    return not (is_text(column) and is_number_text(column) and any("." in value for value in column.dropna()))
+        return arrays.is_whole_with_gaps(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return not (
+        arrays.is_text(column) and arrays.is_number_text(column) and any("." in value for value in column.dropna())
+    )
 
 
 def _refuse_strange(frame: Any, column: str, key: str, task: str) -> None:
     """Refuses a target or group column that is neither numbers nor text, or that is text meant as numbers."""
     values = frame[column]
-    if values.dtype.kind not in "iufbOU" or not holds_words(values):
+    if values.dtype.kind not in "iufbOU" or not arrays.holds_words(values):
         raise BadInput(f"{key}: column {column} is of type {values.dtype}: give a number or a text in each row")
-    if task != "classification" and is_text(values) and holds_marked_numbers(values):
-        raise BadInput(f"{key}: column {column} has {MARKS} (or write data.task: classification)")
+    if task != "classification" and arrays.is_text(values) and arrays.holds_marked_numbers(values):
+        raise BadInput(f"{key}: column {column} has {arrays.MARKS} (or write data.task: classification)")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -383,7 +369,7 @@ class ArrowFrame:
         return int(self._table.num_rows) if self._rows is None else len(self._rows)
 
     def __getitem__(self, name: str) -> Any:
-        column = unbox(self._table.column(name).to_pandas())
+        column = arrays.unbox(self._table.column(name).to_pandas())
         return column if self._rows is None else column.iloc[self._rows]
 
     def keep(self, rows: Array) -> ArrowFrame:
@@ -395,14 +381,14 @@ class ArrowFrame:
 
 def is_frame(thing: Any) -> bool:
     """Returns whether an object is a table of named columns."""
-    return bool(list_classes(thing) & _FRAMES) or isinstance(thing, ArrowFrame)
+    return bool(arrays.list_classes(thing) & _FRAMES) or isinstance(thing, ArrowFrame)
 
 
 def as_frame(thing: Any) -> Any:
     """Converts a table to one whose columns are pandas series, with names that are text."""
     if isinstance(thing, ArrowFrame):
         return thing
-    classes = list_classes(thing)
+    classes = arrays.list_classes(thing)
     if "polars.LazyFrame" in classes:
         thing = thing.collect()
     if classes & {"polars.LazyFrame", "polars.DataFrame"}:
@@ -412,13 +398,13 @@ def as_frame(thing: Any) -> Any:
 
         thing = pa.Table.from_batches([thing])
     if classes & {"pyarrow.RecordBatch", "pyarrow.Table"}:
-        refuse_twins(thing.column_names, "the table")
+        arrays.refuse_twins(thing.column_names, "the table")
         return ArrowFrame(thing)
     if any(not isinstance(name, str) for name in thing.columns):
         thing = thing.set_axis([str(name) for name in thing.columns], axis=1)
-    refuse_twins(thing.columns, "the table")
+    arrays.refuse_twins(thing.columns, "the table")
     objects = {name: thing[name] for name, kind in thing.dtypes.items() if kind.name == "object"}
-    numbers = {name: made for name, column in objects.items() if (made := unbox(column)) is not column}
+    numbers = {name: made for name, column in objects.items() if (made := arrays.unbox(column)) is not column}
     return thing.assign(**numbers) if numbers else thing
 
 
@@ -441,7 +427,7 @@ def read_frame(file: Path, key: str = "path") -> Any:
     kind = TABLES.get(file.suffix.lower(), "csv")
     try:
         if kind == "parquet":
-            refuse_twins(pq.read_schema(file).names, file.name)
+            arrays.refuse_twins(pq.read_schema(file).names, file.name)
             frame = pd.read_parquet(file)
         elif kind == "feather":
             try:
