@@ -394,9 +394,7 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
             remedy = suggest_nearest(option, known, f"choose one of {', '.join(known)}", prefix="data.")
             raise BadInput(f"{key} is no option of data that are an object: {remedy}")
     given = {key.removeprefix("data."): overrides.pop(key) for key in found}
-    return {
-        key: arrays.spell_columns(one, f"data.{key}") if key in arrays.COLUMNS else one for key, one in given.items()
-    }
+    return {key: arrays.spell_columns(one) if key in arrays.COLUMNS else one for key, one in given.items()}
 
 
 def is_plain(value: Any) -> bool:

@@ -71,10 +71,8 @@ def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows |
         ((2, 2), ['no', 'yes'], None)
     """
     if is_torch_set(thing):
-        test = reading.test
-        return read_pairs(thing, reading), None if test is None else read_raw_parts(test, reading._replace(test=None))[
-            0
-        ]
+        other = None if reading.test is None else read_raw_parts(reading.test, reading._replace(test=None))[0]
+        return read_pairs(thing, reading), other
     if _are_torch_sets(thing):
         return read_pairs(thing[0], reading), read_pairs(thing[1], reading)
     if is_pair(thing) and all(is_pair(part) for part in thing):
@@ -206,13 +204,12 @@ def _flush(waiting: list[Array], spool: Spool, last: int) -> None:
     """Moves the waiting inputs to the end of the spool."""
     if not waiting:
         return
-    shapes = {array.shape for array in waiting}
-    if len(shapes) > 1:
-        raise BadInput(f"data: items up to {last} have inputs of shapes {sorted(shapes)[:2]}: give them one shape")
     try:
         spool.append(as_inputs(np.stack(waiting), "data: the input"))
     except ValueError as error:
-        raise BadInput(f"data: items up to {last} have inputs of several kinds ({error}): give one type") from error
+        raise BadInput(
+            f"data: items up to {last} have inputs that differ ({error}): give one shape and type"
+        ) from error
     waiting.clear()
 
 
@@ -384,13 +381,11 @@ def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
         try:
             for piece in read_pieces(part.x):
                 spool.append(piece.astype(np.result_type(*types), copy=False) if alike else piece)
+            np.concatenate([first.y[:1], part.y[:1]])
         except ValueError as error:
-            raise BadInput(f"client {client} has {error}: give all clients' inputs one shape and type") from error
+            raise BadInput(f"client {client} has {error}: give the rows of all clients one shape and type") from error
     group = np.repeat(np.arange(len(parts)), [len(part.x) for part in parts]).astype(np.int64)
-    try:
-        y = np.concatenate([part.y for part in parts])
-    except ValueError as error:
-        raise BadInput(f"data: the clients have labels of several shapes ({error}): give them one") from error
+    y = np.concatenate([part.y for part in parts])
     said = tuple(f"client {client}: {remark}" for part, client in zip(parts, names) for remark in part.remarks)
     return RawRows(spool.finish(), y, group, {CLIENT: np.array(names)[group]}, first.names, remarks=said)
 

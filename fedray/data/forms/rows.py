@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.core import rng
-from fedray.core.errors import BadInput, quote_value
+from fedray.core.errors import BadInput, quote_value, show_line
 from fedray.core.options import CHECKS, NUMBERS_AND_WORDS, ReadOptions
 from fedray.core.types import IntArray
 from fedray.data import types
@@ -95,28 +95,18 @@ def _load_tokenizer(name: str) -> Any:
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(str(file) if file.is_dir() else name, local_files_only=True)
-    except ImportError as error:
-        package = str(error.name or "tokenizers").partition(".")[0]
-        raise BadInput(f"data.tokenizer = {name} needs {package}: `pip install {package}`, or give a file") from error
-    except Exception as error:  # both packages raise many kinds
-        why = " ".join(str(error).split())[:200]
-        raise BadInput(
-            f"data.tokenizer = {name}: there is no such file, and no such name in the cache ({why}): give the file of "
-            "a tokenizer"
-        ) from error
+    except Exception as error:  # both packages raise many kinds, and may be missing
+        why = f"there is no such file, and no such name in the cache ({show_line(str(error))})"
+        raise BadInput(f"data.tokenizer = {name}: {why}: give the file of a tokenizer") from error
 
 
 def _as_ids(found: Any) -> Sequence[int]:
     """Returns the tokens of a text as whole numbers."""
-    if "tokenizers.Encoding" in arrays.list_classes(found):
-        return list(found.ids)
-    if isinstance(found, dict) or "input_ids" in getattr(found, "data", ()):
-        found = found["input_ids"]
-    tokens = found.tolist() if isinstance(found, np.ndarray) or "torch.Tensor" in arrays.list_classes(found) else found
-    whole = isinstance(tokens, list | tuple) and all(isinstance(token, int | np.integer) for token in tokens)
-    if not whole or any(token < 0 for token in tokens):
-        raise BadInput(f"data.tokenizer returned {name_type(found)} for a text: return a list of whole numbers from 0")
-    return list(tokens)
+    given = found["input_ids"] if isinstance(found, Mapping) else getattr(found, "ids", found)
+    tokens = np.asarray(given)
+    if tokens.ndim != 1 or (len(tokens) and (tokens.dtype.kind not in "iu" or tokens.min() < 0)):
+        raise BadInput(f"data.tokenizer returned {name_type(given)} for a text: return a list of whole numbers from 0")
+    return list(tokens.tolist())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -200,7 +190,7 @@ def make_reading(**given: Any) -> ReadOptions:
     """
     for key in (*arrays.COLUMNS, "features"):
         if key in given:
-            given[key] = arrays.spell_columns(given[key], f"data.{key}")
+            given[key] = arrays.spell_columns(given[key])
     if "features" in given:
         given["input"] = given.pop("features")
     for key in NUMBERS_AND_WORDS:
@@ -275,9 +265,8 @@ def make_dataset(
     remarks = [*remarks, *(remark for part in parts for remark in part.remarks)]
     labels = arrays.read_labels(train.y, None if test is None else test.y, reading.task, train.names)
     if test is None:
-        numbers, train = train.y.dtype.kind in "iuf" and not train.names, train._replace(y=labels.train)
-        generator = rng.stream(0, "table")
-        keep, rest = draw_test_rows(train.y, bool(labels.names), reading.test_fraction, generator, numbers=numbers)
+        train = train._replace(y=labels.train)
+        keep, rest = draw_test_rows(train.y, bool(labels.names), reading.test_fraction, rng.stream(0, "table"))
         remarks += tell_lost(train.group, keep)
         train, test = train.take(keep), train.take(rest)
     else:
@@ -299,7 +288,7 @@ def make_dataset(
 
 
 def draw_test_rows(
-    y: Array, classes: bool, fraction: float, generator: np.random.Generator, *, numbers: bool = False
+    y: Array, classes: bool, fraction: float, generator: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
     """Splits samples at random into training and test samples, with the same share of every class.
 
@@ -308,7 +297,6 @@ def draw_test_rows(
         classes: Whether y are labels of classes.
         fraction: Share of the test samples, between 0 and 1.
         generator: Draws the test samples.
-        numbers: Whether the labels were whole numbers, which may be meant as targets.
 
     Raises:
         BadInput: One of the two parts would be empty.
@@ -316,11 +304,8 @@ def draw_test_rows(
     keep, rest = types.split_stratified(y if classes else np.zeros(len(y), np.int64), fraction, generator)
     if not len(keep) or not len(rest):
         of = f" of each of {len(np.unique(y))} classes" if classes else ""
-        remedy = f"{'raise' if len(keep) else 'lower'} it, or give the test rows (data.test)"
-        if classes:
-            remedy += (
-                ", or write data.task: regression if the labels are quantities" if numbers else ", or another target"
-            )
+        remedy = f"{'raise' if len(keep) else 'lower'} it, give the test rows (data.test)"
+        remedy += ", or write data.task: regression if the labels are quantities" if classes else ""
         raise BadInput(f"data.test_fraction = {fraction}{of} leaves no rows of {len(y)} for one part: {remedy}")
     return keep, rest
 
