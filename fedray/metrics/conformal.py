@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betainc, betaincinv, roots_legendre
+import scipy  # loads `scipy.special`, a quarter of a second, where it is first used
 
 from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray, IntArray, QuantileKind, ScoreKind
@@ -121,7 +121,7 @@ def compute_coverage(sizes: tuple[int, ...], k: int, r: int) -> float:
     # Finds where the integrand leaves 1 and where it reaches 0, to 12 digits
     n = np.unique(np.array(sizes))
     rank = list_ranks(tuple(n.tolist()), k)
-    first, last = (betaincinv(rank, n - rank + 1, tail) for tail in (_TAIL, 1.0 - _TAIL))
+    first, last = (scipy.special.betaincinv(rank, n - rank + 1, tail) for tail in (_TAIL, 1.0 - _TAIL))
     grid = np.linspace(first.min(), last.max(), _GRID)
     mean, variance = _moments(sizes, k, grid)
     reach = _REACH * (np.sqrt(variance) + 1.0)
@@ -135,7 +135,7 @@ def compute_coverage(sizes: tuple[int, ...], k: int, r: int) -> float:
 @lru_cache(maxsize=2)
 def _list_nodes(pieces: int) -> tuple[FloatArray, FloatArray]:
     """Returns nodes and weights of the Gauss-Legendre rule, with 24 nodes in each of the equal pieces of 0 to 1."""
-    x, w = roots_legendre(24)
+    x, w = scipy.special.roots_legendre(24)
     places = [(i + (x + 1) / 2) / pieces for i in range(pieces)]
     return np.concatenate(places), np.tile(w / (2 * pieces), pieces)
 
@@ -147,7 +147,7 @@ def _shares(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray, 
     """
     n, number = np.unique(np.array(sizes), return_counts=True)
     rank = list_ranks(tuple(n.tolist()), k)
-    return betainc(rank[:, None], (n - rank + 1)[:, None], t), number
+    return scipy.special.betainc(rank[:, None], (n - rank + 1)[:, None], t), number
 
 
 def _moments(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -160,7 +160,7 @@ def _fewer_than(sizes: tuple[int, ...], k: int, r: int, t: FloatArray) -> FloatA
     """Returns the probability that at most r - 1 of the numbers lie below t, `[T]`."""
     share, number = _shares(sizes, k, t)
     if len(number) == 1:  # P(Bin(K, p) <= r - 1) = I_(1 - p)(K - r + 1, r)
-        result: FloatArray = betainc(int(number[0]) - r + 1, r, 1.0 - share[0])
+        result: FloatArray = scipy.special.betainc(int(number[0]) - r + 1, r, 1.0 - share[0])
         return result
     below = np.zeros((len(t), r))  # of the clients so far, 0 to r - 1 lie below
     below[:, 0] = 1.0
