@@ -1,4 +1,4 @@
-"""Measures rows 6, 9 and 10: replicates and folds as lanes, memory over a thousand rounds, a million clients."""
+"""Measures the rows about replicates, folds, training without rounds, memory, a million clients, and evaluation."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], re
 
 
 def make_evaluations(work: BenchWork) -> tuple[Work, Work, dict[str, float]]:
-    """Makes evaluations by a plain loop and by fedray, and a dict with the accuracy that each found last.
+    """Returns an evaluation by a plain loop, one by fedray, and a dict with the latest accuracy of each.
 
     Example:
         >>> work = works.ensemble_of(works.plain_mlp, (64,), tested=20)

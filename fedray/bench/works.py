@@ -94,7 +94,7 @@ def noise(samples: int, shape: tuple[int, ...], tested: int = 100) -> Dataset:
     Args:
         samples: the number of training samples.
         shape: the shape of an input.
-        tested: how many of the training samples are also the test samples.
+        tested: the number of training samples that are the test samples, too.
     """
     random = rng.stream(0, "bench data")
     x = random.standard_normal((samples, *shape), dtype=np.float32)

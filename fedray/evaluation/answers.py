@@ -32,7 +32,8 @@ class Measured(NamedTuple):
         answer: The models that predict.
         test: Raw outputs on the test samples.
         held_out: Raw outputs on the held-out samples.
-        weights: Weights of the known clients over these models, `[N, K]` by world; empty if all clients predict alike.
+        weights: Weights that the known clients give to these models, `[N, K]`, by number of the world; empty if all
+            clients predict alike.
         own: Accuracies or RMSEs of known clients with models of their own: (world, client) -> `[2, P]`.
         residual: For regression, the variance of the residuals on training samples in each world, in squared units of
             the standardized target.
@@ -55,8 +56,8 @@ class Measured(NamedTuple):
 def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
     """Returns each client's weights over the models that predict (FE eqs. 3-4).
 
-    Where gamma is infinite or not given, a client takes over the weights of its tier, or those of everybody. A finite
-    gamma weighs the models of the client's tier, or all models.
+    Where gamma is infinite or not given, a client has the weights of its tier, or without such weights the common ones.
+    With a finite gamma, a client weighs the models of its tier (or all models) by its losses.
 
     Args:
         study: The trained study.
@@ -90,9 +91,9 @@ def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, cl
 
 
 def weigh_own_models(answer: Answer, world: int, client: IntArray) -> FloatArray:
-    """Returns each client's weights where model i is that of client i, over the K models that predict, `[n, K]`.
+    """Returns each client's weights over the K models that predict, `[n, K]`, where model i belongs to client i.
 
-    A client whose model has no weight has the weights of everybody.
+    A client gives all weight to its own model. A client whose model does not predict has the common weights.
 
     Args:
         answer: The models that predict.
@@ -154,7 +155,7 @@ def count_known(study: Study) -> int:
 
 
 def pick_recorded_clients(study: Study) -> IntArray:
-    """Returns the ids of the known clients whose scores are recorded, `[n]`: all, or some at equal distances."""
+    """Returns the ids of the known clients whose scores are recorded, `[n]`: all, or evenly spaced ones."""
     known = count_known(study)
     wanted = min(study.evaluation.clients, known)
     return np.arange(wanted) * known // max(1, wanted)
@@ -169,9 +170,9 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
     """Returns a function that gives the test samples on which a client is scored.
 
     A client with test samples of its own is scored on these. Any other client is scored on the test samples of the
-    classes that it holds, reweighted to the client's label shares. This is the expectation over test samples that
-    follow the client's distribution. Without classes, all test samples count. Where the data are copies
-    (`fedray.data.deal`), only the samples of the copy of the client's group count.
+    classes that it holds, reweighted to the client's label shares. The weighted mean is the expected score on test
+    samples with the client's label shares. Without classes, all test samples count. Where groups of clients have
+    changed copies of the data (`fedray.data.deal`), only the samples in the copy of the client's group count.
     """
     labels = study.split("test", world)[1].numpy()
     if study.classes:
@@ -202,7 +203,7 @@ def held_out_rows(study: Study, world: int) -> RowsOfClient:
 
 
 def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
-    """Returns what each model adds to a client's prediction: a vote for each class, or targets in the original unit.
+    """Returns each model's part in a client's prediction: a vote for each class, or targets in the original unit.
 
     Args:
         study: The trained study.
@@ -218,7 +219,7 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
 
 
 def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> FloatArray:
-    """Returns for each sample 1 for a right prediction and else 0, or the squared error as a mean over the targets.
+    """Returns a number for each sample: 1 (right) or 0 (wrong), or for a regression the mean squared error.
 
     Args:
         study: The trained study.
@@ -254,7 +255,7 @@ def alike(weights: FloatArray | None) -> Group:
 def value_each(
     clients: IntArray, find: RowsOfClient, value: Value, group: Group = lambda _client: None
 ) -> Iterator[tuple[WeightedRows, FloatArray]]:
-    """Yields the samples of each client, and the numbers of its predictions there, `[..., n]`, client after client.
+    """Yields for each client its samples, and the numbers of its predictions for these samples, `[..., n]`.
 
     The predictions of all clients are never in memory at once, because thousands may have models of their own.
 
@@ -293,11 +294,11 @@ def measure_clients(
         study: The trained study.
         world: Number of the world.
         outputs: Raw outputs on the whole split of the models that predict, `[K, n, C]`.
-        weights: Weights of each client over the models, `[N, K]`, which sum to 1 over K. None: all clients have the
-            weights of everybody.
+        weights: Weights of each client over the models, `[N, K]`, which sum to 1 over K. None means that all clients
+            have the common weights.
         split: The split, `test` or `hold_out`.
         clients: Ids of the clients to score; None means those with weights.
-        everybody: Weights of everybody over the models, `[K]`; None means equal ones.
+        everybody: Common weights of all clients over the models, `[K]`; None means equal ones.
 
     Returns:
         Accuracies from 0 to 1, or RMSEs in the target's unit, `[N]`; NaN for a client without samples in the split.
@@ -322,7 +323,7 @@ def measure_clients(
 def score_own_models(host: Host, state: State, world: int, client: IntArray) -> Iterator[Tensor]:
     """Scores known clients that predict with models of their own (Ditto, LG-FedAvg); see `ask_own_scores`.
 
-    The prediction of a tier's slice is computed once for all clients of the tier.
+    Where tiers train slices of the models, the predictions of a slice are computed once for all clients of the tier.
 
     Args:
         host: The host, which holds the clients.
@@ -371,14 +372,16 @@ def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
 
     Returns:
         For each (world, client), the accuracies or RMSEs `[2, P]` of the client's P personal passes: on its test
-        samples and on its held-out samples. A client predicts with the average over its K models of a pass. NaN where
-        the client has no such samples.
+        samples and on its held-out samples. In each pass, a client predicts with the average over its K models. The
+        score is NaN where the client has no such samples.
     """
     return runtime.ask(Question(score_own_models, at_home=True), state)
 
 
 def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor:
-    """Returns a known client's own models `[K, d]`; of several personal passes, those best on its held-out samples.
+    """Returns a known client's own models `[K, d]`.
+
+    Of several personal passes, the one with the best score on the client's held-out samples counts.
 
     Args:
         host: The host, which holds the client.
@@ -395,7 +398,7 @@ def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor
 
 
 def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str = "test", *, lowest: bool) -> FloatArray:
-    """Returns each client's score on a split with the pass that is best on its held-out samples, `[N]`.
+    """Returns each client's score on a split, `[N]`, in the personal pass with the best score on its held-out samples.
 
     Args:
         own: Scores by (world, client) on test samples and on held-out samples, `[2, P]`, with one column for each
@@ -411,7 +414,10 @@ def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str =
 
 
 def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
-    """Returns the number of each client's best pass, `[N]`, the first in a tie; NaN is the worst score of `[N, P]`."""
+    """Returns the number of each client's best pass, `[N]`, from the scores `[N, P]` of its passes.
+
+    In a tie, the first pass wins. NaN is the worst score.
+    """
     best: IntArray = np.nan_to_num(-held_out if lowest else held_out, nan=-np.inf, neginf=-np.inf).argmax(axis=1)
     return best
 
@@ -456,8 +462,8 @@ class RowAnswers(NamedTuple):
         votes: Votes of each model, which are averaged, `[K, n, C]`; None for a regression.
         members: Means and variances of each model; None for classes.
         y: True labels `[n]`, or true targets `[n]` in their own unit.
-        u: A uniform random number for each sample, `[n]`, for scores that are randomized.
-        weights: Weights of everybody over the models, `[K]`; None means equal ones.
+        u: A uniform random number for each sample, `[n]`; the conformal scores `aps` and `raps` use it.
+        weights: Common weights of all clients over the models, `[K]`; None means equal ones.
     """
 
     votes: FloatArray | None
@@ -494,9 +500,9 @@ class Inquiry(NamedTuple):
     Attributes:
         split: The split, `test` or `hold_out`.
         measure: Function that computes the numbers of each sample, `[n]` or `[means, n]`.
-        means: Number of means over its samples that a client returns; 0 means that it returns the numbers of the
-            samples.
-        halved: Whether only every second sample of a client is used.
+        means: Number of means that each client returns, each mean over its samples; 0 means that a client returns the
+            numbers of the single samples.
+        halved: Whether only every second sample of each client is used.
     """
 
     split: str
@@ -505,12 +511,12 @@ class Inquiry(NamedTuple):
     halved: bool = False
 
     def rows(self, study: Study, world: int) -> RowsOfClient:
-        """Returns a function that gives the samples of a client that the request is about."""
+        """Returns a function that takes a client and gives its samples for this request."""
         find = rows_of_clients(study, world, self.split)
         return (lambda client: weigh_equally(find(client).rows[1::2])) if self.halved else find
 
     def say(self, each: Iterator[tuple[WeightedRows, FloatArray]]) -> Iterator[FloatArray]:
-        """Yields what each client returns, given the numbers of its samples; means over no samples are NaN."""
+        """Yields for each client the numbers of its samples, or their means, which are NaN without samples."""
         for own, values in each:
             yield np.full(self.means, own.mean(values)) if self.means else values
 
@@ -545,7 +551,7 @@ def read_answers(
     rows = np.arange(len(y)) if rows is None else rows
     u = draw_uniform(study, world, split, rows)
     if study.classes:
-        if answer.combine is not None:  # one voter, who says what the rule says
+        if answer.combine is not None:  # the result of the rule counts as one model
             votes = answer.combine(world, classification.probabilities(outputs.numpy()))[None]
             return RowAnswers(votes, None, y[rows], u)
         votes = classification.member_votes(outputs.numpy(), study.evaluation.average)
@@ -577,7 +583,7 @@ def join_answers(
         study: The trained study.
         of: The predictions of each model.
         rows: Indices of the samples in `of`, `[n]`; None means all of them.
-        weights: Weights over the models, `[K]`; None means those of everybody.
+        weights: Weights over the models, `[K]`; None means the common weights.
     """
     weights = of.weights if weights is None else weights
     chosen: Any = slice(None) if rows is None else rows
@@ -619,7 +625,7 @@ def tell_known(
         of: The predictions of the models for all samples of the inquiry's split.
         inquiry: The request.
         own: The numbers of clients with models of their own (`ask_own`); None without such clients.
-        everybody: The numbers of all samples with the weights of everybody, if they are known already.
+        everybody: The numbers of all samples with the common weights, if they are known already.
     """
     clients, weights = np.arange(count_known(study)), find_weights(study, world, measured)
     if own is not None:

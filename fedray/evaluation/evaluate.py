@@ -73,7 +73,7 @@ from fedray.simulation.study import (
 def measure_answers(
     study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
-    """Returns the numbers of each sample from which its scores follow, `[m, n]`; this function is a `Measure`."""
+    """Returns the numbers of each sample that its scores are computed from, `[m, n]`; this function is a `Measure`."""
     said = answers.join_answers(study, of, rows, weights)
     if said.probs is None:
         return regression.row_scores(said.mean, said.sd**2, said.y)
@@ -200,9 +200,9 @@ def find_client_weights(
 ) -> dict[int, FloatArray]:
     """Returns, by world, the weights of the known clients over the models that predict, `[N, K]`.
 
-    The weights are those that the clients keep (FedEM), those of the clients' tiers, or they follow from the losses on
-    the clients' samples. A client with a model of its own gives that model all weight. If that model does not predict,
-    the client has the weights of everybody.
+    The weights are kept by the clients (FedEM), belong to the clients' tiers, or follow from the losses on the clients'
+    samples. A client with a model of its own gives that model all weight. If that model does not predict, the client
+    has the common weights.
 
     Args:
         study: The trained study.
@@ -230,7 +230,8 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
 
     The variance is in squared units of the standardized target.
 
-    A client's residuals are those of its own model or upload where these predict, else those of the broadcast models.
+    A client's residuals are errors of its own model or upload, where these predict, and otherwise of the broadcast
+    models.
 
     Args:
         study: The trained study.
@@ -316,7 +317,7 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
 def score_ood_of_clients(
     study: Study, world: int, measured: answers.Measured, known: Tensor, asked: NDArray[np.bool_]
 ) -> dict[str, float]:
-    """Returns the mean of the scores of `score_ood` over some known clients, each with its weights over the models.
+    """Returns the scores of `score_ood` as means over some known clients, each with its own weights of the models.
 
     Args:
         study: The trained study.
@@ -362,8 +363,8 @@ def _measure_uncertainty(
     """Returns the uncertainty of the predictions for some samples; for a stack, that of its first output.
 
     Returns:
-        The entropy of each prediction `[n]`, and the part of it that disagreement explains, `[n]`; None instead of the
-        part where there is one member or a rule other than the mean.
+        The entropy of each prediction, `[n]`, and the part of the entropy that disagreement explains, `[n]`. The part
+        is None where there is only one member, or a rule other than the mean.
     """
     members, mean = answer_world(outputs, study.evaluation.average, answer, world)
     total = classification.entropies(mean)
@@ -535,7 +536,7 @@ def score_answer(
 
 
 def decompose_error(study: Study, pieces: Pieces, answer: Answer) -> list[dict[str, float]]:
-    """Returns bias, variance and noise of a toy data set whose test targets are E[y|x]: one dict per world.
+    """Returns bias, variance and noise on a toy data set, whose test targets are E[y|x]; one dict per world.
 
     Args:
         study: The study that was trained, with several replicates.

@@ -37,7 +37,7 @@ def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models
 
 
 def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -> dict[int, FloatArray]:
-    """Returns, by world, the known clients' weights over the models, `[N, K]`; a client without weights fits them.
+    """Returns, by world, the known clients' weights over the models, `[N, K]`; clients without weights fit some.
 
     Args:
         study: The study that is trained.
@@ -56,7 +56,9 @@ def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -
 
 
 def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
-    """Returns the question that lets clients without weights fit them; the result is `[K, c]` by (world, first index).
+    """Returns the question that asks clients without weights to fit some.
+
+    The result holds weights `[K, c]` by (world, index of the first client).
 
     Args:
         models: K, the number of models of each world.
@@ -66,7 +68,7 @@ def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
 
 
 def fit_mixtures(host: Host, state: State, world: int, client: IntArray) -> Tensor:
-    """Fits weights over a world's models at clients without weights: E steps with unchanged models (FedEM).
+    """Fits weights over a world's models at clients without weights, by E steps with unchanged models (FedEM).
 
     Args:
         host: The host, which computes the outputs.

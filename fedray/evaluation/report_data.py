@@ -51,7 +51,7 @@ def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
 
     For classification both are in nats (`metrics.ensemble.uncertainty`). For regression both are variances in squared
     units of the standardized targets, as means over the targets. The total is the variance of the mixture of the
-    members, the knowledge uncertainty that of the members' means.
+    members. The knowledge uncertainty is the variance of the members' means.
 
     Args:
         objective: Name of the loss that the models were trained with.
@@ -160,9 +160,9 @@ def measure_loss_plane(study: Study, state: State) -> dict[str, FloatArray]:
     The result is empty for fewer members, or for a large network.
 
     Returns:
-        `loss_plane`: log mean training loss on a grid of g points per side, `[g, g]`, from the lowest row to the
-        highest. `loss_plane_points`: coordinates of the three members, `[3, 2]`. `loss_plane_extent`: left, right,
-        bottom and top end of the grid, `[4]`, in distance between weights.
+        `loss_plane`: logarithm of the mean training loss on a grid of g points per side, `[g, g]`, from the lowest row
+        of the grid to the highest. `loss_plane_points`: coordinates of the three members, `[3, 2]`.
+        `loss_plane_extent`: left, right, bottom and top end of the grid, `[4]`, in distance between weights.
     """
     engine = choose_engine(study.net, example=study.example)
     if study.method.phase.models < 3 or engine.name not in PLANE_RESOLUTION:
@@ -265,8 +265,8 @@ def compare_members(members: FloatArray) -> FloatArray:
 def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor) -> dict[str, Any]:
     """Returns arrays with one row for each known client: losses of the models, weights over them, and scores.
 
-    For classes, the scores are the accuracy, beside label counts. For a regression, they are the RMSE with the client's
-    own weights or models, and the RMSE of the prediction that new clients get.
+    For classes, the scores are accuracies, and label counts are returned, too. For a regression, there are two scores:
+    the RMSE with the client's own weights or models, and the RMSE of the prediction that new clients get.
     """
     answer = study.answer(state)
     pieces = runtime.ask(losses_of(answer.models, worlds=1), answer.state)

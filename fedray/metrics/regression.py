@@ -1,7 +1,7 @@
 """Scores of probabilistic regression.
 
 Mean and variance of a Gaussian prediction and the targets y have the same shape, `[n]` or any other. The scores are
-means over all numbers. The arrays are NumPy arrays or CPU tensors, and everything is computed in float64.
+means over all targets. The arrays are NumPy arrays or CPU tensors, and everything is computed in float64.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def _gaussian_losses(mean: FloatArray, v: FloatArray, y: FloatArray) -> FloatArr
 
 
 def row_scores(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Returns numbers of each target, `[4, n]`, whose (weighted) means are scores.
+    """Returns four numbers of each target, `[4, n]`; their (weighted) means over the targets are scores.
 
-    The RMSE is the root of the first mean.
+    The square root of the first mean is the RMSE.
 
     The numbers are: the squared error, the negative log-likelihood, 1 if the target is inside the central 95 % interval
     (else 0), and the width of that interval.
@@ -187,7 +187,7 @@ def regression_scores(
     Returns:
         Scores of the ensemble: rmse, nll, crps, coverage_50, coverage_90, coverage_95, width_95, sharpness and
         sharpness_geometric; all but rmse depend on `noise`. Over the members: rmse_min, rmse_mean and rmse_max. Where
-        `residual` is given, also two values of the nll: nll_none without noise, and nll_residual with `residual` as the
+        `residual` is given, also nll_none, the nll without noise, and nll_residual, the nll with `residual` as the
         noise.
     """
     rows = to_floats(members)

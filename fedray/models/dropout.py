@@ -70,7 +70,7 @@ def key_rows(key: rng.Keys, x: Tensor) -> rng.Keys:
 
 @contextmanager
 def dropping(module: nn.Module, keys: rng.Keys) -> Iterator[None]:
-    """Returns a context in which the dropout layers of a module drop by the masks of these keys alone.
+    """Returns a context in which the masks of a module's dropout layers are computed from these keys alone.
 
     Args:
         module: The module, in training or in evaluation mode.

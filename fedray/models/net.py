@@ -33,7 +33,7 @@ TEMPLATE_KEY = 0  # random key of a template's constants
 
 
 def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Objective, outputs: int) -> Net:
-    """Returns any module as a `Net`.
+    """Makes a `Net` of any module.
 
     Args:
         module_factory: A function that makes one freshly initialized module; it may draw from torch's global generator
@@ -43,7 +43,8 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
         outputs: Length of the output for one sample; twice the number of targets for `gaussian_nll`.
 
     Returns:
-        The net. Its `init(key)` makes a module inside `rng.torch_scope(key)` and returns its row `[d]`, float32.
+        The net. Its `init(key)` makes a new module inside `rng.torch_scope(key)` and returns the module's numbers as a
+        row `[d]`, float32.
 
     Example:
         >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
@@ -77,7 +78,8 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
 def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
     """Returns raw outputs `[S, n, C]` of some models of a network, in evaluation mode, with gradients to parameters.
 
-    The float buffers of normalization layers, from number `layout.trainable` of a row on, have gradient 0.
+    The float buffers of normalization layers have gradient 0. In a row, they are the numbers from `layout.trainable`
+    on.
 
     Args:
         net: The network.
@@ -188,8 +190,8 @@ def last_layer_inputs(module: nn.Module, x: Tensor) -> Tensor:
 def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
     """Returns the module, with each layer that occurs twice replaced by two layers that share their parameters.
 
-    Without this, `functional_call` would not remove its tensors from a layer that has two names. `known` holds the ids
-    of the layers that occurred before.
+    Without this, `functional_call` would leave its tensors in a layer that has two names. `known` holds the ids of the
+    layers that occurred before.
     """
     for name, child in module._modules.items():
         if child is None:
@@ -280,9 +282,9 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
 def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
     """Returns vectors `[j, outputs]` whose outer products sum to the Fisher information about one sample's outputs.
 
-    The loss is the negative log likelihood of a distribution, up to a constant; the information is that of this
-    distribution. It is `diag(p) - p p'` for `cross_entropy`, the identity for `half_mse`, and twice the identity for
-    `mse`. For a Gaussian head it is `1 / v` for the mean and `1 / (2 v^2)` for the variance.
+    Up to a constant, the loss is the negative log-likelihood of a distribution. The Fisher information of this
+    distribution is `diag(p) - p p'` for `cross_entropy`, the identity for `half_mse`, and twice the identity for `mse`.
+    For a Gaussian head it is `1 / v` for the mean and `1 / (2 v^2)` for the variance.
 
     Args:
         objective: Name of the loss.
@@ -307,7 +309,9 @@ def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
 
 
 def split_gaussian(outputs: Tensor) -> Gaussian:
-    """Splits outputs `[..., B, 2 targets]` of a Gaussian head into means and, by softplus of the rest, variances.
+    """Splits the outputs `[..., B, 2 targets]` of a Gaussian head into means and variances.
+
+    The first half of the outputs are the means. The softplus of the second half, plus 1e-6, is the variances.
 
     Source: Lakshminarayanan, Pritzel and Blundell 2017, section 2.2.1 (softplus, and 1e-6 against collapse).
     """
@@ -457,7 +461,7 @@ PARTS = len(NAMES)
 
 
 class MeanField(nn.Module):
-    """A network under a Gaussian over its p trainable numbers, with the prior of this Gaussian.
+    """A network whose p trainable numbers have a Gaussian distribution, with the prior of this Gaussian.
 
     Attributes:
         own: The Gaussian whose mean predicts.
@@ -473,7 +477,7 @@ class MeanField(nn.Module):
     """
 
     def __init__(self, net: nn.Module, rho: float, name: str = "module") -> None:
-        """Takes the network's first numbers as both means.
+        """Makes both Gaussians; the initial parameters of the network are their means.
 
         Args:
             net: The network, freshly initialized.
@@ -513,7 +517,7 @@ SITE_NAMES = (
 
 
 class Partitioned(nn.Module):
-    """A network under a Gaussian over its p trainable numbers, with a client's factor of this Gaussian.
+    """A network whose p trainable numbers have a Gaussian distribution, with a client's factor of this Gaussian.
 
     Attributes:
         posterior: The Gaussian whose mean predicts.
@@ -531,7 +535,7 @@ class Partitioned(nn.Module):
     """
 
     def __init__(self, net: nn.Module, rho: float, name: str = "module") -> None:
-        """Takes the network's first numbers as the mean.
+        """Makes the Gaussian; the initial parameters of the network are its mean.
 
         Args:
             net: The network, freshly initialized.
@@ -559,7 +563,7 @@ class Partitioned(nn.Module):
 
 
 class Samples(nn.Module):
-    """A classifier under M samples of its p trainable numbers.
+    """A classifier that averages its predictions over M samples of its p trainable numbers.
 
     Attributes:
         samples: The numbers of each sample, `[M, p]`.
@@ -572,7 +576,7 @@ class Samples(nn.Module):
     """
 
     def __init__(self, net: nn.Module, number: int, name: str = "module") -> None:
-        """Takes the network's first numbers as all samples.
+        """Makes the samples; each of them equals the initial parameters of the network.
 
         Args:
             net: The network, freshly initialized.
