@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Returns a public name; its module, and torch with it, is imported when the name is first used."""
+    """Returns the object with a public name, and imports its module (and torch) when the name is first used."""
     if name in ("BadInput", "FedrayError"):
         from fedray.core import errors
 

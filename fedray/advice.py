@@ -1,4 +1,4 @@
-"""Warns, before and after a run, of settings that do less, or more, than their author may think.
+"""Warns, before and after a run, of settings that do less, or more, than their author may expect.
 
 Nothing here stops a run. A rule looks at a study and yields pairs of lines: a finding, and the remedy.
 """
@@ -49,7 +49,7 @@ def find_strange_test_rows(_scenario: Scenario, study: Study) -> Advice:
 
 
 def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
-    """Warns where a score on test samples chooses a round, or a score on withheld samples does so in its place."""
+    """Warns where a round is chosen by its score on the test samples, or by its score on the withheld samples."""
     for key, name in list_choosing_keys(study.evaluation).items():
         if name.startswith(WITHHELD):
             continue
@@ -150,8 +150,8 @@ def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
 def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
     """Warns where a run is sure to leave models untrained.
 
-    This is known beforehand only where the schedule does not depend on the state. The user's own schedules and methods
-    are not checked.
+    Such models are known beforehand only where the schedule does not depend on the state. The user's own schedules and
+    methods are not checked.
     """
     method, phase = study.method, study.method.phase
     own = scenario.method.object or scenario.schedule.object or is_own("method", scenario.method.name)
@@ -213,7 +213,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def warn_of_study(scenario: Scenario, study: Study, rules: Sequence[Rule] = RULES) -> None:
-    """Warns of every setting of a study that does less, or more, than its author may think.
+    """Warns of every setting of a study that does less, or more, than the author of the scenario may expect.
 
     Args:
         scenario: the scenario of the study.

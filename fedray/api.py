@@ -178,9 +178,9 @@ def trainable(
     checkpoint of a trial is its run directory.
 
     Args:
-        scenario: a dict, a YAML file, or YAML text; it needs `data.hold_out`.
-        actors: the number of client actors of each trial, each with one CPU besides the trial's own; 0 trains in the
-            process of the trial.
+        scenario: a dict, a YAML file, or YAML text; the key `data.hold_out` must be set.
+        actors: the number of client actors of each trial, each with one CPU besides the CPU of the trial; 0 means that
+            the process of the trial trains.
         modules: your modules that register names; they are imported first.
         given: further arguments of `run`: your own objects (`data`, `model`, ...), and scenario keys (`rounds=3`).
 
@@ -242,8 +242,8 @@ def resume(
             change.
 
     Raises:
-        BadInput: `path` is no run directory, or its scenario, its data or an object differs from what the run began
-            with.
+        BadInput: `path` is no run directory, or the scenario, the data or an object of the run has changed since the
+            run began.
         FedrayError: the run failed.
     """
     given = _pick_objects(locals())

@@ -266,7 +266,7 @@ ROWS = {
 
 
 def find_row(name: str) -> Callable[[bool], list[BenchResult]]:
-    """Returns the function that measures a row; its argument is whether to measure quickly."""
+    """Returns the function that measures a row; the argument of this function is whether to measure quickly."""
     module, _, function = ROWS[name].partition(".")
     found: Callable[[bool], list[BenchResult]] = getattr(import_module(f"fedray.bench.{module}"), function)
     return found

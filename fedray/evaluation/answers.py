@@ -34,7 +34,8 @@ class Measured(NamedTuple):
         held_out: Raw outputs on the held-out samples.
         weights: Weights that the known clients give to these models, `[N, K]`, by number of the world; empty if all
             clients predict alike.
-        own: Accuracies or RMSEs of known clients with models of their own: (world, client) -> `[2, P]`.
+        own: Accuracies or RMSEs `[2, P]` of known clients with models of their own, by (world, client), as in
+            `ask_own_scores`.
         residual: For regression, the variance of the residuals on training samples in each world, in squared units of
             the standardized target.
         ood: Raw outputs on the out-of-distribution inputs.
@@ -50,14 +51,14 @@ class Measured(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The weights of known clients over the models that predict: by their losses, by their tiers, or those of everybody.
+# The weights of known clients over the models that predict: by losses, by tiers, or common weights of all clients.
 
 
 def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
     """Returns each client's weights over the models that predict (FE eqs. 3-4).
 
-    Where gamma is infinite or not given, a client has the weights of its tier, or without such weights the common ones.
-    With a finite gamma, a client weighs the models of its tier (or all models) by its losses.
+    Where gamma is infinite or not given, a client has the weights of its tier. Without weights of tiers, it has the
+    common weights of all clients. With a finite gamma, the losses weigh the models of the client's tier, or all models.
 
     Args:
         study: The trained study.
@@ -131,8 +132,8 @@ class WeightedRows(NamedTuple):
     def mean(self, values: ArrayLike) -> FloatArray:
         """Returns the weighted mean of values `[..., n]` of these samples, `[...]`; NaN without samples.
 
-        Values that are all 1 have the mean 1.0. Where all weights are equal, the plain mean is taken: with 13 weights
-        of 1 / 13 the mean of 13 hits would be a little less than 1.
+        Values that are all 1 have the mean 1.0. Where all weights are equal, the plain mean is taken, because rounding
+        makes the sum of 13 weights of 1 / 13 a little less than 1.
 
         Example:
             >>> float(WeightedRows(np.arange(13), np.full(13, 1 / 13)).mean(np.ones(13)))
@@ -150,7 +151,7 @@ RowsOfClient = Callable[[int], WeightedRows]
 
 
 def count_known(study: Study) -> int:
-    """Returns the number of clients that are evaluated one by one; these have the lowest ids."""
+    """Returns the number of clients that are evaluated one by one: the clients with the lowest ids."""
     return min(study.clients.number, EVALUATED_CLIENTS)
 
 
@@ -169,10 +170,10 @@ def weigh_equally(rows: IntArray) -> WeightedRows:
 def own_test_rows(study: Study, world: int) -> RowsOfClient:
     """Returns a function that gives the test samples on which a client is scored.
 
-    A client with test samples of its own is scored on these. Any other client is scored on the test samples of the
-    classes that it holds, reweighted to the client's label shares. The weighted mean is the expected score on test
-    samples with the client's label shares. Without classes, all test samples count. Where groups of clients have
-    changed copies of the data (`fedray.data.deal`), only the samples in the copy of the client's group count.
+    A client with test samples of its own is scored on its own test samples. Any other client is scored on the test
+    samples of the classes that it holds. These samples are weighted by the client's label shares, so that the score is
+    the expected score of samples with these shares. Without classes, all test samples count. Where groups of clients
+    have changed copies of the data (`fedray.data.deal`), only the samples in the copy of the client's group count.
     """
     labels = study.split("test", world)[1].numpy()
     if study.classes:
@@ -248,7 +249,7 @@ Group = Callable[
 
 
 def alike(weights: FloatArray | None) -> Group:
-    """Returns a function that puts all clients in one group where they have no weights of their own."""
+    """Returns a function that puts all clients in one group if there are no weights of single clients, else in none."""
     return lambda _client: 0 if weights is None else None
 
 
@@ -297,7 +298,7 @@ def measure_clients(
         weights: Weights of each client over the models, `[N, K]`, which sum to 1 over K. None means that all clients
             have the common weights.
         split: The split, `test` or `hold_out`.
-        clients: Ids of the clients to score; None means those with weights.
+        clients: Ids of the clients to score; None means all clients with weights.
         everybody: Common weights of all clients over the models, `[K]`; None means equal ones.
 
     Returns:
@@ -364,16 +365,16 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
 
 
 def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
-    """Returns the scores of known clients that have models of their own, computed where the clients are.
+    """Returns the scores of known clients that have models of their own; the hosts of the clients compute them.
 
     Args:
         runtime: The runtime that holds the clients.
         state: The state with the broadcast models.
 
     Returns:
-        For each (world, client), the accuracies or RMSEs `[2, P]` of the client's P personal passes: on its test
-        samples and on its held-out samples. In each pass, a client predicts with the average over its K models. The
-        score is NaN where the client has no such samples.
+        For each (world, client), accuracies or RMSEs `[2, P]` on the client's test samples and on its held-out samples,
+        for each of its P personal passes. In each pass, a client predicts with the average over its K models. The score
+        is NaN where the client has no such samples.
     """
     return runtime.ask(Question(score_own_models, at_home=True), state)
 
@@ -500,8 +501,8 @@ class Inquiry(NamedTuple):
     Attributes:
         split: The split, `test` or `hold_out`.
         measure: Function that computes the numbers of each sample, `[n]` or `[means, n]`.
-        means: Number of means that each client returns, each mean over its samples; 0 means that a client returns the
-            numbers of the single samples.
+        means: Number of means over its samples that each client returns; 0 means that a client returns the numbers of
+            its single samples.
         halved: Whether only every second sample of each client is used.
     """
 
@@ -624,7 +625,7 @@ def tell_known(
         measured: The results of the runtime.
         of: The predictions of the models for all samples of the inquiry's split.
         inquiry: The request.
-        own: The numbers of clients with models of their own (`ask_own`); None without such clients.
+        own: The numbers of clients with models of their own (`ask_own`); None if there are no such clients.
         everybody: The numbers of all samples with the common weights, if they are known already.
     """
     clients, weights = np.arange(count_known(study)), find_weights(study, world, measured)
@@ -640,7 +641,7 @@ def tell_known(
 
 
 def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry: Inquiry) -> Iterator[Tensor]:
-    """Computes the requested numbers of known clients with models of their own, where the clients are; see `ask_own`.
+    """Computes the requested numbers of known clients with models of their own, for `ask_own`.
 
     Args:
         host: The host, which holds the clients.

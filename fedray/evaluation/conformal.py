@@ -14,7 +14,7 @@ from fedray.metrics import conformal
 from fedray.simulation.study import ClientScores, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conformal scores of samples: from the raw outputs of the models, with the weights of everybody or of a client.
+# Conformal scores of samples: from the raw outputs of the models, with the common weights or the weights of a client.
 
 
 def measure_sets(
@@ -62,7 +62,7 @@ class ClientSets(NamedTuple):
 
 
 def list_withheld(study: Study, world: int) -> list[IntArray]:
-    """Returns, for each known client, the indices of its samples among the withheld ones, `[n_k]` each."""
+    """Returns, for each known client, the indices of its samples among all withheld samples, `[n_k]` each."""
     find = answers.held_out_rows(study, world)
     return [find(client).rows for client in range(answers.count_known(study))]
 
@@ -136,7 +136,7 @@ def tell(
         split: The split, `test` or `hold_out`.
         rule: The rule by which conformal sets are made.
         found: The thresholds; None means that they are not known yet.
-        own: The numbers of clients with models of their own; None without such clients.
+        own: The numbers of clients with models of their own; None if there are no such clients.
     """
     of = answers.read_world(study, world, measured, split)
     everybody, known = (None, None) if found is None else (np.full(study.worlds, one.value) for one in found)
@@ -155,7 +155,7 @@ def calibrate(
         world: Number of the world.
         measured: The results of the runtime.
         rule: The rule by which conformal sets are made.
-        own: Scores of the withheld samples of clients with models of their own; None without such clients.
+        own: Scores of the withheld samples of clients with models of their own; None if there are no such clients.
     """
     numbers, known, _ = tell(study, world, measured, "hold_out", rule, own=own)
     everybody = [numbers[rows] for rows in list_withheld(study, world)]
@@ -181,8 +181,8 @@ def measure_all_sets(
         worlds: Number of worlds to measure.
 
     Returns:
-        For each world, metrics by name, and the sets of the known clients on their test samples (None where the test
-        samples are not scored).
+        For each world, two things: metrics by name, and coverage and size of the known clients' sets on their test
+        samples. The latter are None where the test samples are not scored.
     """
     rule = study.evaluation.conformal
     assert rule is not None
@@ -261,7 +261,7 @@ def _summarize(
 
 
 def add_client_sets(study: Study, scores: ClientScores | None, sets: ClientSets | None) -> ClientScores | None:
-    """Adds coverage and size of the clients' sets to the clients' recorded scores, if there are both.
+    """Adds coverage and size of the clients' sets to the recorded scores of clients, if both exist.
 
     Args:
         study: The trained study.

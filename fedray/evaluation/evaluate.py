@@ -66,8 +66,9 @@ from fedray.simulation.study import (
 # ---------------------------------------------------------------------------------------------------------------------
 # The scores of the predictions that known clients get: over all clients, and tier by tier (`evaluate.by_tier`).
 #
-# A client is scored on its own samples by the prediction that it gets: with the weights of everybody, of its tier or of
-# its own, or by models of its own. A score of several clients is the mean of their scores, each with the same weight.
+# A client is scored on its own samples by the prediction that it gets: with common weights, weights of its tier or
+# weights of its own, or by models of its own. A score of several clients is the mean of their scores, each with the
+# same weight.
 
 
 def measure_answers(
@@ -86,7 +87,7 @@ def inquire(study: Study, split: str) -> answers.Inquiry:
 
 
 def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) -> dict[str, answers.Own]:
-    """Returns, for each split, the predictions of clients that have models of their own; empty if no client has.
+    """Returns, for each split, the numbers of clients with models of their own; empty if there are no such clients.
 
     Args:
         study: The trained study.
@@ -103,7 +104,7 @@ def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) ->
 def score_tiers(
     study: Study, world: int, measured: answers.Measured, own: dict[str, answers.Own], sets: ClientSets | None
 ) -> dict[str, float]:
-    """Returns the mean scores of a world's known clients, and those of each tier if there are several tiers.
+    """Returns the mean scores of a world's known clients, and the mean scores of each tier if there are several.
 
     Args:
         study: The trained study.
@@ -113,9 +114,9 @@ def score_tiers(
         sets: The coverage and the size of each client's conformal sets on its test samples; None if there are no sets.
 
     Returns:
-        The scores of all known clients (`personal_NAME`), those of each tier (`tier_TIER_NAME`), and the differences of
-        the first tier and each other one (`tier_FIRST_minus_OTHER_NAME`). `hold_out_` precedes those on held-out
-        samples.
+        The scores of all known clients (`personal_NAME`) and of each tier (`tier_TIER_NAME`), and the differences of
+        the first tier and each other tier (`tier_FIRST_minus_OTHER_NAME`). The names of scores on held-out samples
+        begin with `hold_out_`.
     """
     client, tiers = np.arange(answers.count_known(study)), study.clients.tiers
     tier = study.clients.tier_of(client)
@@ -191,7 +192,7 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
 
 
 def has_client_weights(study: Study, answer: Answer) -> bool:
-    """Returns whether known clients have weights of their own: the scenario requests it, or the method has tiers."""
+    """Returns whether known clients have weights of their own, because of `predict.gamma` or of tiers with weights."""
     return not study.method.phase.is_personal and (study.evaluation.gamma is not None or answer.tiers is not None)
 
 
@@ -230,7 +231,7 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
 
     The variance is in squared units of the standardized target.
 
-    A client's residuals are errors of its own model or upload, where these predict, and otherwise of the broadcast
+    A client's residuals are the errors of its own model or upload, if this model predicts, else of the broadcast
     models.
 
     Args:
@@ -272,11 +273,11 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
 
 
 def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> ClassAnswer:
-    """Returns the predictions of a world's models, and their joint prediction: by the method's rule, or the mean.
+    """Returns the predictions of a world's models, and their joint prediction by the mean, or by the method's own rule.
 
     Args:
         outputs: Logits of all models of the world, `[A, n, C]`.
-        kind: What is averaged, the scenario key `predict.average`.
+        kind: Name of the quantity that is averaged, the scenario key `predict.average`.
         answer: The models that predict.
         world: Number of the world.
     """
@@ -323,7 +324,7 @@ def score_ood_of_clients(
         study: The trained study.
         world: Number of the world.
         measured: The predictions and weights that the runtime computed.
-        known: Raw outputs of all models on the samples of a split, `[K, n, C]`; every client is scored on all of them.
+        known: Raw outputs of all models on the samples of a split, `[K, n, C]`; every client is scored on all samples.
         asked: Whether each known client counts, `[N]`.
     """
     weights, answer = answers.find_weights(study, world, measured), measured.answer
@@ -360,7 +361,7 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
 def _measure_uncertainty(
     study: Study, world: int, outputs: Tensor, answer: Answer
 ) -> tuple[FloatArray, FloatArray | None]:
-    """Returns the uncertainty of the predictions for some samples; for a stack, that of its first output.
+    """Returns the uncertainty of the predictions for some samples; for a stack, of its first output.
 
     Returns:
         The entropy of each prediction, `[n]`, and the part of the entropy that disagreement explains, `[n]`. The part
@@ -388,7 +389,7 @@ def score_own_metrics(
         world: Number of the world.
         outputs: Raw outputs of the models that predict, on the whole split.
         split: The split, `test` or `hold_out`.
-        answer: The models that predict, with their weights and how they are combined.
+        answer: The models that predict, with their weights and the rule that combines them.
         residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
     """
     metrics = study.evaluation.metrics
@@ -423,7 +424,7 @@ def make_evaluator(
     Args:
         study: The study that is trained.
         runtime: The runtime that evaluates the models.
-        test: Whether the test samples are scored. Sweeps do not score them.
+        test: Whether the test samples are scored. In sweeps they are not.
         keep_clients: Function that takes the scores of each world's clients; called where `evaluate.clients` requests
             some.
     """

@@ -1,4 +1,4 @@
-"""The weights over the models that clients keep private (FedEM), and their use in an evaluation.
+"""Private weights that clients give to the models (FedEM), and how an evaluation uses them.
 
 Example:
     >>> private = {"mixture/keys": torch.tensor([[0, 1, 0], [0, 1, 1]]), "mixture/rows": torch.tensor([[0.2], [0.6]])}

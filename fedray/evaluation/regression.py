@@ -1,4 +1,4 @@
-"""Regression: from raw outputs to Gaussian predictions in the target's original unit, and the scores of these."""
+"""Converts raw outputs of regressions to Gaussian predictions in the target's original unit, and scores these."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Regression: from raw outputs to Gaussian predictions in the target's original unit, and the scores of these.
+# Converts raw outputs of regressions to Gaussian predictions in the target's original unit, and scores these.
 
 MEMBER_TARGET_SCORES = (
     "rmse",

@@ -206,7 +206,7 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
         runtime: The runtime that evaluates the models.
         progress: The progress at the end of the run.
         path: Path of the file.
-        drift: The drift scores of the first world's clients; None if they were not compared.
+        drift: The drift scores of the first world's clients; None if the clients were not compared.
     """
     answer = study.answer(progress.state)
     pieces = runtime.ask(outputs_on("test", answer.models, worlds=1), answer.state)

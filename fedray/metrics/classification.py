@@ -61,7 +61,7 @@ def probabilities(logits: ArrayLike) -> FloatArray:
 
 
 def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None) -> FloatArray:
-    """Returns the prediction of an ensemble, the mean of its models (FE eq. 2; eq. 3 with weights).
+    """Returns the prediction of an ensemble: the mean of its models' predictions (FE eq. 2; eq. 3 with weights).
 
     Args:
         outputs: Raw outputs of each model, `[K, n, C]` (logits, for classification).
@@ -249,8 +249,8 @@ class Uncertainty(NamedTuple):
 def uncertainty(probs: ArrayLike) -> Uncertainty:
     """Returns how uncertain an ensemble is about each sample, and the part that the members' disagreement explains.
 
-    The knowledge uncertainty is the mutual information: the total uncertainty minus the members' mean entropy. It is 0
-    for one model. Source: Depeweg et al. 2018, section 3.
+    The knowledge uncertainty is the mutual information: the total uncertainty minus the members' mean entropy. The
+    knowledge uncertainty of one model is 0. Source: Depeweg et al. 2018, section 3.
 
     Args:
         probs: Probabilities of each model, `[K, n, C]`.
@@ -373,7 +373,7 @@ def _find_bins(probs: FloatArray, y: IntArray, edges: FloatArray) -> tuple[Float
 
 
 def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
-    """Returns the expected calibration error: the mean over the samples of |accuracy - confidence| of their bins.
+    """Returns the expected calibration error: the mean over samples of |accuracy - confidence| in the sample's bin.
 
     The error is NaN if a prediction holds NaN.
 

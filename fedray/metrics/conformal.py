@@ -73,7 +73,7 @@ def list_ranks(sizes: tuple[int, ...], k: int) -> IntArray:
 
 @lru_cache(maxsize=256)
 def choose_ranks(sizes: tuple[int, ...], alpha: float) -> Ranks:
-    """Returns the pair (k, r) whose probability of coverage M is smallest, among those with M of at least 1 - alpha.
+    """Returns the pair (k, r) with the smallest probability of coverage M that is at least 1 - alpha.
 
     Args:
         sizes: Number of samples of each client, `[K]`, at least 1.
@@ -224,8 +224,8 @@ class Threshold(NamedTuple):
     """The largest score that a label inside a set may have, and the bytes that clients sent for it.
 
     Attributes:
-        value: The threshold. It is infinite, and every label is in every set, where the withheld samples are too few
-            for alpha.
+        value: The threshold. With too few withheld samples for alpha, the threshold is infinite, and every set holds
+            every label.
         bytes: Number of bytes that all clients together send for the threshold.
     """
 

@@ -69,8 +69,8 @@ def row_scores(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray
 def crps(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
     """Returns the mean continuous ranked probability score of a Gaussian.
 
-    It is `sd (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))` with z = (y - m) / sd, which tends to |y - m| as sd goes to
-    0.
+    The score of a target is `sd (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))` with z = (y - m) / sd. It tends to |y -
+    m| as sd goes to 0.
 
     Args:
         mean: m, the predicted mean.
@@ -131,8 +131,8 @@ def sharpness(variance: ArrayLike) -> float:
 def sharpness_geometric(variance: ArrayLike) -> float:
     """Returns the geometric mean of the standard deviations, in the target's unit; at most `sharpness`.
 
-    This is the determinant sharpness of all predictions taken as one vector. The NLL of a Gaussian depends on it: the
-    NLL is `log(2 pi) / 2 + log(sharpness_geometric)` plus half the mean squared standardized error.
+    This is the determinant sharpness of all predictions taken as one vector. The NLL of a Gaussian is `log(2 pi) / 2 +
+    log(sharpness_geometric)`, plus half the mean of the squared standardized errors.
 
     Args:
         variance: Variance of each prediction, `[n]` or any other shape.

@@ -37,8 +37,8 @@ class PairedDifference(NamedTuple):
     """The mean difference of the scores of two runs, over the pairs that both have.
 
     Attributes:
-        mean: Mean of the differences (first minus second), in the score's unit. It is infinite or NaN where a
-            difference is.
+        mean: Mean of the differences (first minus second), in the score's unit. It is infinite or NaN if one of the
+            differences is infinite or NaN.
         low: Lower end of the confidence interval; NaN for a single pair or for infinite scores, which have no interval.
         high: Upper end of the confidence interval; NaN as for `low`.
         n: Number of pairs.
@@ -121,7 +121,7 @@ def score_worlds(
     at: ArrayLike | None = None,
     last: float = math.inf,
 ) -> dict[tuple[int, int], float]:
-    """Returns the score of each replicate and fold at its last evaluated round, as `compare_paired` takes it.
+    """Returns the score of each replicate and fold at its last evaluated round, in the form for `compare_paired`.
 
     Args:
         seed: Seed of the scenario; replicate r has the seed `seed + r`.
@@ -285,8 +285,9 @@ def describe_score(name: str) -> Column | None:
     """Returns unit and meaning of a score; None where no evaluation of fedray makes a score of this name.
 
     Args:
-        name: Name of the score in `rounds.parquet`. It begins with `hold_out_` for held-out samples and with `member_`
-            for a list over the members; it ends with `_min`, `_mean` or `_max` for a summary over the members.
+        name: Name of the score in `rounds.parquet`. Names begin with `hold_out_` for held-out samples, and with
+            `member_` for lists over the members. They end with `_min`, `_mean` or `_max` for summaries over the
+            members.
 
     Example:
         >>> describe_score("hold_out_rmse_mean")[1:3]

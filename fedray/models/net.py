@@ -207,7 +207,7 @@ def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
 
 
 def _in_row(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields the name and the tensor of each part of a row, in the order of the row."""
+    """Yields the name and the tensor of each part of a model's row, in the order of the row."""
     yield from ((name, p) for name, p in module.named_parameters() if p.requires_grad)
     yield from ((name, b) for name, b in _persistent(module) if b.is_floating_point() or b.is_complex())
 
@@ -336,7 +336,7 @@ def count_forward_flops(net: Net, row: Tensor) -> float:
     The result is at least two operations per number of the network; for text, two per number and token.
 
     Args:
-        net: The network; its mode is unchanged.
+        net: The network; training or evaluation mode stays as it is.
         row: A network input, `[1, ...]`.
 
     Example:
@@ -377,7 +377,7 @@ class FlatWeights(NamedTuple):
         names: Name of each trainable tensor, in the order of a row.
         shapes: Shape of each trainable tensor.
         sizes: Number of elements of each trainable tensor.
-        places: Pairs (name of a parameter in the network, its name in `names`). Shared weights have several pairs.
+        places: Pairs of two names of a parameter: in the network, and in `names`. Shared weights have several pairs.
     """
 
     names: tuple[str, ...]
@@ -420,7 +420,7 @@ def take_out_weights(net: nn.Module, name: str = "module") -> tuple[Tensor, Flat
 
 
 def _take_out(net: nn.Module) -> list[tuple[str, str]]:
-    """Takes the trainable parameters out; returns pairs (name of a parameter in the network, its name in a row)."""
+    """Takes the trainable parameters out; returns pairs of the names of a parameter in the network and in a row."""
     first = {id(part): name for name, part in net.named_parameters() if part.requires_grad}
     every = net.named_parameters(remove_duplicate=False)  # weights that are shared have several places
     places = [(place, first[id(part)]) for place, part in every if id(part) in first]
@@ -521,7 +521,7 @@ class Partitioned(nn.Module):
 
     Attributes:
         posterior: The Gaussian whose mean predicts.
-        site: A client's factor, as natural parameters. They are 0 at first, so the factor is 1 everywhere.
+        site: A client's factor, as natural parameters. These parameters are 0 at first, so the factor is 1 everywhere.
         start: Holds `is_prior`, which is 1 until the Gaussian has been learned from data. Until then the true posterior
             is the prior, and the numbers in `posterior` only say where training begins.
         net: The network with its buffers and without its trainable parameters, which come from a row.
@@ -589,7 +589,7 @@ class Samples(nn.Module):
         self.net = net
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns logits `[n, C]`: those of the last sample in training, else `log 1/M sum_m p(y | x, w_m)`."""
+        """Returns logits `[n, C]`: in training the logits of the last sample, else `log 1/M sum_m p(y | x, w_m)`."""
         if self.training:
             return self._weights.answer(self.net, self.samples[-1], x)
         each = torch.stack([self._weights.answer(self.net, one, x) for one in self.samples])

@@ -141,7 +141,7 @@ def rbf(
     bias: bool = False,
     weight_sd: float | None = None,
 ) -> nn.Sequential:
-    """Returns a linear model on radial features: RBF, Linear. Its tangent kernel is exactly `phi phi^T`.
+    """Returns a linear model on radial features: RBF, Linear. The tangent kernel of this model is exactly `phi phi^T`.
 
     Source: FE section V-A (100 features, width 0.08, centers uniform on [-1, 1] and fixed).
 
@@ -585,7 +585,7 @@ class Exits(nn.Module):
         self.blocks, self.heads = nn.ModuleList(blocks), nn.ModuleDict(heads)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the logits of all heads, `[n, H, C]`, in training; otherwise their mean, `[n, C]`."""
+        """Returns the logits of all heads, `[n, H, C]`, in training; otherwise the mean over the heads, `[n, C]`."""
         each = []
         for number, block in enumerate(self.blocks):
             x = block(x)

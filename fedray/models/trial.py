@@ -112,7 +112,7 @@ def check_finite_outputs(net: Net, out: Tensor, when: str) -> None:
 
 
 def try_training(net: Net, rows: Tensor) -> None:
-    """Checks the outputs of a user's own network in training mode, and that they have a gradient.
+    """Checks the outputs of a user's own network in training mode, and that the outputs have a gradient.
 
     The check runs on a copy of the module, so that no statistics of a batch remain in the template. A module that
     cannot be copied is not checked.

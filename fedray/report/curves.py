@@ -97,7 +97,7 @@ def mark_groups(axes: Axes, groups: Sequence[str]) -> None:
 
 
 def find_finished(table: pa.Table) -> NDArray[np.bool_]:
-    """Returns whether each job counted, `[J]`; late, dropped, unavailable and failed jobs, and jobs without data, did not."""
+    """Returns whether each job counted, `[J]`: it was not late, dropped, unavailable, failed or without data."""
     return np.isin(table["status"].to_pylist(), ("ok", "done"))
 
 

@@ -130,7 +130,7 @@ def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
 
 
 def _find_words(rows: Sequence[Sequence[str | Best]]) -> list[bool]:
-    """Returns for each column whether it is aligned left, as the first and those without texts that begin with a number."""
+    """Returns whether each column is aligned left: the first column, and columns with no text that begins with a digit."""
     columns = enumerate(zip(*rows, strict=True))
     return [not i or not any(re.match(r"[+-]?(\d|inf)", str(text)) for text in column) for i, column in columns]
 

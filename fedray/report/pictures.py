@@ -309,7 +309,7 @@ def read_frames(figure: Figure) -> dict[str, Any]:
 
 
 def _list_panels(figure: Figure) -> list[Axes]:
-    """Lists the axes with numbers: without color bars, hidden axes and maps of nodes."""
+    """Lists the axes that show numbers; color bars, hidden axes and maps of nodes are left out."""
     return [a for a in figure.axes if a.get_visible() and a.axison and a.get_label() != "<colorbar>"]
 
 

@@ -250,8 +250,8 @@ def judge_worlds(
     """Computes for each objective the mean of its values over worlds, and the standard error sd / sqrt(worlds).
 
     A value is rounded to 12 significant digits, because the order of a sum may change further digits. So trials that
-    did equally well have equal values. An error is None if there is only one world, or if the target was not reached in
-    one of the worlds.
+    did equally well have equal values. A standard error is None if there is only one world, or if one of the worlds did
+    not reach the target.
 
     Args:
         objectives: the objectives of the sweep.

@@ -38,7 +38,7 @@ class Parameter:
         choices: the values of a categorical parameter.
         low: the lowest value of a range.
         high: the highest value of a range.
-        step: the distance between the values of a range; None means 1 for integers, and that floats may have any value.
+        step: the distance between the values of a range; None means 1 for integers, and no steps for floats.
         log: whether a range is searched on a logarithmic scale.
         points: the number of values of a range that a grid tries; None means every step of the range.
         when: the conditions under which the parameter is active: other parameters, and the values they may have.

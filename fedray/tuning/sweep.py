@@ -68,7 +68,7 @@ class PrunerKeys:
     Attributes:
         name: "none", "median", "hyperband" or "asha".
         startup: the number of finished trials before the median pruner stops a trial.
-        warmup: the number of ages for which every trial trains at least.
+        warmup: the number of ages that every trial trains before it may be stopped.
         reduction: the number n, for hyperband and asha: about one of n trials continues.
     """
 
@@ -156,7 +156,7 @@ MOST_TRIED = 300  # combinations of ends in which an acting key is searched for
 
 
 def check_sweep(sweep: Sweep) -> None:
-    """Checks the scenario of every end of the space; raises `BadInput` for the first contradiction between keys."""
+    """Checks the scenarios at the ends of the space; raises `BadInput` for the first contradiction between keys."""
     base = sweep.scenario({})
     if base.data.hold_out == 0:
         raise BadInput("data.hold_out = 0, but a sweep reads held-out data: drop it (0.2 is taken), or give a share")
@@ -307,7 +307,7 @@ def _refuse_idle(sweep: Sweep) -> None:
 
 
 def _try_values(sweep: Sweep) -> Iterator[Values]:
-    """Yields no values at all, the ends of each parameter, and ends of all parameters together."""
+    """Yields the values of trials: none, then each end of each parameter, then ends of all parameters together."""
     yield {}
     yield from (chosen for _, chosen in enumerate_corners(sweep.space))
     together = itertools.product(*(parameter.ends() for parameter in sweep.space))

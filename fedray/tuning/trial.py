@@ -103,7 +103,9 @@ _FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, err
 
 
 def refuse_fault(error: Exception, folder: Path) -> None:
-    """Raises `Unwritable` if an error, or its cause, is a fault of the machine: the same training may succeed later.
+    """Raises `Unwritable` if an error, or its cause, is a fault of the machine.
+
+    After a fault, the same training may succeed later.
 
     Args:
         error: the exception that ended a training.
@@ -242,7 +244,7 @@ def train_job(job: TrialTask) -> Outcome:
 
 
 def _train(job: TrialTask) -> OutcomeState:
-    """Runs or resumes a training until it ends, is pruned, or can no longer change its values."""
+    """Runs or resumes a training until its last round, until it is pruned, or until its values are final."""
     _make_directory(job)
     latest: list[Row] = []
     report = make_reporter(job.location, job.trial, job.objectives[0], job.scenario)
@@ -357,7 +359,7 @@ def make_workers(
     actors: int = 0,
     wait_for: Mapping[str, float] | None = None,
 ) -> Iterator[Submit]:
-    """Yields a function that submits a task to a worker; the workers end with the block.
+    """Yields a function that submits a task to a worker; the workers end with the `with` block.
 
     Args:
         number: the number of workers at a time; a single worker is this process.
@@ -514,7 +516,7 @@ class Training(NamedTuple):
     Attributes:
         run: the run directory of the training, relative to the directory of the sweep.
         state: "complete" or "pruned".
-        seconds: the wall time of the training; if the training continued a pruned one, both times together.
+        seconds: the wall time of the training, including the time of a pruned training that it continued.
     """
 
     run: str
@@ -538,8 +540,8 @@ class SearchState:
         trainings: the finished trainings, by the key of `hash_training`.
         running: the trials that workers train now, by the futures of the workers.
         waiting: the trials that wait until a training that another trial has started is finished.
-        unchecked: the keys, as in `trainings`, of trainings by an earlier process, until this process has checked that
-            they used the present data.
+        unchecked: the keys (as in `trainings`) of trainings by an earlier process. A key is removed when this process
+            has checked that the training used the present data.
     """
 
     sweep: Sweep
@@ -643,7 +645,7 @@ def _check_trainings(state: SearchState) -> None:
 
 
 def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:
-    """Prepares the training of a trial; returns None if its values are looked up, or if it must wait for another trial."""
+    """Prepares the training of a trial; returns None if values are looked up, or if another trial must end first."""
     sweep = state.sweep
     chosen = optuna_study.propose_values(state.study, sweep.sampler, sweep.space, trial)
     for other in state.study.get_trials(deepcopy=False):
@@ -698,7 +700,7 @@ def _repeat(state: SearchState, trial: optuna.Trial, equal: optuna.trial.FrozenT
 
 
 def _finish(state: SearchState, future: Future[Outcome]) -> None:
-    """Records the training that a worker has finished, and reports its values to the study."""
+    """Records a training that a worker has finished, and reports the values of the trial to the study."""
     trial, job, key = state.running.pop(future)
     try:
         outcome = future.result()
