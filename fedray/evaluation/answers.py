@@ -36,8 +36,8 @@ class Measured(NamedTuple):
             clients predict alike.
         own: Accuracies or RMSEs `[2, P]` of known clients with models of their own, by (world, client), as in
             `ask_own_scores`.
-        residual: For regression, the variance of the residuals on training samples in each world, in squared units of
-            the standardized target.
+        residual: For regression, the variance of the standardized target's residuals on training samples, by number of
+            the world.
         ood: Raw outputs on the out-of-distribution inputs.
     """
 
@@ -328,7 +328,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
 
     Args:
         host: The host, which holds the clients.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
         world: Number of the world.
         client: Ids of the clients, `[c]`.
     """
@@ -369,7 +369,7 @@ def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
 
     Args:
         runtime: The runtime that holds the clients.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
 
     Returns:
         For each (world, client), accuracies or RMSEs `[2, P]` on the client's test samples and on its held-out samples,
@@ -386,7 +386,7 @@ def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor
 
     Args:
         host: The host, which holds the client.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
         world: Number of the world.
         client: Id of the client.
     """
@@ -490,8 +490,8 @@ class Joined(NamedTuple):
     sd: Any = None
 
 
-# (study, world, predictions of the models, samples or all, weights or everybody's) -> numbers of each sample, `[...,
-# n]`; a function of a module or a `partial` of one
+# (study, world, predictions of the models, samples or all, weights or the common ones) -> numbers of each sample,
+# `[..., n]`; a function of a module or a `partial` of one
 Measure = Callable[[Study, int, RowAnswers, IntArray | None, FloatArray | None], FloatArray]
 
 
@@ -546,7 +546,7 @@ def read_answers(
         split: The split, `test` or `hold_out`.
         answer: The models that predict.
         rows: Indices of the samples in the split, `[n]`; None means all of them.
-        residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
+        residual: Variance of the standardized target's residuals on training samples; None if unknown.
     """
     y = study.split(split, world)[1].numpy()
     rows = np.arange(len(y)) if rows is None else rows
@@ -645,7 +645,7 @@ def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry:
 
     Args:
         host: The host, which holds the clients.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
         world: Number of the world.
         client: Ids of the clients, `[c]`.
         inquiry: The request.
@@ -669,7 +669,7 @@ def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
 
     Args:
         runtime: The runtime that holds the clients.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
         inquiry: The request.
 
     Returns:

@@ -176,7 +176,7 @@ def measure_all_sets(
     Args:
         study: The trained study.
         runtime: The runtime in which clients with models of their own predict.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
         measured: The results of the runtime.
         worlds: Number of worlds to measure.
 

@@ -92,7 +92,7 @@ def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) ->
     Args:
         study: The trained study.
         runtime: The runtime that holds the clients.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
         test: Whether the test samples are predicted, too.
     """
     if not study.evaluation.by_tier or not study.method.phase.is_personal:
@@ -136,7 +136,7 @@ def score_tiers(
                 continue
             if study.classes:
                 scores = classification.scores_of_means(told[asked].mean(axis=0))
-            else:  # the RMSE is the mean of theirs
+            else:  # the RMSE of several clients is the mean of their RMSEs
                 means = np.concatenate([np.sqrt(told[asked, :1]), told[asked, 1:]], axis=1).mean(axis=0)
                 scores = dict(zip(("rmse", "nll", "coverage_95", "width_95"), means.tolist(), strict=True))
             if sets is not None and split == "test" and group != "personal_":
@@ -166,7 +166,7 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
     Args:
         study: The trained study.
         runtime: The runtime that evaluates the models.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
         test: Whether the test samples are predicted, too.
 
     Raises:
@@ -217,7 +217,7 @@ def find_client_weights(
     if study.method.one_model_per_client:
         owner = np.arange(min(answer.models, EVALUATED_CLIENTS))
         return {world: answers.weigh_own_models(answer, world, owner) for world in range(count)}
-    if answer.tiers is not None and study.evaluation.gamma in (None, np.inf):  # the tiers alone say it
+    if answer.tiers is not None and study.evaluation.gamma in (None, np.inf):  # weights of tiers need no losses
         none = torch.zeros(answer.models, len(client))
         return {world: answers.weigh_models(study, answer, world, none, client) for world in range(count)}
     losses = runtime.ask(losses_of(answer.models, worlds), answer.state)
@@ -237,7 +237,7 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
     Args:
         study: The trained study.
         runtime: The runtime that computes the losses.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
         answer: The models that predict.
 
     Returns:
@@ -390,7 +390,7 @@ def score_own_metrics(
         outputs: Raw outputs of the models that predict, on the whole split.
         split: The split, `test` or `hold_out`.
         answer: The models that predict, with their weights and the rule that combines them.
-        residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
+        residual: Variance of the standardized target's residuals on training samples; None if unknown.
     """
     metrics = study.evaluation.metrics
     if not metrics:
@@ -519,8 +519,8 @@ def score_answer(
         outputs: Raw outputs of all models on the whole split, `[K, n, C]`.
         split: The split, `test` or `hold_out`.
         answer: The models that predict.
-        residual: For regression, the variance of the residuals on training samples, in squared standardized units; None
-            if unknown.
+        residual: For regression, the variance of the standardized target's residuals on training samples; None if
+            unknown.
     """
     _, y = study.split(split, world)
     if study.parts:

@@ -32,7 +32,7 @@ def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models
     keys, rows = (private.get(f"{MIXTURE}/{part}", torch.zeros(0, 3)).numpy() for part in ("keys", "rows"))
     own = (keys[:, 0] == world) & (keys[:, 1] < clients)
     weights[keys[own, 1].astype(np.int64), keys[own, 2].astype(np.int64)] = rows[own, 0]
-    known: FloatArray = weights / weights.sum(axis=1, keepdims=True)  # a job that failed has left its old number
+    known: FloatArray = weights / weights.sum(axis=1, keepdims=True)  # old numbers of failed jobs remain
     return known
 
 

@@ -33,7 +33,7 @@ def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
     if answer.combine is None:
         return answer.drop_absent(outputs, world)
     joined = answer.combine(world, classification.probabilities(outputs.numpy()))
-    return torch.from_numpy(joined).log()[None]  # their softmax is the answer
+    return torch.from_numpy(joined).log()[None]  # the softmax of these logits is the joint prediction
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def read_members(
         split: The split, `test` or `hold_out`.
         answer: The models that predict.
         rows: Indices in the split of the samples that the outputs are for, `[n]`; None means all samples.
-        residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
+        residual: Variance of the standardized target's residuals on training samples; None if unknown.
     """
     scale, (x, targets) = study.target_scale(world) ** 2, study.split(split, world)
     if rows is not None:
@@ -130,7 +130,7 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
         world: Number of the world.
         answer: The models that predict.
         alone: Whether there is only one model, which predicts no variance.
-        residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
+        residual: Variance of the standardized target's residuals on training samples; None if unknown.
     """
     if answer.noise is not None:
         return float(answer.noise[world])

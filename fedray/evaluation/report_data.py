@@ -49,9 +49,9 @@ MOST_COMPARED_CLIENTS = 2_000  # beyond this number of clients they are not comp
 def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
     """Returns total and knowledge uncertainty of an ensemble on each sample, `[2, n]` float64.
 
-    For classification both are in nats (`metrics.ensemble.uncertainty`). For regression both are variances in squared
-    units of the standardized targets, as means over the targets. The total is the variance of the mixture of the
-    members. The knowledge uncertainty is the variance of the members' means.
+    For classification both are in nats (`metrics.classification.uncertainty`). For regression both are variances in
+    squared units of the standardized targets, as means over the targets. The total is the variance of the mixture of
+    the members. The knowledge uncertainty is the variance of the members' means.
 
     Args:
         objective: Name of the loss that the models were trained with.
@@ -235,7 +235,7 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
     if study.method.phase.walk is not None:
         arrays["graph_edges"] = study.method.phase.walk.edges
     wanted = study.method.answer is None or study.evaluation.gamma is not None or answer.tiers is not None
-    if study.clients.number <= MOST_COMPARED_CLIENTS and wanted:  # a hundred teachers only on request
+    if study.clients.number <= MOST_COMPARED_CLIENTS and wanted:  # no hundred teachers without a request
         arrays |= _client_arrays(study, runtime, progress.state, outputs)
     if study.evaluation.conformal is not None:
         arrays |= _conformal_arrays(study, runtime, progress, answer, pieces)

@@ -594,10 +594,10 @@ def fpr95(unknown: ArrayLike, known: ArrayLike) -> float:
 # ---------------------------------------------------------------------------------------------------------------------
 # Data drift: which clients have data that look unusual to an ensemble (not SCAFFOLD's drift of local training).
 #
-# A client whose data moved away from what the models were trained on makes them disagree, so its knowledge
-# uncertainty stands out from that of the other clients: the scores are z-scores over the clients, and no labels are
-# needed. `metrics.ensemble.uncertainty` measures both kinds of uncertainty. SCAFFOLD's "client drift" is something
-# else: how far the local training of a client leads away from the minimum of the global loss.
+# A client whose data moved away from what the models were trained on makes them disagree, so its knowledge uncertainty
+# stands out from that of the other clients: the scores are z-scores over the clients, and no labels are needed.
+# `uncertainty` measures both kinds of uncertainty. SCAFFOLD's "client drift" is something else: how far the local
+# training of a client leads away from the minimum of the global loss.
 
 # A client is an anomaly beyond this many standard deviations from the mean of the clients (the three-sigma rule). Among
 # N clients no z-score exceeds sqrt(N - 1), so that nothing can be flagged where there are fewer than 11.

@@ -81,7 +81,8 @@ def draw_shares(axes: Axes, shares: FloatArray, classes: Sequence[str] = (), *, 
     Args:
         axes: the axes to draw on.
         shares: the shares, `[rows, columns]`.
-        classes: the names of both rows and columns, written where there is room; empty means their numbers.
+        classes: the names of the classes, which label rows and columns where there is room; if empty, numbers label
+            them.
         high: the share of the darkest cell.
     """
     axes.imshow(shares, cmap=pictures.make_colormap(), vmin=0, vmax=high)
@@ -309,7 +310,7 @@ def figure_weights(run: ReadRun) -> Figure | None:
 
 
 def figure_clients(run: ReadRun) -> Figure | None:
-    """Draws the accuracy or RMSE of each client, the best first; for RMSE, also the value under equal weights."""
+    """Draws the accuracy or RMSE of each client, the best first; also the RMSE with weights common to all clients."""
     is_class = "client_accuracy" in run.pictures
     name, found = ("accuracy", "client_accuracy") if is_class else ("RMSE", "client_rmse")
     values = run.pictures.get(found)

@@ -72,10 +72,10 @@ class RunPair(NamedTuple):
         metric: the name of the score.
         run: the name of the run.
         baseline: the name of the run that `run` is compared with.
-        run_mean: the mean score of the run over the shared seeds and folds; NaN if the two runs share none.
+        run_mean: the mean score of the run over the shared seeds and folds; NaN if the two runs share no seed and fold.
         baseline_mean: the mean score of the baseline over the same seeds and folds.
-        difference: run minus baseline over the shared seeds; None if the two runs share none, or if one has no score at
-            `at`.
+        difference: run minus baseline over the shared seeds; None if the two runs share no seed, or if one of them has
+            no score at `at`.
         at: the round, or the cost, at which both scores are taken.
         read: two texts, for the run and for the baseline: the share of `at` that was used at the evaluations of its
             score; `-` without a score.
@@ -333,7 +333,7 @@ OOD_METRICS = ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95")
 def list_compared_metrics(runs: Sequence[ReadRun]) -> tuple[str, ...]:
     """Lists the scores by which runs are compared: the usual scores, and the user's metrics that all runs have.
 
-    Scores of out-of-distribution inputs are among them if all runs have the same such inputs (`evaluate.ood`).
+    Scores of out-of-distribution inputs are listed if all runs have the same inputs of this kind (`evaluate.ood`).
 
     Example:
         >>> own = {"own": {"metrics": ["minority"]}}
@@ -557,7 +557,7 @@ SHOWN_METRICS = (
 
 
 def figure_differences(runs: list[ReadRun]) -> Figure | None:
-    """Draws the paired difference of every run from the first one in the headline metric, with its interval."""
+    """Draws for every run the paired difference from the first run in the headline metric, with its interval."""
     metric = find_headline(runs)
     pairs = [pair for pair in compare_with_first(runs, [metric]) if pair.difference][:MOST_BARS]
     if not pairs or not any(pair.difference and pair.difference.n > 1 for pair in pairs):

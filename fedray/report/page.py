@@ -130,7 +130,7 @@ def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
 
 
 def _find_words(rows: Sequence[Sequence[str | Best]]) -> list[bool]:
-    """Returns whether each column is aligned left: the first column, and columns with no text that begins with a digit."""
+    """Returns whether each column is aligned left: the first one, and columns in which no text begins with a number."""
     columns = enumerate(zip(*rows, strict=True))
     return [not i or not any(re.match(r"[+-]?(\d|inf)", str(text)) for text in column) for i, column in columns]
 
@@ -351,7 +351,7 @@ def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Se
         run_dirs: the run directories; an interrupted run shows what it recorded.
         out: the HTML file to write; its directory is made if needed.
         title: the title of a comparison; if empty, the title tells the number of runs.
-        tables: tables to show before those of a comparison: (heading, (header, rows), note) each.
+        tables: tables to show before the tables of a comparison; each is (heading, (header, rows), note).
 
     Raises:
         BadInput: no directory was given, one is not a run directory, or `out` cannot be written (an earlier report

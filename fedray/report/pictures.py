@@ -498,7 +498,7 @@ def _pack(values: Iterable[float] | Sequence[float], digits: int = 5) -> list[fl
 
 
 def _show_color(color: Any) -> str:
-    """Returns a color as CSS; a placeholder becomes its variable."""
+    """Returns a color as CSS; a placeholder color becomes its CSS variable."""
     text = str(to_hex(color))
     return VARIABLES.get(text, text)
 

@@ -1,4 +1,4 @@
-"""Reads a run directory into plain arrays; uses its files only, nothing of the engine."""
+"""Reads a run directory into plain arrays, from the files in the directory alone."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def pivot_rounds(rows: Mapping[str, Any], values: Any) -> Curve | None:
 
 
 def read_run(folder: Path, name: str | None = None) -> ReadRun:
-    """Reads a run directory; of an interrupted run, reads what the run recorded.
+    """Reads a run directory; for an interrupted run, reads what was recorded.
 
     Raises:
         BadInput: the directory is no run directory, or a file in it is damaged.

@@ -230,7 +230,7 @@ def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
 
 
 def _read_within(objective: SweepObjective, history: Sequence[Row], limit: float) -> float:
-    """Returns the score after the last round within a budget, or near it if this round was not evaluated."""
+    """Returns the score after the last round within a budget; if it was not evaluated, a score near the budget."""
     inside = [row for row in history if read_cost(row, objective.axis) <= limit]
     after = history[len(inside) : len(inside) + 1]
     if inside and all(row["round"] == inside[-1]["round"] + 1 for row in after):

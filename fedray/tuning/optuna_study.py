@@ -70,7 +70,7 @@ def explain_storage(storage: str) -> Iterator[None]:
 
 
 def mend_journal(journal: Path) -> None:
-    """Cuts off an unfinished last line, and removes the lock that a killed sweep left.
+    """Repairs a journal: cuts off an unfinished last line, and removes the lock that a killed sweep left.
 
     No other process may write to the journal meanwhile.
 
@@ -135,7 +135,7 @@ def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
     Args:
         url: the URL of the storage; None if the study has a journal file, which is not checked.
         name: the name of the study.
-        resume: whether to go on with an existing study.
+        resume: whether an existing study is resumed.
 
     Raises:
         BadInput: the storage cannot be opened, or the name is in use.
@@ -149,12 +149,12 @@ def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
 
 
 def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: bool = False) -> optuna.Study:
-    """Opens the study of a sweep: a new one, or the existing one to go on with.
+    """Opens the study of a sweep: a new study, or an existing study that is resumed.
 
     Args:
         sweep: the sweep file.
         location: the storage and the name of the study.
-        resume: whether to go on with an existing study.
+        resume: whether an existing study is resumed.
         begun: whether trials of the sweep have been trained; if so, the study must exist.
 
     Raises:

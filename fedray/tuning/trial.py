@@ -1,4 +1,4 @@
-"""The search of a sweep, and one training of it in a worker's process."""
+"""The search of a sweep, and the training of one trial in a worker's process."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def refuse_fault(error: Exception, folder: Path) -> None:
 # An age is K rounds (K: the number of models), in which a client trains each model once. A training reports to Optuna
 # once an age, for the pruner.
 
-MEASURED_LATER = ("evaluate.personal", "evaluate.clients", "evaluate.by_tier")  # what is measured, not trained
+MEASURED_LATER = ("evaluate.personal", "evaluate.clients", "evaluate.by_tier")  # change scores, but no training
 OutcomeState = Literal["complete", "pruned", "failed"]
 
 
@@ -609,7 +609,7 @@ def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], N
     _check_trainings(state)
     queue = deque(optuna_study.unfinished_trials(state.study))
     ask = partial(optuna_study.ask_trial, state.study, state.sweep.sampler, state.points, state.limit)
-    learns = state.sweep.sampler.name not in ("grid", "random")  # from values: proposals wait for them
+    learns = state.sweep.sampler.name not in ("grid", "random")  # these samplers need the values of waiting trials
     while True:
         confirm_place()
         while len(state.running) + learns * len(state.waiting) < state.sweep.jobs:

@@ -210,7 +210,7 @@ def write_scenarios(state: search.SearchState, winners: list[FrozenTrial]) -> No
 
 
 def _write_text(state: search.SearchState, trial: FrozenTrial, *, first: bool = False) -> str:
-    """Returns a winner as the text of a complete scenario file; `first`: whether it comes first in a Pareto front."""
+    """Returns a winner as the text of a scenario file; `first`: whether the winner comes first in a Pareto front."""
     names = [objective.name for objective in state.sweep.objectives]
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
     scenario, space = state.sweep.scenario(trial.params), state.sweep.space
@@ -249,7 +249,7 @@ def run_sweep(
         source: the sweep file, or the keys of a sweep.
         out: the directory of the sweep; a new one, unless the sweep is resumed.
         trials: the total number of trials; None means the number in the file.
-        resume: whether to go on with the sweep in `out`.
+        resume: whether to continue the sweep in `out`.
         storage: an Optuna storage URL; None means a journal file in `out`.
         address: the address of an existing Ray cluster; None starts a cluster on this machine if the sweep runs on Ray.
         wait_for: the resources that the cluster must have before the first training begins, by Ray's names.
@@ -340,7 +340,7 @@ class TrialResult:
         params: the values that the trial tried, by scenario key: `fedray.run(scenario, **trial.params)` accepts them.
         metrics: the values of the objectives, on held-out data; empty if the trial is not complete.
         path: the run directory of the training that gave the trial its values; trials may share a training. None if
-            there is none.
+            there is no such training.
         error: the reason why the trial failed; None if it did not fail.
     """
 
@@ -517,7 +517,7 @@ def tune(
         sweep: the keys of a sweep, or the path of a sweep file (`docs/how-to/sweeps.md`).
         out: the directory of the sweep; None means a temporary one, which stays until `fedray clean`.
         trials: the total number of trials; None means the number in the sweep.
-        resume: whether to go on with the sweep in `out`.
+        resume: whether to continue the sweep in `out`.
         storage: an Optuna storage URL; None means a journal file in `out`.
         address: the address of an existing Ray cluster; None starts a cluster on this machine if the sweep runs on Ray.
         wait_for: the resources that the cluster must have before the first training begins, as in `{"hpc": 32}`.
