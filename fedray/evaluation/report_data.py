@@ -41,7 +41,7 @@ from fedray.training.choice import choose_engine
 # ---------------------------------------------------------------------------------------------------------------------
 # Drift of known clients: how uncertain the final ensemble is about each client's data, compared with other clients.
 #
-# `metrics.drift` turns the uncertainties into z-scores and flags; `storage.drift` writes them; the report draws them.
+# `metrics.classification.score_drift` turns the uncertainties into z-scores and flags, which the report draws.
 
 MOST_COMPARED_CLIENTS = 2_000  # beyond this number of clients they are not compared one by one
 
