@@ -343,7 +343,7 @@ def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> 
         Noise has the address of a client and a step.
 
         >>> import numpy as np
-        >>> from fedray.core.method import start_empty
+        >>> from fedray.core.method import Local, Transform, start_empty
         >>> noisy = Transform(start_empty, lambda g, state, p, context: (g + context.noise, state), noise=True)
         >>> keys, like = rng.keys(0, "example", np.arange(2)), torch.zeros(2, 3)
         >>> one, other = (draw_noise(Local(gradient=noisy), keys, step, like) for step in (0, 1))
@@ -598,7 +598,7 @@ def find_code_refusal(net: Net, example: Tensor, local: method.Local, models: in
         models: Number of models, K.
 
     Example:
-        >>> from fedray.core.method import LocalLoss
+        >>> from fedray.core.method import Local, LocalLoss
         >>> from fedray.models.nets import build_net
         >>> net = build_net("mlp", (2,), 3, "cross_entropy", hidden=[4])
         >>> alone = Local(loss=LocalLoss(lambda out, y, context: out.square().sum(-1)))
