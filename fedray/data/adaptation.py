@@ -233,13 +233,10 @@ def read_inputs(data: Dataset, x: Any) -> Array:
     if is_frame(x):
         return _encode_table(data, as_frame(x))
     values = arrays.as_array(x, "x")
-    if values.dtype.kind in "UO" and data.kind == "tokens":
-        raise BadInput(
-            f"x is of type {values.dtype}, but this run was trained on tokens: give them as whole numbers "
-            f"[n, {data.train.x.shape[1]}], those of your tokenizer, short texts filled up with 0 at the end"
-        )
     if values.dtype.kind not in "iufb":
-        raise BadInput(f"x is of type {values.dtype}: give numbers, or a table where the run was trained on one")
+        tokens = f"the tokens [n, {data.input_shape[0]}] of your tokenizer, short texts filled up with 0 at the end"
+        wanted = tokens if data.kind == "tokens" else "numbers, or a table where the run was trained on one"
+        raise BadInput(f"x is of type {values.dtype}: give {wanted}")
     if data.origin is not None and values.shape[1:] == data.input_shape:
         values = subtract(values, data.origin)
     if data.means is not None and values.shape[1:] == data.means.shape and values.dtype.kind == "f":

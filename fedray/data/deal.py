@@ -129,7 +129,9 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
     if missing:
         raise BadInput(f"{key}: it has no column {missing[0]}: write the columns row, client and split")
     known = {name.decode(): value.decode(errors="replace") for name, value in (table.schema.metadata or {}).items()}
-    _refuse_other_data(key, known, data)
+    for name, value in _describe_data(data).items():
+        if name != "data" and known.get(name, value) != value:  # the name of the data set may differ
+            raise BadInput(f"{key}: it deals other {name} than those of {data.name}: give the file of this data set")
     columns = {name: _read_ids(key, table, name) for name in ("replicate", "fold", "row", "client")}
     texts = np.asarray(table["split"].to_pylist() if "split" in table.column_names else ["train"] * len(table))
     split = np.select([texts == name for name in SPLITS], range(len(SPLITS)), -1)  # no such column: all train
@@ -176,13 +178,6 @@ def _describe_data(data: Dataset) -> dict[str, str]:
     }
 
 
-def _refuse_other_data(key: str, known: dict[str, str], data: Dataset) -> None:
-    """Refuses a partition file of other samples; the name of the data set may differ."""
-    for name, value in _describe_data(data).items():
-        if name != "data" and known.get(name, value) != value:
-            raise BadInput(f"{key}: it deals other {name} than those of {data.name}: give the file of this data set")
-
-
 def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
     """Returns a column of whole numbers from 0; all zeros if the file has no such column."""
     import pyarrow as pa
@@ -190,11 +185,10 @@ def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
     if name not in table.column_names:
         return np.zeros(len(table), np.int64)
     column = table[name]
-    if not pa.types.is_integer(column.type) or column.null_count:
-        raise BadInput(f"{key}: its column {name} holds no whole numbers: correct it")
-    values: IntArray = column.to_numpy().astype(np.int64)
+    whole = pa.types.is_integer(column.type) and not column.null_count
+    values: IntArray = column.to_numpy().astype(np.int64) if whole else np.array([-1])
     if values.min(initial=0) < 0 or values.max(initial=0) >= 10**9:
-        raise BadInput(f"{key}: its column {name} has values out of 0 to 999999999: correct it")
+        raise BadInput(f"{key}: its column {name} has other values than whole numbers of 0 to 999999999: correct it")
     return values
 
 
@@ -342,16 +336,10 @@ def build_shards(
     number = len(data.folds) or 1
     if bad := [f for f in folds if not 0 <= f < number]:
         raise BadInput(f"data.fold = {bad[0]}, but {data.name} has folds 0 .. {number - 1}: choose one of them")
-    if data.population and name not in ("iid", "natural"):
-        hint = "leave it out and use data.per_client for the classes a client holds"
+    made = data.population
+    if made and (name not in ("iid", "natural") or (name == "iid" and (made.per_client or made.spread))):
+        hint = "leave it out, and use data.per_client and data.spread for the differences between clients"
         raise BadInput(f"data.partition.name = {name}, but synthetic clients make their own rows: {hint}")
-    if data.population and name == "iid":
-        for key, value in (("per_client", data.population.per_client), ("spread", data.population.spread)):
-            if value:
-                raise BadInput(
-                    f"data.{key} = {value:g}, but data.partition.name is iid: leave one of the two out (the partition "
-                    "of synthetic clients is natural)"
-                )
     found_there = name in (*partition.BY_VALUE, *OPEN) if own is None else partition.is_partitioner(own)
     if clients is None and (data.population or copies is not None or not found_there):
         raise BadInput("clients.number is missing: give the number of clients")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput, Unwritable
 from fedray.core.types import IntArray
+from fedray.files.plain import expand_user_path, explain_missing_path
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Places of data files, unpacking of archives, and the errors for files that are missing or damaged.
@@ -41,6 +42,26 @@ def find_data_root(root: Path | None) -> Path:
         PosixPath('/data')
     """
     return Path(root or os.environ.get("FEDRAY_DATA") or find_cache_root() / "data").expanduser()
+
+
+def find_path(key: str, path: str | None, kind: str, wanted: str) -> Path:
+    """Returns the path of a file or folder that a user names in a scenario, with `~` expanded.
+
+    Args:
+        key: The scenario key, for messages.
+        path: The path as the user wrote it.
+        kind: What must be there: `file`, `folder` or `file or folder`.
+        wanted: What the user should name, for the message where the key is missing.
+
+    Raises:
+        BadInput: There is no path, or nothing of this kind is there.
+    """
+    if not path:
+        raise BadInput(f"{key} is missing: give {wanted}")
+    place = expand_user_path(key, path)
+    if not {"file": place.is_file, "folder": place.is_dir}.get(kind, place.exists)():
+        raise BadInput(f"{key} = {path}: {explain_missing_path(place, kind)}")
+    return place
 
 
 def find_file(root: Path | None, name: str, candidates: list[str], needs: str = "", *, fetchable: bool = True) -> Path:

@@ -20,12 +20,12 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.options import ReadOptions
 from fedray.core.types import FloatArray, IntArray
-from fedray.data.files import blame_file, find_data_root, find_file, gunzip, scratch_folder, untar
+from fedray.data.files import blame_file, find_data_root, find_file, find_path, gunzip, scratch_folder, untar
 from fedray.data.forms.clients import read_leaf_files, read_table_folder
 from fedray.data.forms.tables import find_table_file, read_table_file
 from fedray.data.types import Dataset, Split, classification, column_moments, regression, split_stratified
 from fedray.files.layout import list_leaf_files
-from fedray.files.plain import expand_user_path, explain_missing_path
+from fedray.files.plain import expand_user_path
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Pictures: scikit-learn's digits, the torchvision sets, and LEAF's FEMNIST.
@@ -100,25 +100,31 @@ def _unpack(name: str, folder: Path, space: Path) -> Path:
     return space
 
 
-def _read_torchvision(name: str, root: Path) -> tuple[Split, Split, tuple[str, ...]]:
-    """Returns the training part, the test part and the names of the classes; pictures are `[n, C, H, W]`."""
+def open_torchvision(name: str, root: Path, *, download: bool = False) -> list[Any]:
+    """Opens the training and the test part of a data set with torchvision's own class.
+
+    Args:
+        name: Name of the data set.
+        root: The folder that torchvision expects.
+        download: Whether torchvision downloads files that are missing.
+    """
     from torchvision import datasets
 
     if name == "svhn":
-        parts = [datasets.SVHN(root, split=split) for split in ("train", "test")]
-        train, test = (_make_split(part.data, part.labels) for part in parts)
-        return train, test, tuple("0123456789")
+        return [datasets.SVHN(root, split, download=download) for split in ("train", "test")]
     kind = getattr(datasets, IDX[name] if name in IDX else CIFAR[name][0])
-    parts = [kind(root, train=train) for train in (True, False)]
-    pictures = [np.asarray(part.data) for part in parts]
-    axes = [p[:, None] if name in IDX else p.transpose(0, 3, 1, 2) for p in pictures]  # [n, C, H, W]
-    names = tuple(str(c).split(" - ")[0] for c in parts[0].classes)
-    train, test = (_make_split(x, part.targets) for x, part in zip(axes, parts, strict=True))
-    return train, test, names
+    return [kind(root, train, download=download) for train in (True, False)]
 
 
-def _make_split(x: Any, y: Any) -> Split:
-    return Split(np.ascontiguousarray(x, dtype=np.uint8), np.asarray(y).astype(np.int64))
+def _read_torchvision(name: str, root: Path) -> tuple[Split, Split, tuple[str, ...]]:
+    """Returns the training part, the test part and the names of the classes; pictures are `[n, C, H, W]`."""
+    parts, made = open_torchvision(name, root), list[Split]()
+    for part in parts:
+        x, y = np.asarray(part.data), part.labels if name == "svhn" else part.targets
+        x = x[:, None] if name in IDX else x.transpose(0, 3, 1, 2) if name in CIFAR else x
+        made.append(Split(np.ascontiguousarray(x, dtype=np.uint8), np.asarray(y).astype(np.int64)))
+    classes = range(10) if name == "svhn" else parts[0].classes
+    return made[0], made[1], tuple(str(c).split(" - ")[0] for c in classes)
 
 
 def find_femnist_folder(root: Path | None) -> Path:
@@ -420,17 +426,12 @@ def load_leaf(root: Path | None, reading: ReadOptions, *, path: str | None = Non
 
 def find_leaf_place(root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
     """Returns the file or folder of `data.path`; a relative path may also start at the folder of data files."""
-    home = find_data_root(root)
-    if not path:
-        raise BadInput(
-            f"data.{key} is missing: give a file of LEAF's JSON, or a folder of them; a path may begin in {home} "
-            "(data.root or FEDRAY_DATA)"
-        )
-    place = expand_user_path(f"data.{key}", path)
-    if not place.exists() and (home / place).exists():
-        return find_leaf_place(None, str(home / place), key)
-    if not place.exists():
-        raise BadInput(f"data.{key} = {path}: {explain_missing_path(place, 'file or folder')}")
+    home, key = find_data_root(root), f"data.{key}"
+    wanted = "a file of LEAF's JSON, or a folder of them"
+    if path and not expand_user_path(key, path).exists() and (home / path).exists():
+        path = str(home / path)
+    start = f"{wanted}; a path may begin in {home} (data.root or FEDRAY_DATA)"
+    place = find_path(key, path, "file or folder", start)
     if not list_leaf_files(place):
-        raise BadInput(f"data.{key} = {path}: it has no JSON of users: give a file of LEAF's JSON, or a folder of them")
+        raise BadInput(f"{key} = {path}: it has no JSON of users: give {wanted}")
     return place

@@ -167,6 +167,12 @@ def share_rows(weights: FloatArray, rows: int, least: int = 1) -> IntArray:
     return least + round_to_sum(weights / weights.sum() * rest, rest)
 
 
+def shuffle_by(values: Array, generator: Generator) -> IntArray:
+    """Returns all rows sorted by their values, `[n]`; rows of one value are in random order."""
+    order = generator.permutation(len(values))
+    return order[np.argsort(values[order], kind="stable")]
+
+
 def deal_sizes(order: IntArray, size: IntArray) -> Cut:
     """Returns the cut in which client i gets the next `size[i]` rows of an order."""
     return Cut(order.astype(np.int64), np.concatenate([[0], np.cumsum(size)]).astype(np.int64))
@@ -269,8 +275,7 @@ def domain(
     spare = np.repeat(np.arange(len(count)), count - number)  # one entry per client that a domain could still get
     more: IntArray = np.bincount(spare[: clients - int(number.sum())], minlength=len(count))
     number = number + more
-    order = generator.permutation(len(values))
-    order = order[np.argsort(group[order], kind="stable")]
+    order = shuffle_by(group, generator)
     place = np.arange(len(order)) - (np.cumsum(count) - count)[group[order]]  # position inside the domain
     first = np.cumsum(number) - number
     owner = first[group[order]] + place % number[group[order]]
@@ -425,8 +430,7 @@ def dirichlet_clients(
     for _ in range(FITTINGS):
         wanted *= (size / np.maximum(wanted.sum(axis=1), 1e-300))[:, None]
         wanted *= count / np.maximum(wanted.sum(axis=0), 1e-300)
-    order = generator.permutation(len(y))
-    order = order[np.argsort(y[order], kind="stable")]  # class after class
+    order = shuffle_by(y, generator)  # class after class
     edges = np.rint(np.cumsum(wanted.T.ravel()) * (len(y) / wanted.sum())).astype(np.int64)
     owner = np.tile(np.arange(clients), len(count)).repeat(np.diff(np.minimum(edges, len(y)), prepend=0))
     owner = np.concatenate([owner, np.full(len(y) - len(owner), clients - 1)])
@@ -509,8 +513,7 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
         raise BadInput("data.partition.name = shards, but the data has several targets: use iid or natural")
     n, total = len(labels), clients * shards
     check_rows(n, clients, shards)
-    order = generator.permutation(n)
-    order = order[np.argsort(flat[order, 0], kind="stable")]
+    order = shuffle_by(flat[:, 0], generator)
     shard = np.arange(n) * total // n  # sizes differ by at most 1
     return gather_cut(order, generator.permutation(total)[shard] // shards, clients)
 
@@ -542,8 +545,7 @@ def classes(labels: Array, clients: int, generator: Generator, classes: int = 2)
     by_class = generator.permutation(len(slot_class))
     by_class = by_class[np.argsort(slot_class[by_class], kind="stable")]  # slots of class 0, of class 1, ...
     slots = np.bincount(slot_class, minlength=len(count))
-    order = generator.permutation(len(y))
-    order = order[np.argsort(y[order], kind="stable")]
+    order = shuffle_by(y, generator)
     label = y[order]
     place = np.arange(len(y)) - (np.cumsum(count) - count)[label]  # position inside the class
     slot = (np.cumsum(slots) - slots)[label] + place * slots[label] // count[label]
@@ -599,8 +601,7 @@ def dirichlet(
         raise BadInput(f"data.partition.min_rows = {min_rows}, but data.partition.allow_empty is true: leave one out")
     least = 1 if min_rows is None and not allow_empty else min_rows or 0
     check_rows(len(y), clients, least)
-    order = generator.permutation(len(y))
-    order = order[np.argsort(y[order], kind="stable")]
+    order = shuffle_by(y, generator)
     _, count = np.unique(y, return_counts=True)
     shares, size, owners = generator.dirichlet(np.full(clients, alpha), size=len(count)), np.zeros(clients), []
     for share, n in zip(shares, count, strict=True):

@@ -23,7 +23,7 @@ from fedray.data.files import find_cache_root, find_data_root, list_stamps, read
 from fedray.data.forms import hugging_face, pictures
 from fedray.data.forms.rows import make_reading
 from fedray.data.forms.tables import find_table_file
-from fedray.data.synthetic import join_datasets, make_cubic, make_interval, make_population, make_sine
+from fedray.data.synthetic import join_datasets, make_cubic, make_population, make_sine
 from fedray.data.types import Array, Dataset, Split, check_dataset
 from fedray.files.plain import expand_user_path, open_replacement
 from fedray.own_code.contract import contract
@@ -61,7 +61,7 @@ _SOURCES: dict[str, Source] = {
     "shakespeare": Source(named.load_shakespeare, named.find_shakespeare_folder),
     "printers": Source(named.load_printers),
     "sine": Source(make_sine),
-    "interval": Source(make_interval),
+    "interval": Source(partial(make_sine, name="interval")),
     "cubic": Source(make_cubic),
     "synthetic": Source(make_population),
     "table": Source(named.load_table, find_table_file, own=True),
@@ -160,20 +160,10 @@ def download_data(name: str, root: Path | None = None) -> Path:
 
 def _fetch_pictures(name: str, root: Path) -> Path:
     """Downloads a set of pictures with torchvision's classes."""
-    from torchvision import datasets
-
-    if name in named.IDX:
-        for train in (True, False):
-            getattr(datasets, named.IDX[name])(root, train=train, download=True)
-        return root / named.IDX[name]
-    kind = "SVHN" if name == "svhn" else named.CIFAR[name][0]
-    (root / kind).mkdir(exist_ok=True)
-    if name == "svhn":
-        for split in ("train", "test"):
-            datasets.SVHN(root / kind, split=split, download=True)
-    else:
-        getattr(datasets, kind)(root / kind, download=True)
-    return root / kind
+    folder = root / (named.IDX.get(name) or named.CIFAR.get(name, ("SVHN",))[0])
+    folder.mkdir(exist_ok=True)
+    named.open_torchvision(name, root if name in named.IDX else folder, download=True)  # MNIST makes its own folder
+    return folder
 
 
 def _fetch_uci(name: str, root: Path) -> Path:

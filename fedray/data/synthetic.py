@@ -38,7 +38,7 @@ def _toy(
     return regression(name, train, test, standardize)._replace(noise=noise)
 
 
-def make_sine(_root: Path | None, seed: int = 0, clients: int = 50, samples: int = 2) -> Dataset:
+def make_sine(_root: Path | None, seed: int = 0, clients: int = 50, samples: int = 2, *, name: str = "sine") -> Dataset:
     """Returns the sine toy: `y = a sin(2 pi x) + e` with e ~ N(0, 0.2^2) and x uniform on [-1, 1].
 
     Each client has an amplitude a ~ N(1, 0.2^2). The test rows are 201 even points of [-1, 1] with
@@ -48,30 +48,15 @@ def make_sine(_root: Path | None, seed: int = 0, clients: int = 50, samples: int
         seed: Seed of the random samples.
         clients: Number of clients.
         samples: Number of samples of each client.
+        name: `sine`; or `interval`, with training x in [-1, -0.5] and [0.5, 1], and the same test rows.
 
     Example:
         >>> make_sine(None).train.x.shape
         (100, 1)
     """
-    return _draw_sine("sine", seed, clients, samples, has_gap=False)
-
-
-def make_interval(_root: Path | None, seed: int = 0, clients: int = 50, samples: int = 2) -> Dataset:
-    """Returns the sine toy with training x in [-1, -0.5] and [0.5, 1]; the test rows still cover all of [-1, 1].
-
-    Args:
-        seed: Seed of the random samples.
-        clients: Number of clients.
-        samples: Number of samples of each client.
-    """
-    return _draw_sine("interval", seed, clients, samples, has_gap=True)
-
-
-def _draw_sine(name: str, seed: int, clients: int, samples: int, *, has_gap: bool) -> Dataset:
     draw = rng.stream(seed, name)
     x = draw.uniform(-1.0, 1.0, (clients, samples))
-    if has_gap:
-        x = np.sign(x) * (0.5 + 0.5 * np.abs(x))
+    x = np.sign(x) * (0.5 + 0.5 * np.abs(x)) if name == "interval" else x
     y = draw.normal(1.0, SINE_SD, (clients, 1)) * np.sin(2 * np.pi * x) + draw.normal(0.0, SINE_SD, x.shape)
     grid = np.linspace(-1.0, 1.0, 201)
     mean = np.sin(2 * np.pi * grid)

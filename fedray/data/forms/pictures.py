@@ -33,11 +33,10 @@ import numpy as np
 
 from fedray.core.errors import BadInput
 from fedray.core.options import ReadOptions
-from fedray.data.files import PIECE_BYTES, Spool, read_pieces
+from fedray.data.files import PIECE_BYTES, Spool, find_path, read_pieces
 from fedray.data.forms.rows import CLIENT, RawRows, make_dataset
 from fedray.data.types import Array, Dataset
 from fedray.files.layout import PICTURES, PictureFolders, find_classes, list_files, tell_endings
-from fedray.files.plain import expand_user_path, explain_missing_path
 
 OPTIONS = ("test", "test_fraction", "size")
 
@@ -211,12 +210,7 @@ def stack_pictures(pictures: Iterable[tuple[Any, str]], size: int | None) -> tup
 
 def find_picture_folder(_root: Path | None, path: str | None = None, **_: Any) -> Path:
     """Returns the folder of `data.path`, which holds folders of classes, directly or in folders of parts or clients."""
-    if not path:
-        raise BadInput("data.path is missing: give a folder that has a folder of pictures for each class")
-    folder = expand_user_path("data.path", path)
-    if not folder.is_dir():
-        raise BadInput(f"data.path = {path}: {explain_missing_path(folder, 'folder')}")
-    return folder
+    return find_path("data.path", path, "folder", "a folder that has a folder of pictures for each class")
 
 
 def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Dataset:

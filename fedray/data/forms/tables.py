@@ -11,11 +11,11 @@ import numpy as np
 
 from fedray.core.errors import BadInput, show_line, suggest_nearest
 from fedray.core.options import ReadOptions
+from fedray.data.files import find_path
 from fedray.data.forms import arrays
 from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, make_dataset, refuse_idle, tokenize
 from fedray.data.types import Array, Dataset, Float64, find_origin
 from fedray.files.layout import TABLES, list_leaf_files
-from fedray.files.plain import expand_user_path, explain_missing_path
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Tables as text, such as CSV files, and the delimiters of columns.
@@ -396,12 +396,8 @@ def read_frame(file: Path, key: str = "path") -> Any:
 
 def find_table_file(_root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
     """Returns the path of the user's file or folder of files; `key` is the option that names it, for messages."""
-    if not path:
-        raise BadInput(f"data.{key} is missing: give the path of a .parquet or .csv file")
-    file = expand_user_path(f"data.{key}", path)
-    if not file.is_file() and not (key == "path" and file.is_dir()):
-        raise BadInput(f"data.{key} = {path}: {explain_missing_path(file, 'file')}")
-    return file
+    kind = "file or folder" if key == "path" else "file"
+    return find_path(f"data.{key}", path, kind, "the path of a .parquet or .csv file")
 
 
 def read_table_file(file: Path, reading: ReadOptions) -> Dataset:
