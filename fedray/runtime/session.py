@@ -1,4 +1,4 @@
-"""The runtime without Ray, and a session: the work of one process for a run."""
+"""The runtime without Ray, and the session: the work of one process for a run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
 
 
 def list_pieces(study: Study, question: Question) -> list[Piece]:
-    """Lists the pieces of a question; clients that are asked at home are a piece each."""
+    """Lists the pieces of a question. If clients are asked at home, each client is a piece."""
     if question.split is None:
         numbers = [len(some) for some in list_clients(study, question)]
         return cut_pieces(numbers, 1 if question.at_home else CLIENTS_A_PIECE)
@@ -63,7 +63,14 @@ def list_pieces(study: Study, question: Question) -> list[Piece]:
 
 
 def cut_pieces(numbers: list[int], size: int) -> list[Piece]:
-    """Cuts the rows or clients of each world, of which there are `numbers`, into pieces of at most `size`.
+    """Cuts the samples or clients of each world into pieces of at most `size`.
+
+    Args:
+        numbers: Number of samples or clients of each world.
+        size: Largest number of samples or clients of a piece.
+
+    Returns:
+        The pieces: (world, index of the first sample or client).
 
     Example:
         >>> cut_pieces([1200, 400], size=500)  # of two worlds with so many rows
@@ -73,13 +80,13 @@ def cut_pieces(numbers: list[int], size: int) -> list[Piece]:
 
 
 def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequence[Piece]) -> Pieces:
-    """Answers some pieces of a question.
+    """Computes the answers to some pieces of a question.
 
     Args:
-        worker: Computes.
-        state: Holds the models.
-        question: What is asked.
-        pieces: Those that are answered here; of clients at home, those that live here.
+        worker: The worker that computes.
+        state: The state that holds the models.
+        question: The question.
+        pieces: The pieces to answer. If clients are asked at home: the pieces of clients that live in this process.
     """
     study, found = worker.study, Pieces()
     if (split := question.split) is not None:
@@ -117,7 +124,11 @@ class Inline:
         return answer_pieces(self.worker, state, question, list_pieces(self.worker.study, question))
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
-        """Private vectors of the clients, for a checkpoint; all, or those of some names."""
+        """Returns the private vectors of the clients for a checkpoint.
+
+        Args:
+            names: Names of the vectors that are returned; None: all.
+        """
         return keep_vectors(self.worker.store.state(), names)
 
     def restore(self, private: dict[str, Tensor]) -> None:
@@ -167,16 +178,17 @@ def run_session(
     Args:
         study: The study that is run.
         runtime: The runtime on which jobs run.
-        out: The run directory; other processes cannot write to it meanwhile.
+        out: The run directory. It is locked, so no other process writes to it during the session.
         watch: A function that is called with a snapshot after each evaluated round.
         facts: Facts on this process and its machine for the manifest.
         digests: Digests of what is trained (`fedray.assembly.study`). They must equal those at the start of the run.
-        measure: Makes the function that scores the models. With any but the default no pictures are drawn.
+        measure: Makes the function that scores the models. With another function than the default, no pictures are
+            drawn.
         saved: A function that is called after each checkpoint.
         tell: A function that prints a line to the user as a warning.
 
     Raises:
-        Enough: The watcher ended the run, which is saved and can be resumed.
+        Enough: The watcher ended the run. The run is saved and can be resumed.
         BadInput: The run began with another study: the digests differ.
     """
 
@@ -227,7 +239,7 @@ def run_session(
 
 
 def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
-    """Returns a function that scores the models as `evaluate` does, and a list of the seconds of each call."""
+    """Returns a function that calls `evaluate` and measures the time, and the list of the seconds of each call."""
     seconds: list[float] = []
 
     def evaluate_timed(progress: Progress) -> list[dict[str, Any]]:
@@ -259,7 +271,7 @@ def log_snapshots(watch: Watch, loggers: Sequence[records.Logger]) -> Watch:
 
 
 def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
-    """Returns a watcher that also keeps the exceptions of `watch` in a list, before it raises them."""
+    """Returns a watcher that calls `watch`, and adds an exception of `watch` to a list before it raises the exception."""
 
     def show(snapshot: Snapshot) -> None:
         try:
@@ -272,7 +284,10 @@ def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
 
 
 def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
-    """Writes the partition, then restores the newest checkpoint, or prepares the first round if there is none."""
+    """Writes the partition, and returns the progress from which the run continues.
+
+    This is the newest checkpoint; if there is none, the first round is prepared.
+    """
     records.write_partition(out, study)
     if not find_checkpoints(out / "checkpoints"):
         directory.drop_newer_parts(out, -1)
@@ -289,7 +304,10 @@ def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
 def _manifest(
     out: Path, study: Study, facts: Mapping[str, Any], progress: Progress, seconds: Mapping[str, float]
 ) -> None:
-    """Writes the manifest; `seconds` are those that this process has spent on each task, empty until they are known."""
+    """Writes the manifest.
+
+    `seconds` are the seconds that this process spent on each task; empty while they are unknown.
+    """
     parts = {f"{part}_seconds": seconds.get(part) for part in ("process", "training", "evaluation")}
     timings = {"wall_seconds": progress.wall_seconds, **parts}
     size: dict[str, Any] = {"clients": study.clients.number, "worlds": study.worlds, "parameters": study.net.layout.d}
@@ -302,7 +320,10 @@ def _manifest(
 
 
 def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *, pictures: bool) -> dict[str, Any]:
-    """Summarizes a run at its end; with `pictures` first writes its drift scores and the data of its pictures."""
+    """Returns the summary of a run at its end.
+
+    With `pictures` also writes the drift scores and the data of the pictures.
+    """
     log.info("scoring the trained models")
     models = checkpoint.hash_model(study, progress.state)
     state = checkpoint.hash_state(models, progress.state, runtime.private())
@@ -352,7 +373,7 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
 
 
 def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
-    """Joins the facts on several processes: the engine of the first process, and all engines if they differ.
+    """Joins the facts on several processes: the engine of the first process, and a list of all engines if they differ.
 
     Example:
         >>> join_worker_facts([{"engine": {"name": "mlp"}, "lanes_independent": flag} for flag in (True, False)])
@@ -369,11 +390,13 @@ def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Returns "compiled" if compiled kernels train clients or a student of a run, else "torch", for its records.
+    """Returns, for the records of a run, whether compiled kernels or torch train its models.
+
+    The value is "compiled" if compiled kernels train clients or a student, else "torch".
 
     Args:
         study: The study of the run.
-        facts: The facts on its workers.
+        facts: The facts on the workers of the run.
     """
     engines = facts.get("engines", [facts["engine"]])
     compiled = any(engine["name"] in COMPILED for engine in engines) or has_compiled_students(study)
@@ -381,7 +404,7 @@ def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, s
 
 
 def warn_if_dependent(facts: dict[str, Any]) -> None:
-    """Warns if the lane self-test failed."""
+    """Warns that results depend on the packing of jobs, if the self-test of the lanes failed."""
     if not facts["lanes_independent"]:
         warn_user(
             "the lane self-test failed here: results repeat for the same packing only (see manifest.json)",
