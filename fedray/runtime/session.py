@@ -271,7 +271,7 @@ def log_snapshots(watch: Watch, loggers: Sequence[records.Logger]) -> Watch:
 
 
 def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
-    """Returns a watcher that calls `watch`, and adds an exception of `watch` to a list before it raises the exception."""
+    """Returns a watcher that calls `watch` and keeps the exceptions of `watch` in a list, before it raises them."""
 
     def show(snapshot: Snapshot) -> None:
         try:
@@ -373,7 +373,7 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
 
 
 def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
-    """Joins the facts on several processes: the engine of the first process, and a list of all engines if they differ.
+    """Joins the facts on several processes: the engine of the first process, and all engines if they differ.
 
     Example:
         >>> join_worker_facts([{"engine": {"name": "mlp"}, "lanes_independent": flag} for flag in (True, False)])

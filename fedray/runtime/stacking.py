@@ -132,9 +132,7 @@ def _shards(part: Part) -> LeaveOutShards:
 
 
 def _flatten(part: Part, x: Tensor, world: int) -> Any:
-    """Returns raw inputs `[n, ...]` in the form that a classifier takes: standardized as for a network, `[n, f]`
-    float64.
-    """
+    """Returns raw inputs `[n, ...]` as a classifier takes them: standardized as for a network, `[n, f]` float64."""
     return _shards(part).normalize(x[None], torch.tensor([world]))[0].flatten(1).double().numpy()
 
 
@@ -299,7 +297,7 @@ class StackWorkers:
     def _base_outputs(self, whole: State, i: int, world: int, x: Tensor, fold: int | None = None) -> Tensor:
         """Returns the raw outputs of base i's sub models in a world, `[F * K, n, C]`.
 
-        If `fold` is given, of one fold only.
+        With a fold: only the outputs of the K sub models of this fold.
         """
         part = self.bases[i]
         if part.voter is not None:
