@@ -112,8 +112,7 @@ def run_as_tasks(
     actors: int,
     wait_for: Mapping[str, float] | None,
 ) -> Iterator[Callable[..., Any]]:
-    """Runs functions as tasks of a cluster: with one CPU each, or in placement groups with room for the tasks' own
-    actors.
+    """Runs functions as tasks of a cluster: with one CPU each, or in placement groups with room for their own actors.
 
     Args:
         address: Network address of the cluster; None: start a local Ray.
