@@ -547,10 +547,10 @@ def read_table(out: Path, name: str) -> pa.Table:
 
 TABLES_OF = {  # where a table is, and when
     "rounds": "`rounds.parquet` of a run: one row per evaluated round, replicate and fold",
-    "clients": "`clients.parquet` of a run: one row per job, also those that did not count",
+    "clients": "`clients.parquet` of a run: one row per job, also for jobs whose upload was not used",
     "client_scores": "`client_scores.parquet` of a run with `evaluate.clients`: one row per evaluated round and client",
     "drift": "`drift.parquet` of a finished run with several models and at most 2,000 clients: one row per client",
-    "partition": "`partition.parquet` of a run: one row per training row that a client holds",
+    "partition": "`partition.parquet` of a run: one row per training sample that a client holds",
     "trials": "`trials.parquet` of a sweep: one row per trial",
     "table": "`table.parquet` of `fedray table`: one row per cell and score",
 }
