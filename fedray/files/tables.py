@@ -32,7 +32,7 @@ class Column(NamedTuple):
         kind: Type of the values: `whole` (int64), `number` (float64), `text`, `flag`, `numbers` (a list of float64), or
             `record` (a struct).
         unit: Unit of the values; empty where they have none.
-        text: Meaning of the values, in a few words.
+        text: The meaning of the values, in a few words.
     """
 
     kind: ColumnKind
@@ -265,7 +265,9 @@ def read_summary(out: Path) -> dict[str, Any]:
 
 
 def read_parts(out: Path, name: str) -> pa.Table | None:
-    """Returns all parts of `rounds`, `clients` or `client_scores` as one table, in the order of writing; None if empty.
+    """Returns all parts of a table (`rounds`, `clients` or `client_scores`) as one, in the order of writing.
+
+    None if empty.
 
     Raises:
         Damaged: A part cannot be read.
@@ -285,7 +287,7 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
 
 
 def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
-    """Returns the arrays of `pictures.npz` that are not empty, by name; an empty dict where there is no file.
+    """Returns the arrays of `pictures.npz` that are not empty, by name; an empty dict if there is no file.
 
     Raises:
         Damaged: The file cannot be read.
