@@ -44,8 +44,8 @@ class Ending:
     """What this process prints and does when a signal ends it.
 
     Attributes:
-        hooks: Functions that are called before the process ends, the last one first. They must quickly stop what the
-            process started.
+        hooks: Functions that are called before the process ends, the last one first. A hook stops something that the
+            process has started, and must be quick.
     """
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ def follow_child(child: subprocess.Popen[str], hear: Callable[[str], object]) ->
 def stop_children(children: Collection[subprocess.Popen[str]]) -> None:
     """Ends children and the processes that they started.
 
-    They get SIGTERM, and those still alive after ten seconds SIGKILL.
+    All get SIGTERM. After ten seconds, the children that are still alive get SIGKILL.
     """
     for number, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 1.0)):
         alive = [child for child in children if child.poll() is None]

@@ -101,8 +101,8 @@ def read_or_explain(path: Path, remedy: str) -> bytes:
 def tell_apart(path: Path, error: OSError, remedy: str) -> FedrayError:
     """Returns the error to raise for an unreadable file.
 
-    The error is `Damaged` for a path that is missing or is a directory, `BadInput` for a path that this user may not
-    read, and `FedrayError` for a fault of the disk.
+    The error is `Damaged` if the path is missing or is a directory. It is `BadInput` if this user may not read the
+    path, and `FedrayError` if the disk has a fault.
 
     Args:
         path: The file or the directory.

@@ -48,7 +48,7 @@ class ClassFolder(NamedTuple):
 
     Attributes:
         part: `train` or `test`.
-        client: Name of the client that holds these pictures; empty where the folders name no clients.
+        client: Name of the client that holds these pictures; empty if folders do not name clients.
         name: Name of the class.
         path: Path of the folder.
     """
@@ -116,7 +116,7 @@ def list_files(folder: Path, *, inside: bool = True) -> list[Path]:
 def list_tables(folder: Path) -> list[Path]:
     """Returns the tables in a folder, sorted by name.
 
-    None if there are also folders of pictures, which tables only describe.
+    Beside folders of pictures there are none: such tables only describe.
     """
     if sum(_has_pictures(at, inside=True) for at in list_folders(folder)) > 1:
         return []
@@ -127,7 +127,7 @@ def list_tables(folder: Path) -> list[Path]:
 def find_table_parts(files: Sequence[Path], test: str | None = None) -> Parts | None:
     """Returns the parts in a folder of tables, by file names without endings.
 
-    None if each table belongs to one client.
+    The result is None if each table belongs to one client.
     """
     return find_parts([file.name.partition(".")[0] for file in files], "data.path", test)
 
@@ -207,10 +207,7 @@ def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
 
 
 def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Path | None) -> None:
-    """Adds the folders of classes in one folder to `layout`.
-
-    This folder is that of the data set, a part or a client.
-    """
+    """Adds the folders of classes to `layout` that are in the folder of the data set, of a part or of a client."""
     full = [at for at in list_folders(folder) if at != skip and _has_pictures(at, inside=True)]
     names, direct = [at.name for at in full], [at for at in full if _has_pictures(at)]
     if direct:
@@ -246,7 +243,7 @@ def _walk_files(folder: Path, *, inside: bool) -> Iterator[Path]:
 def find_part(name: str) -> str:
     """Returns the part that a name means, also of a numbered file (`train-00000-of-00002`).
 
-    Empty if it means no part.
+    Empty if the name means none.
     """
     return PARTS.get(re.sub(r"-\d+-of-\d+$", "", name).casefold(), "")
 

@@ -242,7 +242,7 @@ def hold_lock(path: Path, taken: BadInput | FedrayError, *, wait: bool = True) -
 
 
 def is_locked(path: Path) -> bool:
-    """Returns whether a process holds the lock of a file now; False where there is no such file.
+    """Returns whether a process holds the lock of a file now; False if the file does not exist.
 
     Example:
         >>> is_locked(Path("no such file"))

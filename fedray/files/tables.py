@@ -31,7 +31,7 @@ class Column(NamedTuple):
     Attributes:
         kind: Type of the values: `whole` (int64), `number` (float64), `text`, `flag`, `numbers` (a list of float64), or
             `record` (a struct).
-        unit: Unit of the values; empty where they have none.
+        unit: Unit of the values; empty if the values have no unit.
         text: The meaning of the values, in a few words.
     """
 
@@ -265,9 +265,9 @@ def read_summary(out: Path) -> dict[str, Any]:
 
 
 def read_parts(out: Path, name: str) -> pa.Table | None:
-    """Returns all parts of a table (`rounds`, `clients` or `client_scores`) as one, in the order of writing.
+    """Returns all parts of a table in a run directory as one table, in the order of writing.
 
-    None if empty.
+    The table is `rounds`, `clients` or `client_scores`. The result is None if the table has no rows.
 
     Raises:
         Damaged: A part cannot be read.

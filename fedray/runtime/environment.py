@@ -117,7 +117,7 @@ def count_gpus() -> int:
 
 
 def check_machine(tiers: Sequence[Tier], gpus: int) -> None:
-    """Checks that this machine has what tiers require: enough GPUs, and no custom resources of Ray.
+    """Checks that this machine has enough GPUs for the tiers, and that no tier requires custom resources of Ray.
 
     Args:
         tiers: The tiers of the clients.
@@ -290,7 +290,7 @@ def answers(address: str, seconds: float = 2.0) -> bool:
 
     Args:
         address: The network address.
-        seconds: How many seconds an answer may take.
+        seconds: How many seconds to wait for a connection.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -354,11 +354,11 @@ def refuse_unused_wait(awaited: Mapping[str, float] | None, address: str | None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a Ray that fedray starts leaves on the machine: its folder of logs and sockets.
+# The session folders of Rays that fedray starts: each holds the logs and sockets of one Ray.
 #
-# Each such Ray has a folder of its own, locked by the process that started it for as long as that lives; Ray's
-# processes carry the folder's name in their environment. So nothing is removed that belongs to somebody else, or to a
-# run that goes on.
+# Each such Ray has its own folder. The process that started the Ray locks the folder as long as the process lives.
+# Ray's processes have the folder's name in their environment. So nothing is removed that belongs to another user or to
+# a run that is still going.
 
 PREFIX = "fedray-ray-"  # of the folders
 LOCK = "lock"

@@ -64,7 +64,7 @@ Tracebacks = dict[int, str]  # index of a job in the plan -> its traceback
 def try_jobs(
     train: TrainJobs, name: Callable[[int], str], skip: bool, index: IntArray, *, atom: int = 1
 ) -> tuple[list[TrainedBlock], Tracebacks]:
-    """Trains some jobs and leaves out those that fail.
+    """Trains some jobs, and leaves out the jobs that fail.
 
     Args:
         train: A function that trains some jobs of the plan, given by their indexes, as one block.
@@ -115,7 +115,7 @@ def score_clients(
     Args:
         score: A function that scores clients: ids `[c]` -> scores `[rows, c]`.
         client: Ids of the clients, `[c]`.
-        rows: How many scores each client has.
+        rows: Number of scores of each client.
         skip: Whether failures are skipped; otherwise they are raised.
         limit: Wall seconds that one call of `score` may take, or None.
 
@@ -252,7 +252,7 @@ def rows_of_state(plan: Plan, flight: Flight | None, models: int) -> IntArray:
 
     Args:
         plan: The jobs.
-        flight: In asynchronous training: where the jobs start; None: the run goes in rounds.
+        flight: In asynchronous training: the flights of the jobs, which name the rows; None: the training is in rounds.
         models: K, the number of models.
     """
     return plan.world * models + plan.model if flight is None else flight.row

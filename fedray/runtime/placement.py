@@ -281,7 +281,8 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
         and so on: the largest share with which all actors fit.
 
     Raises:
-        BadInput: The cluster cannot hold the actors. The message says what they need and what the cluster has.
+        BadInput: The cluster cannot hold the actors. The message names the resources that the actors need and those of
+            the cluster.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -418,8 +419,8 @@ def choose_seats(
         parts: If `per_actor` and `actors` are `auto`: the number of parts into which the cluster is divided. The run
             takes one part.
         cluster: The resources of the cluster.
-        waits: Whether the run waits for more nodes if its smallest plan does not fit: one CPU for each actor, or what
-            the actor's tier requires.
+        waits: Whether the run waits for more nodes if the cluster does not hold its smallest plan. In this plan, each
+            actor has one CPU or the resources that its tier requires.
 
     Raises:
         BadInput: The cluster cannot hold the actors, and the run does not wait for nodes.

@@ -36,11 +36,13 @@ from fedray.storage import summary as records
 from fedray.training.choice import COMPILED, Engine, check_invariance
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How one worker answers questions; and the runtime without Ray: one worker in this process, with the same bits.
+# How a worker answers questions, and the runtime without Ray: one worker in this process, with results equal bit for
+# bit.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A question is cut into pieces of a fixed size, so that neither the number of workers nor their order shows in an
-# answer. On the rows of a split a piece is (world, first row); of clients it is (world, place of the first one).
+# A question is cut into pieces of a fixed size. So an answer does not depend on the number of workers or their order. A
+# piece is (world, index of the first sample) for the samples of a split, and (world, index of the first client) for
+# clients.
 
 CLIENTS_A_PIECE = 32
 

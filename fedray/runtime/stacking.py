@@ -33,10 +33,10 @@ from fedray.simulation.study import Part, Study
 from fedray.training.choice import SHAREABLE, Engine
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Bases of a stack that vote: each client fits a scikit-learn classifier on its own rows; a sub model is their vote.
+# Bases of a stack that vote: each client fits a scikit-learn classifier on its own samples, and the classifiers vote.
 #
-# A classifier depends on nothing but a client's rows (without the fold that its world leaves out) and an address. So
-# no classifier is sent or saved: a process that needs one fits it again, and keeps it.
+# A classifier depends only on a client's samples (without the fold that its world leaves out) and the key of its random
+# numbers. So no classifier is sent or saved: a process that needs a classifier fits it again, and keeps it.
 
 ClassifyRows = Callable[[Any], IntArray]  # inputs `[n, f]` -> classes `[n]`
 
@@ -137,9 +137,9 @@ def _flatten(part: Part, x: Tensor, world: int) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A stack trains several bases, and then a meta model on their answers. The features of a client's row are the answers
-# of those sub models that have not seen the row; they are computed where the client lives, and are neither sent nor
-# saved.
+# A stack trains several bases, and then a meta model on their predictions. The features of a sample are the predictions
+# of the sub models that were trained without this sample. They are computed where the client lives, and are neither
+# sent nor saved.
 
 TINY = np.finfo(np.float64).tiny  # stands for 0 in a logarithm
 
@@ -246,7 +246,7 @@ class StackWorkers:
         return [np.asarray(classification.probabilities(each.numpy()).mean(axis=0)) for each in outputs]
 
     def _join(self, outputs: list[Tensor]) -> Tensor:
-        """Returns the features from which the meta model predicts, `[n, F]` float32, one row for each sample.
+        """Returns the features from which the meta model predicts, `[n, F]` float32, for n samples.
 
         Args:
             outputs: Raw outputs of the sub models of each base, `[F * K, n, C]`.

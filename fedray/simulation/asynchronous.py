@@ -362,7 +362,7 @@ class ClientCosts(NamedTuple):
 
     Attributes:
         size: Number of training samples.
-        steps: Number of optimizer steps, without those of personal models.
+        steps: Number of optimizer steps, without the steps of personal models.
         up: Bytes that the job sends.
         down: Bytes that the job receives.
     """
@@ -459,7 +459,7 @@ LEAST_STEPS = 32  # server steps that are computed at once
 
 
 class Horizon:
-    """The known server steps of all worlds, without those that were forgotten.
+    """The known server steps of all worlds, without forgotten steps.
 
     Attributes:
         lines: The timeline of each world.
@@ -495,7 +495,7 @@ class Horizon:
 
     @property
     def end(self) -> int:
-        """The number of known steps, including those that were forgotten."""
+        """The number of known steps, including forgotten steps."""
         return self._first + len(self._rows)
 
     def reach(self, end: int) -> None:
@@ -535,11 +535,11 @@ class Horizon:
         return self._seconds[first - self._first : end - self._first]
 
     def rows(self, t: int) -> list[int]:
-        """Returns the rows of the state whose models step in server step t."""
+        """Returns the rows of the state that change in server step t."""
         return self._rows[t - self._first]
 
     def places(self, first: int, end: int) -> slice:
-        """Returns where in `jobs` the jobs of the known steps from `first` to `end - 1` are."""
+        """Returns the slice of `jobs` with the jobs of the known steps from `first` to `end - 1`."""
         end = min(end, self.end)
         return slice(int(self._bounds[first - self._first]), int(self._bounds[end - self._first]))
 
@@ -601,7 +601,7 @@ class Sums:
 
         Args:
             t: The server step.
-            rows: Rows of the state whose models step.
+            rows: Rows of the state that change in this step.
         """
         found = {row: merge_stats(parts) for row in rows if (parts := self._parts.pop((t, row), None)) is not None}
         return join_groups(found, self._rows, self._models)
@@ -657,7 +657,7 @@ class Versions:
     Versions that no job needs any more are freed when the next jobs are chosen, and before a checkpoint.
 
     Attributes:
-        now: How many steps the model of each row of the state has taken, `[M]`.
+        now: Number of steps that the model in each row of the state has taken, `[M]`.
     """
 
     def __init__(self, worlds: int, models: int, flight: Mapping[str, Tensor]) -> None:
@@ -689,7 +689,7 @@ class Versions:
         Args:
             t: The server step.
             ahead: The known steps.
-            all: Whether to free versions even if there are few of them.
+            all: Whether versions are freed even if few of them are kept.
         """
         if not all and len(self._rows) <= self._most:
             return
@@ -711,7 +711,7 @@ class Versions:
         return self._rows[key]
 
     def rows(self, keys: Sequence[Key], state: State) -> State:
-        """Returns versions of models as a state that can be broadcast, with one row for each version."""
+        """Returns versions of models as a state that can be broadcast; each row is one version."""
         found = [self.find(key, state) for key in keys]
         return State(torch.cat([one for one, _ in found]), torch.cat([one for _, one in found]), {})
 

@@ -92,7 +92,7 @@ class Devices:
 
     Attributes:
         clients: The population, with the figures of its tiers.
-        figures: Figures of clients by name, `[N]` each. They replace those of the tiers, except where they are NaN.
+        figures: Figures of clients by name, `[N]` each. Such a figure replaces that of the tier, unless it is NaN.
         links: Links that change over time; None: no link changes.
         available: A function that returns the virtual seconds until each client is available, `[J]`; 0 if it is
             available now. Its arguments are the seeds of the worlds, the clients and the current virtual seconds, `[J]`
@@ -201,9 +201,9 @@ def read_trace(clients: Clients, path: Path) -> Devices:
         path: Path of the trace, a CSV or Parquet file.
 
     Raises:
-        BadInput: The file cannot be read, has no `client` column, names a client that does not exist, or holds a figure
-            that is not above 0, a window that ends before it begins or after its period, or a link that begins after
-            its period.
+        BadInput: The file cannot be read, or has no column `client`. Or a row is wrong: the client does not exist, a
+            figure is not above 0, a window ends before it begins or after its period, or a link begins after its
+            period.
     """
     more = (*COLUMNS, "available_from", "available_to", "period", "link_from")
     table = read_number_table("clients.trace", path, ("client",), more)

@@ -351,8 +351,8 @@ class RoundResult(NamedTuple):
     """The result of a round, or of several server steps of asynchronous training.
 
     Attributes:
-        plan: The jobs, `[J]`, also those whose uploads were not used.
-        table: What is recorded of the jobs, `[J]`.
+        plan: The jobs, `[J]`, including jobs whose uploads were not used.
+        table: The record of the jobs, `[J]`.
         state: The state of the server at the end.
         now: Virtual seconds at the end, `[worlds]`.
         rounds: Number of rounds; each server step of asynchronous training is one.

@@ -393,9 +393,9 @@ def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
 
 
 def average_bases(bases: list[FloatArray]) -> FloatArray:
-    """Returns the mean probabilities of the bases, `[n, C]`, from those of each base `[F, n, C]`.
+    """Returns the mean probabilities of all bases, `[n, C]`, from those of each base, `[F, n, C]`.
 
-    A stack should be better.
+    This is the plain average with which a stack is compared.
     """
     return np.asarray(np.mean([folds.mean(axis=0) for folds in bases], axis=0))
 
@@ -432,8 +432,8 @@ def collect_stack_report(study: Study, state: State, probs: FloatArray, y: IntAr
         y: True labels, `[n]`.
 
     Returns:
-        The arrays by name: the confusion of the plain average, the accuracy by base and fold `[bases, F]`, the names of
-        the bases, and the weights of a softmax meta model `[C, bases * C]` if there is one.
+        The arrays by name: the confusion of the plain average, the accuracy by base and fold `[bases, F]`, and the
+        names of the bases. For a softmax meta model also its weights, `[C, bases * C]`.
     """
     bases = split_by_base(study, probs[1:])
     arrays = {"confusion_average": classification.confusion(average_bases(bases), y)}

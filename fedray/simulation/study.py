@@ -413,8 +413,8 @@ Pieces = dict[tuple[int, int], Tensor]  # answers by piece: (world, index of its
 class Question(NamedTuple):
     """A question about models, which a runtime answers on the samples of a split or on the data of clients.
 
-    The runtime cuts a question into pieces of a fixed size. So the answer depends neither on the number of processes
-    nor on their order.
+    The runtime cuts a question into pieces of a fixed size. So the answer does not depend on the number of processes or
+    on their order.
 
     Attributes:
         compute: A function at the top of a module, or a `partial` of such a function, which is sent to other processes
@@ -424,8 +424,8 @@ class Question(NamedTuple):
         split: The split on which the question is answered: `test`, `hold_out` or `ood`; None: clients are asked.
         worlds: How many worlds are asked, from world 0 on; None: all.
         clients: Ids of the clients of each world that are asked, `[n]` each; None: the known clients.
-        numbers: How many numbers the answer of a client has. They are NaN for a client that fails and is left out.
-        at_home: Whether each client is asked in the process where it lives, because its private vectors are there.
+        numbers: Number of values in the answer of a client. The values are NaN for a client that fails and is left out.
+        at_home: Whether each client is asked in the process where it lives and where its private vectors are.
     """
 
     compute: Callable[..., Any]
@@ -465,8 +465,8 @@ class Runtime(Protocol):
         """Answers a question about models.
 
         Args:
-            question: What is asked, and of whom.
-            state: The models, `[worlds * K, d]`, and what is broadcast with them.
+            question: The question, and the clients or the split that it is about.
+            state: The models, `[worlds * K, d]`, and the tensors that are broadcast with the models.
 
         Returns:
             The answers by piece: (world, index of the first sample or client of the piece). With `at_home` each client
@@ -527,8 +527,8 @@ class Recorder(Protocol):
 
         Args:
             round: The round, from 1, or the round of each job, `[J]`.
-            plan: All planned jobs, `[J]`, also those that did not count.
-            table: What is known of these jobs, in the same order.
+            plan: All planned jobs, `[J]`, including jobs whose uploads were not used.
+            table: The record of these jobs, in the same order.
         """
 
     def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None:

@@ -29,10 +29,10 @@ from fedray.simulation import devices
 from fedray.simulation.study import ClientScores, JobTable, Progress, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checkpoints: safetensors and JSON, written to a temporary name, fsynced, renamed. Nothing is a pickle.
+# Checkpoints are files of safetensors and JSON, without pickles. They are written under a temporary name and renamed.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A crash while writing leaves the previous checkpoint; a damaged one is named in a one-line error.
+# If a crash interrupts the writing, the previous checkpoint remains. A damaged checkpoint gives an error of one line.
 
 
 def save_checkpoint(
@@ -220,7 +220,7 @@ def hash_state(model: str, state: State, private: dict[str, torch.Tensor]) -> st
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Reads a checkpoint and checks that it fits its study: its models, the numbers of each, and the worlds.
+# Reads a checkpoint and checks that it fits its study: number of models, numbers of each model, and worlds.
 
 
 def load_study_checkpoint(
@@ -251,12 +251,12 @@ def load_study_checkpoint(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What `resume` does about a damaged run directory: what cannot be trusted is set aside and made again.
+# How `fedray resume` repairs a damaged run directory: damaged files are set aside and made again.
 #
-# Nothing is deleted. A file that is missing, truncated or changed takes with it every later file that would follow
-# from it: all of them go to `set-aside/1` (or 2, 3 ...) of the run directory, and the run goes on from the newest
-# checkpoint that is whole and whose tables are whole, or from its first round. A file that cannot be read for another
-# reason, such as its permissions, ends the resumption in one line.
+# Nothing is deleted. If a file is missing, truncated or changed, it is moved to `set-aside/1` (or 2, 3 ...) of the run
+# directory, with all later files that depend on it. The run continues from the newest checkpoint that is whole and has
+# whole tables, or from its first round. If a file cannot be read for another reason, such as its permissions, `fedray
+# resume` ends with one line.
 
 SET_ASIDE = "set-aside"
 CHECKPOINTS, RATES = "checkpoints", "learning_rates.json"
@@ -275,7 +275,7 @@ def mend_run_directory(out: Path) -> list[str]:
         out: The run directory.
 
     Returns:
-        One line for each damaged file, which says what was set aside and why; empty if nothing is damaged.
+        One line for each damaged file: the reason, and where it was moved. Empty if nothing is damaged.
 
     Raises:
         FedrayError: A file cannot be read, though it may be whole.
@@ -338,12 +338,12 @@ def _move_aside(out: Path, paths: list[Path]) -> Path:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The tables of a run directory, written part by part as the run goes.
+# The tables of a run directory, which the run writes part by part.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# They are `rounds.parquet`, `clients.parquet` and, where `evaluate.clients` asks for it, `client_scores.parquet`.
+# They are `rounds.parquet`, `clients.parquet` and, with `evaluate.clients`, `client_scores.parquet`.
 #
-# A new part file starts at every checkpoint; resuming from a checkpoint deletes the later ones.
+# Every checkpoint begins a new part. A run that resumes from a checkpoint deletes the later parts.
 
 FLUSH_ROWS = 200_000
 
@@ -394,7 +394,7 @@ class RunRecorder:
         Args:
             round: The round, from 1, or the round of each job, `[J]`.
             plan: The jobs, `[J]`.
-            table: What is recorded of the jobs, in the order of the plan.
+            table: The record of the jobs, in the order of the plan.
         """
         n = len(plan.client)
         where = {

@@ -152,7 +152,8 @@ def drop_newer_parts(out: Path, round: int) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Where a run may be written: a directory that is named and free, the next free one below `runs`, or a run to replace.
+# The directory to which a run is written: a free one with a given name, the next free one below `runs`, or a run to
+# replace.
 #
 # Nothing here imports torch, so that the command line can say at once that a directory is taken.
 
@@ -176,7 +177,7 @@ def refuse_taken(out: Path, *, force: bool = False) -> None:
         force: Whether the run in the directory is to be replaced.
 
     Raises:
-        BadInput: The directory holds files other than a run, a run that must not be replaced, or one that a process
+        BadInput: The directory holds files that are no run, or a run that must not be replaced, or a run that a process
             writes.
     """
     if not out.exists() or (out.is_dir() and all(map(is_unborn, out.iterdir()))):

@@ -56,7 +56,7 @@ from fedray.simulation.study import Progress, Study
 from fedray.storage.checkpoint import read_table, write_parquet
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `summary.json` and `manifest.json` of a run directory: what came out, and where it was computed.
+# `summary.json` and `manifest.json` of a run directory: the results, and the software and machine that computed them.
 
 JOB_MODEL = ("replicate", "fold", "model")  # whose jobs are those of one model
 PACKAGES = ("fedray", "torch", "torchvision", "numpy", "pyarrow", "ray", "optuna")
@@ -80,9 +80,9 @@ def pool_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float
 def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
     """Returns the metrics that depend on all evaluated rounds of a world, one dictionary for each world.
 
-    If the method has phases, only the rounds of the last phase count. The metrics are the mean score over the last 3
-    evaluated rounds (Fed-ensemble, section V), and the round, virtual second and sent bytes when the target was first
-    reached. The latter are absent if the target was not reached.
+    If the method has phases, only the rounds of the last phase count. The first metric is the mean score over the last
+    3 evaluated rounds (Fed-ensemble, section V). The others are the round, the virtual second and the sent bytes at
+    which the target was first reached; they are absent if it was not reached.
     """
     found, first = [], study.last_phase + 1 if study.last_phase else 0
     rows = read_table(out, "rounds").to_pylist()
@@ -136,8 +136,8 @@ def count_lost_models(out: Path) -> int:
 def count_drawn_answers(study: Study, progress: Progress) -> int:
     """Returns the number of models that predict at the end of a run although they still equal an initial model.
 
-    Only runs with a method or a schedule of the user's own are counted. For fedray's methods the plan tells it before
-    the run (`fedray.advice`).
+    Models are counted only if the method or the schedule is the user's own. For fedray's methods this is known from the
+    plan before the run (`fedray.advice`).
 
     Args:
         study: The study that was trained.
@@ -236,10 +236,11 @@ def _commit() -> str | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `partition.parquet` of a run directory: which rows each client has, for any tool, and for `data.partition.file`.
+# `partition.parquet` of a run directory lists the samples of each client. `data.partition.file` reads such a file.
 #
-# The rows of stored data sets are written; clients that are generated have none, and so has a partition of more than
-# 50 million rows: its scenario and its seed deal it again. The manifest says which it is (`study.partition`).
+# The file is written for stored data sets, but not for generated clients, and not for more than 50 million samples.
+# Without the file the scenario and the seed define the partition. The manifest says whether there is a file
+# (`study.partition`).
 
 
 def describe_partition(study: Study) -> str:
@@ -468,13 +469,14 @@ def _finite_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `identity.json` of a run directory: what the run began with, so that nothing else goes on in its place.
+# `identity.json` of a run directory: the settings, data and code with which the run began, which must not change.
 #
-# It holds the keys of the scenario that decide results, its rounds, and digests of the data, of the network, of the
-# source of the user's own code and of the values that this reads. Another value is a warning, all else is refused.
-# The file is written before the first round and stays as it is; only a run that is made longer changes it. The
-# manifest says that it is there, so that a lost one is noticed. Run directories that were written before there was
-# such a file are used without these checks, and digests of own code that earlier versions wrote are not compared.
+# The file holds the scenario's keys that decide results, the number of rounds, and digests. The digests are of the
+# data, of the network, of the source of the user's own code, and of the values that this code uses. If one of these
+# values has changed, there is a warning; every other change is an error. The file is written before the first round.
+# Only a run that is made longer changes the file. The manifest records that the file exists, so a lost file is noticed.
+# Run directories of earlier versions without such a file are not checked, and digests of own code by earlier versions
+# are not compared.
 
 Digests = Mapping[str, Mapping[str, str]]  # part -> what of it -> digest
 _ANSWERS = ("model ", "partition ")  # what reads values after the training too
@@ -627,8 +629,8 @@ def extend_rounds(out: Path, rounds: int) -> None:
         rounds: The new number of rounds, including those already done.
 
     Raises:
-        BadInput: The run has done more rounds, the method is a stack or an ensemble of learners, or the longer run
-            would differ from one that had this length from the start.
+        BadInput: The run has done more rounds, or the method is a stack or an ensemble of learners. Or the longer run
+            would differ from a run that had this length from the start.
     """
     tree, began = read_keys(out), read_identity(out)
     done = max(bounded.find_checkpoints(out / "checkpoints"), default=0)
@@ -679,7 +681,7 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
 
 
 def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callable[[str], object]) -> None:
-    """Raises an error if digests differ from those at the beginning, and prints a line if digests of values differ.
+    """Raises an error if digests have changed since the run began; if only digests of values changed, prints a line.
 
     Args:
         out: The directory.

@@ -51,7 +51,7 @@ from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Question, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How the chunks of an exchange reach the client actors, and their answers the coordinator.
+# The calls that send the chunks of an exchange to the client actors, and the replies of the actors.
 
 CALL_BYTES = 100 << 10  # Ray copies smaller arguments into the call
 NUMBERS = itertools.count()  # of exchanges: what actors keep belongs to one
@@ -115,7 +115,7 @@ class Calls:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The clients that live in one process: a plain class, which `cluster.make_actors` makes an actor of Ray.
+# The clients that live in one process: a plain class. `cluster.make_actors` makes actors of Ray from it.
 
 
 class Unsent(NamedTuple):
@@ -236,8 +236,8 @@ class ClientActor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Each actor hosts many simulated clients. Ray restarts actors that die. A job depends on nothing but state, data and
-# address, so it can be sent again.
+# Each actor hosts many simulated clients. Ray restarts actors that die. A job depends only on state, data and the key
+# of its random numbers. So it can be sent again.
 
 MOST_EARLY_DEATHS, EARLY_SECONDS = 20, 300.0  # of actors that die again and again while they start
 LOOK_SECONDS = 2.0  # between two looks at the cluster: has it lost the node that an actor waits for?

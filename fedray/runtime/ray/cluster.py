@@ -32,7 +32,7 @@ from fedray.runtime import environment, placement
 from fedray.runtime.ray.connection import worker_environment
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What actors are called in Ray's own tools: `ray list actors`, the dashboard, the prefix of what they print.
+# The names of actors in Ray's own tools: `ray list actors`, the dashboard, and the prefix of printed lines.
 
 
 def name_options(run: str, actors: Iterable[str]) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ def name_options(run: str, actors: Iterable[str]) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------------------------------------------------------
 # The seats of a run's actors on a Ray cluster: one placement group for all of them, and waiting until there is room.
 #
-# Seats are reserved all or none, so that two runs never hold half of a cluster each and wait for the other half.
+# Either all seats are reserved or none. So two runs never hold half of a cluster each and wait for the other half.
 
 log = logging.getLogger("fedray")
 PATIENCE = environment.read_patience()  # seconds to wait for nodes before giving up
@@ -339,10 +339,11 @@ def raise_if_refused(error: Exception, who: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The seats of trials that span several actors: bundles of a CPU each, reserved all or none together with the trial.
+# The seats of trials with several actors: bundles of one CPU each. They are reserved together with the trial, all or
+# none.
 #
-# A trial's own process takes no CPU. It begins on the node of its first actor once all its actors have their seats,
-# so that trials never hold what others wait for.
+# A trial's own process takes no CPU. It begins on the node of its first actor when all its actors have seats. So trials
+# never hold seats for which other trials wait.
 
 RELEASE_SECONDS = 5.0  # for giving seats back to a Ray that may have died
 

@@ -34,7 +34,7 @@ from fedray.runtime import environment
 from fedray.runtime.environment import answers
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Settings that fedray makes in Ray before it starts or joins one: its address, what workers import, its messages.
+# Settings of Ray before fedray starts or joins a Ray: the network address, the imports of workers, the messages.
 
 log = logging.getLogger("fedray")
 
@@ -70,8 +70,8 @@ def is_verbose() -> bool:
 def keep_quiet() -> Iterator[None]:
     """Keeps Ray from printing messages that do not help users, and from taking the program's signals.
 
-    The block must contain the start or the end of Ray. Then Ray's C++ parts take SIGTERM. To set Python's own handlers
-    again also sets those of the system.
+    The block must contain the start or the end of Ray. Then Ray's C++ parts take SIGTERM. So Python's own handlers are
+    set again at the end, which also sets those of the system.
     """
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
     if not is_verbose():
@@ -90,8 +90,7 @@ def keep_quiet() -> Iterator[None]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Joining a Ray cluster that is there. Whatever is wrong is one line, within seconds: Ray itself would try for
-# minutes.
+# Joining a Ray cluster that exists. Every error is one line, within seconds; Ray itself would try for minutes.
 
 
 def join_cluster(address: str) -> None:
@@ -129,8 +128,8 @@ def join_cluster(address: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Ray itself may wait for half an hour for an answer of a machine whose Ray has died. So a connection looks at the
-# processes of a Ray that fedray started, and elsewhere asks whether this machine's node is still known.
+# Ray itself may wait half an hour for a reply of a machine on which Ray has died. So a connection checks the processes
+# of a Ray that fedray started. For any other Ray it checks whether the cluster still knows this machine's node.
 
 PLENTY = 10**13  # bytes of memory for Ray's count: of a Ray that is started here the user says how many actors it has
 MOST_TRIES = 2  # of a start on a busy machine
@@ -318,11 +317,11 @@ def _stop(folder: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a worker gets from its driver: environment variables, import path, working directory, the user's modules.
+# What a driver passes to its workers: environment variables, import path, working directory, the user's modules.
 #
-# A worker starts in another directory than the driver, with the variables of the Ray that starts it, and maybe on a
-# machine that has none of the user's files. So the paths among the variables are sent in full, the coordinator works
-# in the driver's directory, and the user's modules travel through Ray (`py_modules`).
+# A worker starts in another directory than the driver, with the environment variables of the Ray that starts it. Its
+# machine may have none of the user's files. So variables that hold paths are sent with absolute paths, the coordinator
+# works in the driver's directory, and the user's modules are sent by Ray (`py_modules`).
 
 PLACES = ("FEDRAY_DATA", "FEDRAY_CACHE", "HF_HOME", "HF_DATASETS_CACHE")  # variables of the driver that hold a path
 KEPT_SECONDS = 30 * 24 * 3600  # for which a cluster keeps modules that nobody uses: a run may have pauses

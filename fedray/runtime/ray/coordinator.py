@@ -45,11 +45,11 @@ from fedray.simulation.study import Pieces, Question, Study
 from fedray.storage.summary import build_loggers, keep_lanes, tell_user
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The Ray runtime as the round loop sees it: it broadcasts the models of a round and gets reduced statistics back.
+# The Ray runtime, which the round loop uses: it broadcasts the models of a round and gets reduced statistics back.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The clients live in actors (`fedray.runtime.ray.actors`). Where a node is lost, the actors are replaced between two
-# calls: how clients are packed into actors never changes a bit.
+# The clients live in actors (`fedray.runtime.ray.actors`). If a node is lost, the actors are replaced between two
+# calls. How clients are packed into actors never changes a bit of the results.
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -180,10 +180,10 @@ class RayRuntime:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The coordinator actor, which runs the round loop where the run directory is, and the driver that makes the actor.
+# The coordinator actor runs the round loop on the machine with the run directory. The driver makes this actor.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How a user's own objects and the names that they registered reach the actors of Ray.
+# Sending a user's own objects and registered names to the actors of Ray.
 
 cloudpickle: Any = untyped  # it has no annotations
 
@@ -242,9 +242,9 @@ def check_sendable(own: UserObjects) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# An actor dies with the process that made it. The driver makes the coordinator, and makes it again if it dies; the
-# new one goes on from the newest checkpoint. A driver that dies takes all actors with it, and `fedray resume` goes
-# on.
+# An actor ends with the process that made it. The driver makes the coordinator, and a new one if it dies. The new
+# coordinator continues from the newest checkpoint. If the driver dies, all actors end, and `fedray resume` continues
+# the run.
 
 log = logging.getLogger("fedray")
 MOST_STARTS = 20  # of the coordinator

@@ -42,11 +42,11 @@ from fedray.storage import directory
 # Functions as tasks of a Ray cluster, for sweeps.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Whether all nodes of a cluster see a folder: the trials of a sweep write their run directories where they train.
+# Checks that all nodes of a cluster see a folder, because the trials of a sweep write their run directories there.
 
 
 def holds_note(path: str, text: str) -> bool:
-    """Returns whether a file exists and holds a text.
+    """Returns whether a file exists and its content equals a text.
 
     Example:
         >>> import tempfile
@@ -234,9 +234,9 @@ def end_all(waiting: Sequence[Future[Any]], error: BaseException) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A trial of Ray Tune, seen from inside: what it reports, where it goes on from, and what it reserves.
+# Calls of Ray Tune from inside a trial: reporting metrics, continuing from a checkpoint, reserving resources.
 #
-# Only this module needs Ray Tune and what that needs, which fedray's own dependencies do not bring.
+# Only this module needs Ray Tune and its dependencies, which fedray does not install.
 
 
 def report(metrics: Mapping[str, float], folder: Path | None) -> None:
