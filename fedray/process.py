@@ -317,7 +317,7 @@ def import_quickly() -> Iterator[None]:
 
 
 def leave_untidy(library: str) -> None:
-    """Lets the process end without a loaded library that would wait for something that is gone."""
+    """Lets `exit_quickly` end the process although `library` is loaded and would wait for something that is gone."""
     if library in _TIDY:
         _TIDY.remove(library)
 

@@ -116,7 +116,7 @@ def list_files(folder: Path, *, inside: bool = True) -> list[Path]:
 def list_tables(folder: Path) -> list[Path]:
     """Returns the tables in a folder, sorted by name.
 
-    Beside folders of pictures there are none: such tables only describe.
+    The result is empty if the folder also has folders of pictures: then tables only describe the pictures.
     """
     if sum(_has_pictures(at, inside=True) for at in list_folders(folder)) > 1:
         return []

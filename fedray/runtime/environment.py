@@ -1,4 +1,4 @@
-"""Settings that a worker process needs before its first tensor product, and the session folders of Rays."""
+"""Settings of a worker process, addresses of Ray clusters, and session folders of the Rays that fedray starts."""
 
 from __future__ import annotations
 
@@ -423,7 +423,7 @@ def is_abandoned(folder: Path) -> bool:
 
 
 def wait_for_ends(folders: Sequence[Path]) -> list[Path]:
-    """Waits at most `ENDING_SECONDS` for the Rays of abandoned session folders, which end by themselves.
+    """Waits until the Rays of abandoned session folders have ended by themselves, at most `ENDING_SECONDS`.
 
     Returns:
         The folders whose Ray is still running.
@@ -456,7 +456,7 @@ def kill_session(folder: Path) -> None:
 
 
 def remove_session(folder: Path) -> None:
-    """Removes the folder of a Ray that has ended."""
+    """Removes the session folder of a Ray that has ended."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -265,7 +265,7 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
     two versions may share a block if code in local training uses the round.
 
     Args:
-        phase: How the clients train.
+        phase: The training that the jobs belong to.
         version: Version of the model from which each job starts, `[J]`.
 
     Example:
@@ -283,7 +283,10 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
 
 
 def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
-    """Prepares uploads for the server of asynchronous training: weights them in place, and makes each group a world."""
+    """Prepares uploads for the server of asynchronous training.
+
+    The uploads are multiplied by their weights in place, and each group becomes a world.
+    """
     if (flight.weight != 1).any():
         uploads.delta.mul_(torch.from_numpy(flight.weight).to(uploads.delta)[:, None])
     return uploads._replace(client=flight.sender, world=flight.group, model=np.zeros_like(flight.group))

@@ -255,7 +255,7 @@ class Timeline:
         return [(job.model, job.version) for job in flying if job is not None and job.status == clock.OK]
 
     def _extend(self, steps: int) -> None:
-        """Plays events until `steps` steps of the server are known."""
+        """Processes events until `steps` steps of the server are known."""
         semi, queue, buffers, goal = self.rule.mode == "semi", self._queue, self._buffer, self._goal
         ok, pop = clock.OK, heapq.heappop
         while self._known < steps:
@@ -661,7 +661,13 @@ class Versions:
     """
 
     def __init__(self, worlds: int, models: int, flight: Mapping[str, Tensor]) -> None:
-        """Starts with the versions of a checkpoint: see `tensors`."""
+        """Starts with the versions in a checkpoint.
+
+        Args:
+            worlds: Number of worlds.
+            models: K, the number of models.
+            flight: The tensors that `tensors` has returned for the checkpoint; empty: there are no old versions.
+        """
         self.now = [0] * (worlds * models)
         self._models = models
         self._rows: dict[Key, tuple[Tensor, Tensor]] = {}
@@ -675,7 +681,7 @@ class Versions:
         """Records a server step that changes some rows of the state.
 
         Args:
-            rows: The rows whose models step.
+            rows: The rows of the state that change.
             state: The state before the step, of which these rows are kept; None: nothing is kept.
         """
         for row in rows:
@@ -703,7 +709,7 @@ class Versions:
     def find(self, key: Key, state: State) -> tuple[Tensor, Tensor]:
         """Returns a version of a model, `[1, d]`, and the version's counters, `[1, c]`.
 
-        `state` has the newest versions.
+        The newest versions are in `state`.
         """
         row, version = key
         if version == self.now[row]:
@@ -765,7 +771,7 @@ class AsyncTraining:
     """Computes the server steps of a study with asynchronous training."""
 
     def __init__(self, study: Study, runtime: Runtime, phase: Phase, progress: Progress) -> None:
-        """Plays the timelines up to the progress of a run.
+        """Computes the timelines up to the progress of a run.
 
         Args:
             study: The study that runs; it has an `AsyncRule`.

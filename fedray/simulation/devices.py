@@ -164,7 +164,8 @@ def window_availability(
         client: Client of each window, `[n]`.
         start: Virtual second at which each window begins, `[n]`.
         end: Virtual second at which each window ends, `[n]`; may be infinite.
-        period: Virtual seconds after which each window repeats, `[n]`; NaN: it does not repeat. None: no window does.
+        period: Virtual seconds after which each window repeats, `[n]`; NaN: it does not repeat. None: no window
+            repeats.
 
     Example:
         >>> wait = window_availability(np.array([0]), np.array([60.0]), np.array([90.0]))

@@ -88,7 +88,10 @@ def write_part(state: State, part: Part, own: State) -> State:
 
 
 def is_trained(counters: Tensor) -> bool:
-    """Returns whether the meta model of a stack predicts: the first of the `counters` `[c]` is its number of rounds.
+    """Returns whether the meta model of a stack was trained, so that it predicts.
+
+    Args:
+        counters: The counters of the stack, `[c]`; the first one is the number of rounds of the meta model.
 
     Example:
         >>> is_trained(torch.tensor([0, 7])), is_trained(torch.tensor([3, 7]))
@@ -319,7 +322,7 @@ def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
 def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
     """Makes the ordinary study of a part.
 
-    All folds of a base share their initial models; each base has different ones.
+    All folds of a base share their initial models. Different bases have different initial models.
     """
     phase = study.method.parts[i]
     starts = study.init_seeds if i == 0 else (rng.keys(study.init_seeds, "part", i) >> np.uint64(2)).astype(np.int64)

@@ -54,13 +54,12 @@ class AsyncRule:
         tick: In mode `semi`: virtual seconds between two steps of the server.
         alpha: In mode `async`: weight of an upload whose staleness is 0, in (0, 1].
         staleness: Name of the function s that weighs an upload by its staleness tau. The staleness is the number of
-            steps that the upload's model took since the job's start. `constant`: 1. `polynomial`: `(1 + tau) ** -a`.
-            `hinge`: 1 up to `tau = b`, and `1 / (a (tau
-            - b) + 1)` above.
+            steps that the upload's model took since the job's start. For `constant`: 1. For `polynomial`:
+            `(1 + tau) ** -a`. For `hinge`: 1 up to `tau = b`, above that `1 / (a (tau - b) + 1)`.
         a: In the formulas of `polynomial` and `hinge`: how fast the weight falls with the staleness.
         b: In the formula of `hinge`: the staleness up to which an upload keeps its full weight.
-        dropout: Probability that a client sends nothing. It still occupies one of the `concurrency` slots until its
-            upload would have arrived.
+        dropout: Probability that a client sends nothing. Such a client still occupies one of the `concurrency` slots
+            until its upload would have arrived.
         deadline: Virtual seconds after which the server gives up a client that has started; None: it waits for ever.
 
     Example:

@@ -217,7 +217,7 @@ class ClientActor:
         self.restored = True
 
     def _check_restored(self) -> None:
-        """Raises `Lost` if the private vectors of this actor's clients are missing since the actor was restarted."""
+        """Raises `Lost` if the actor was restarted and the private vectors of its clients are lost."""
         if not self.restored and self.worker.study.method.phase.own:
             raise Lost("private client state was lost with an actor")
 

@@ -106,10 +106,7 @@ class RayRuntime:
         return self.clients.scenario.lanes
 
     def _check_private(self) -> None:
-        """Raises `Lost` if clients have private vectors, some of which an actor has lost.
-
-        Then the run goes back to a checkpoint.
-        """
+        """Raises `Lost` if clients have private vectors, because an actor that died has lost some of these vectors."""
         if self.has_private:
             raise Lost("private client state was lost with an actor")
 
