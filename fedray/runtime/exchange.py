@@ -619,8 +619,8 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
 
     Args:
         queues: The chunks, and the actors that may take them.
-        post: Sends a task to an actor that has no other task.
-        wait: Waits for the reply of any actor that has a task.
+        post: A function that sends a task to an actor without a task.
+        wait: A function that waits for the reply of any actor with a task.
 
     Returns:
         The sums of all uploads, and losses and errors of all jobs in the order of the plan.

@@ -157,7 +157,7 @@ Watch = Callable[[Snapshot], None]
 
 
 class Enough(FedrayError):
-    """Raised by a watcher to stop the run after the round that it was shown.
+    """Raised by a watcher to stop the run after the round of the newest snapshot.
 
     The run is saved and can be resumed. It has no summary.
     """
@@ -184,8 +184,7 @@ def run_session(
         watch: A function that is called with a snapshot after each evaluated round.
         facts: Facts on this process and its machine for the manifest.
         digests: Digests of what is trained (`fedray.assembly.study`). They must equal those at the start of the run.
-        measure: Makes the function that scores the models. With another function than the default, no pictures are
-            drawn.
+        measure: A function that makes the function that scores the models. Pictures are drawn only with the default.
         saved: A function that is called after each checkpoint.
         tell: A function that prints a line to the user as a warning.
 

@@ -561,7 +561,7 @@ LEAST_FREED = 8  # at least so many versions, and a quarter of the needed ones, 
 
 
 class Sums:
-    """Keeps the statistics of trained jobs until the server step that uses them.
+    """Keeps the statistics of trained jobs until the server step in which they are used.
 
     Example:
         A call has added up the uploads of two server steps. Step 7 also gets a sum from a second call.

@@ -390,7 +390,12 @@ def find_bases(study: Study) -> list[Part]:
 
 
 def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
-    """Returns for each base the mean probabilities of each fold's models, `[F, n, C]`, given those of all models."""
+    """Returns for each base the mean probabilities of the models of each fold, `[F, n, C]`.
+
+    Args:
+        study: The study of the stack.
+        members: Probabilities of all sub models, `[P, n, C]`.
+    """
     bases = [(part, members[part.first : part.first + part.folds * part.models]) for part in find_bases(study)]
     return [own.reshape(part.folds, part.models, *own.shape[1:]).mean(axis=1) for part, own in bases]
 

@@ -328,7 +328,7 @@ class Study:
         return own and self.shards.clusters(0) is not None and all(rows is None for rows in tested)
 
     def local(self, local: Local, world: int) -> Local:
-        """Returns the training settings `local` with the learning rate of a world, if the world has its own."""
+        """Returns the training settings `local`, with the learning rate of a world if worlds have different rates."""
         return local if self.rates is None else replace(local, lr=float(self.rates[world]))
 
     def rate_group(self, world: IntArray) -> IntArray:

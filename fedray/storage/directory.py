@@ -141,9 +141,7 @@ def watch_place(out: Path) -> Callable[[], None]:
 
 
 def drop_newer_parts(out: Path, round: int) -> None:
-    """Removes the parts of tables that were written after a round, and the models of the best round if that round is
-    later.
-    """
+    """Removes the parts of tables after a round, and the models of the best round if that round is later."""
     for table in TABLES:
         for number, part in list_parts(out, table).items():
             if number > round:

@@ -129,7 +129,7 @@ class RayRuntime:
     def ask(self, question: Question, state: State) -> Pieces:
         """Answers a question.
 
-        The pieces are divided among the actors. Clients that are asked at home are asked where they live.
+        The pieces are divided among the actors. With `at_home`, each client is asked on the actor where it lives.
         """
         pieces, n = session.list_pieces(self.study, question), len(self.actors)
         parts = [pieces[a::n] for a in range(n)]
