@@ -323,9 +323,10 @@ def leave_untidy(library: str) -> None:
 
 
 def exit_quickly(status: int) -> None:
-    """Ends the process at once, after the functions that were registered for its end: to tear torch down takes 0.7 s.
+    """Ends the process at once, after the functions that were registered for its end have run.
 
-    It does nothing if something may still be at work: Ray, a logger of runs, or a thread that Python would wait for.
+    Without this function, to tear torch down takes 0.7 s. The function does nothing if something may still be at work:
+    Ray, a logger of runs, or a thread that Python would wait for.
 
     Args:
         status: Exit status of the process.

@@ -243,7 +243,7 @@ def _walk_files(folder: Path, *, inside: bool) -> Iterator[Path]:
 def find_part(name: str) -> str:
     """Returns the part that a name means, also of a numbered file (`train-00000-of-00002`).
 
-    Empty if the name means none.
+    For any other name the text is empty.
     """
     return PARTS.get(re.sub(r"-\d+-of-\d+$", "", name).casefold(), "")
 

@@ -130,7 +130,7 @@ def explain_missing_path(path: Path, what: str) -> str:
 
     Args:
         path: The path.
-        what: What should be there, such as `file`.
+        what: Kind of the missing thing, such as `file`.
 
     Example:
         >>> explain_missing_path(Path("/data/mine.csv"), "file")

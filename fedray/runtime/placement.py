@@ -84,7 +84,7 @@ def seat(
 ) -> IntArray | None:
     """Seats actors of several kinds one by one, each on the node with most room.
 
-    If this fails, each is seated on the first node that has room.
+    If the required actors do not fit in this way, each actor is seated on the first node with room.
 
     A node with resources that only other kinds need is used last. The nodes of the required actors do not depend on
     `most`. If the kinds differ, the actors may fit although this function finds no way.
@@ -356,8 +356,8 @@ def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int
         specs: The actors of the run.
 
     Returns:
-        For each tier the numbers of its actors, ascending. A tier without clients has none if no other tier reserves
-        the same.
+        For each tier the numbers of its actors, ascending. A tier without clients has no actors, unless another tier
+        reserves the same.
 
     Example:
         >>> from fedray.core.types import Tier

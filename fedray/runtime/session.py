@@ -48,7 +48,7 @@ CLIENTS_A_PIECE = 32
 
 
 def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
-    """Lists the ids of the clients of each world that a question asks; by default the known ones."""
+    """Returns the ids of the clients that a question asks, for each world; by default the known clients."""
     if question.clients is not None:
         return question.clients
     known = np.arange(min(study.clients.number, EVALUATED_CLIENTS))
@@ -240,7 +240,7 @@ def run_session(
 
 
 def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
-    """Returns a function that calls `evaluate` and measures the time, and the list of the seconds of each call."""
+    """Returns a function that calls `evaluate`, and a list to which the seconds of each call are added."""
     seconds: list[float] = []
 
     def evaluate_timed(progress: Progress) -> list[dict[str, Any]]:
@@ -272,7 +272,7 @@ def log_snapshots(watch: Watch, loggers: Sequence[records.Logger]) -> Watch:
 
 
 def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
-    """Returns a watcher that calls `watch` and keeps the exceptions of `watch` in a list, before it raises them."""
+    """Returns a watcher that calls `watch`. Exceptions of `watch` are added to a list and raised again."""
 
     def show(snapshot: Snapshot) -> None:
         try:
@@ -287,7 +287,7 @@ def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
 def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
     """Writes the partition, and returns the progress from which the run continues.
 
-    This is the newest checkpoint; if there is none, the first round is prepared.
+    This progress comes from the newest checkpoint. Without a checkpoint, the first round is prepared.
     """
     records.write_partition(out, study)
     if not find_checkpoints(out / "checkpoints"):

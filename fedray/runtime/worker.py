@@ -354,7 +354,10 @@ class Worker:
         return x.to(self.device, self.study.dtype if x.is_floating_point() else x.dtype)
 
     def own_models(self, state: State, world: int, client: int) -> Tensor:
-        """Returns the models with which a client of this process predicts, from the last piece with own models."""
+        """Returns the models with which a client of this process predicts.
+
+        They come from the last piece with own models.
+        """
         phase = self.study.method.phase
         k = phase.models
         plan = Plan(np.full(k, client), np.arange(k), np.full(k, world))

@@ -134,7 +134,7 @@ class Pace(NamedTuple):
         transfer: Virtual seconds of the two transfers together, if links do not change.
         parallel: Whether the client trains the models of one turn side by side.
         ready: Whether the client has data.
-        wait: A function that returns the seconds until a client is available; None: clients always are.
+        wait: A function that returns the seconds until a client is available; None: clients are always available.
         link: A function that returns the seconds of a job's two transfers, given the job's start. None: links do not
             change.
 
@@ -216,7 +216,7 @@ class Timeline:
         """Returns the next steps of the server.
 
         Args:
-            steps: How many steps.
+            steps: Number of steps.
 
         Raises:
             FedrayError: No upload arrives any more.
@@ -830,7 +830,7 @@ class AsyncTraining:
         return after
 
     def _mix(self, t: int, state: State) -> State:
-        """Mixes models as FedAsync: `(1 - alpha s) w + alpha s w_start`; then the server adds `alpha s delta`."""
+        """Mixes models as in FedAsync: `(1 - alpha s) w + alpha s w_start`; then the server adds `alpha s delta`."""
         models, jobs = state.models.clone(), self._ahead.jobs.take(self._ahead.places(t, t + 1))
         used = [j for j in np.flatnonzero(jobs.status == clock.OK).tolist() if jobs.error[j] is None]
         keys = list(zip(jobs.row.tolist(), jobs.version.tolist(), strict=True))

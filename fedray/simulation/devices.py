@@ -392,7 +392,7 @@ class JobCosts(NamedTuple):
         up: Bytes sent.
         down: Bytes received.
         samples: Number of samples in all batches; None: samples take no time.
-        work: Arithmetic of the job's network, as a share of the arithmetic of the whole network, above 0; None: 1.
+        work: Amount of arithmetic of the job's network, divided by that of the whole network, above 0; None: 1.
 
     Example:
         Two clients with steps of 0.5 s; the round waits for the first one to finish.

@@ -148,7 +148,7 @@ def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bo
 
 
 def follow_metrics(study: Study, progress: Progress) -> bool:
-    """Updates the best values of the watched metrics after an evaluation, and returns whether the round is the best.
+    """Updates the best values of the watched metrics after an evaluation, and returns whether this round is the best.
 
     Args:
         study: The study that runs.
@@ -225,7 +225,7 @@ CountRounds = Callable[[FloatArray], int]  # virtual seconds of world 0 after ea
 class Measuring:
     """Evaluates and saves after training.
 
-    Its fields are the arguments of `run_rounds`, and the time at which the run began.
+    The fields are the arguments of `run_rounds`, and the time at which the run began.
     """
 
     study: Study

@@ -159,7 +159,7 @@ class ClientActor:
 
     @cached_property
     def worker(self) -> Worker:
-        """The worker. The first call of the actor builds it, so that the caller gets an error like any other error."""
+        """The worker, which the first call of the actor builds. So the caller gets errors of the building, too."""
         import_modules(self.own.modules)
         study = build_study(self.scenario, self.own)
         with explaining_own_objects(self.scenario, self.own):

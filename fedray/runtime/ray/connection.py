@@ -70,8 +70,8 @@ def is_verbose() -> bool:
 def keep_quiet() -> Iterator[None]:
     """Keeps Ray from printing messages that do not help users, and from taking the program's signals.
 
-    The block must contain the start or the end of Ray. Then Ray's C++ parts take SIGTERM. So Python's own handlers are
-    set again at the end, which also sets those of the system.
+    The block starts or ends Ray. Meanwhile Ray's C++ parts take SIGTERM. So Python's own handlers are set again after
+    the block, which also sets the system's handlers.
     """
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
     if not is_verbose():
@@ -162,7 +162,7 @@ class Connection:
         With `wait` this returns only when the head node replies. Otherwise the next call of Ray could wait for ever.
 
         Args:
-            wait: How many seconds to look again and again, at least; 0: look once.
+            wait: For how many seconds Ray is checked again and again, at least; 0: Ray is checked once.
         """
         deadline, self._next_look = time.monotonic() + wait, 0.0 if wait else self._next_look
         while True:

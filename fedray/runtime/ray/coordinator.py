@@ -101,7 +101,7 @@ class RayRuntime:
     def lanes(self) -> Lanes:
         """The setting of the key `lanes`.
 
-        `torch` if the nodes have different kernels and the scenario leaves the choice.
+        The value is `torch` if the nodes have different kernels and the scenario leaves the choice.
         """
         return self.clients.scenario.lanes
 

@@ -174,7 +174,7 @@ def _pass_on(
 ) -> None:
     """Gives the result or the error of a task to the future that waits for it.
 
-    If a worker died, finds out whether Ray died.
+    If a worker died, the function finds out whether Ray died.
 
     Args:
         connection: The connection to Ray.
