@@ -123,7 +123,16 @@ def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[In
 
 
 def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> tuple[IntArray, IntArray]:
-    """Returns the bytes that each job sends and the bytes that it receives, `[J]` each."""
+    """Returns the bytes that each job sends and the bytes that it receives, `[J]` each.
+
+    The bytes are those of the models, and of the sub models that a client needs to compute features.
+
+    Args:
+        parts: The parts of the stack.
+        clients: N, the number of clients.
+        t: The round, from 0.
+        plan: The jobs of the whole stack, `[J]`.
+    """
     up, down = np.zeros_like(plan.client), np.zeros_like(plan.client)
     for _, part, jobs, own in split_plan(parts, plan):
         shards = part.study.shards
@@ -140,7 +149,14 @@ def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> 
 
 
 def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArray]:
-    """Returns a function of a round, which returns the clients that trained in earlier rounds, as `world * N + client`.
+    """Returns a function that takes a round and returns the clients that trained in earlier rounds.
+
+    The function returns the clients as `world * N + client`.
+
+    Args:
+        schedule: The schedule that plans the jobs.
+        begins: The first round that counts.
+        number: N, the number of clients.
 
     Example:
         >>> nobody = track_trained(lambda t, state: Plan(*(np.zeros(0, dtype=np.int64),) * 3), begins=2, number=4)

@@ -114,7 +114,7 @@ class Patience(NamedTuple):
 
     Attributes:
         metric: Name of the metric that is watched.
-        rounds: The run ends when every world has had this many rounds without a better value.
+        rounds: Number of rounds without a better value, in every world, after which the run ends.
         min_delta: By how much a value must be better than the best one so far to count as better.
     """
 
@@ -125,12 +125,12 @@ class Patience(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is measured, and when.
+    """The settings of evaluation: what is measured, and when.
 
     Attributes:
         every: Number of rounds from one evaluation to the next.
         every_seconds: Virtual seconds from one evaluation to the next, in the first world; None: `every` is used.
-        average: What an ensemble averages: "probabilities", "logits" or "outputs".
+        average: The values that an ensemble averages: "probabilities", "logits" or "outputs".
         gamma: Temperature of the weights that a known client gives to the members, by their losses on the client's
             samples. None: known clients are not evaluated with own weights.
         noise: Variance added to predicted targets: "none", "residual" (estimated from training data) or "fixed" (1).
@@ -171,8 +171,8 @@ class Part(NamedTuple):
 
     Attributes:
         study: The study of this part alone.
-        folds: F, the number of folds. The sub models of a fold are trained without the samples of the fold. 1 for the
-            meta model.
+        folds: F, the number of folds. The sub models of a fold are trained without the samples of the fold. For the
+            meta model F is 1.
         models: x, the number of models for each fold.
         first: Number of this part's first model in the whole stack; fold f has the models from `first + f * x` on.
         begins: First round of this part, counted in the whole stack.
@@ -233,8 +233,8 @@ class Study:
         lanes: Whether compiled kernels may, must or must not train the models.
         skip: Whether a job that fails is left out; otherwise it ends the run.
         client_timeout: Wall seconds that one job may take; None: any time.
-        starts: Seeds of the initial models, `[worlds]`, if replicates differ only in their initial models (`vary:
-            init`). None: the initial models use `seeds`.
+        starts: Seeds of the initial models, `[worlds]`, if replicates differ only in their initial models
+            (`vary: init`). None: the initial models use `seeds`.
         rates: Learning rate of each world, `[worlds]` (`local.lr_grid`). None: all worlds have the learning rate in
             `Local`.
         asynchronous: The rule of asynchronous training; None: the run goes in rounds.

@@ -98,7 +98,8 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[
     Args:
         final: The folder of the checkpoint.
         tensors: The tensors of the state by name.
-        totals: The other entries of the checkpoint. The checksum of the state is added to their list of files.
+        totals: The other entries of the checkpoint. The checksum of the state is added to the list of files in these
+            entries.
     """
     part = final.with_name(f".{secrets.token_hex(12)}.part")
     try:
@@ -275,7 +276,7 @@ def mend_run_directory(out: Path) -> list[str]:
         out: The run directory.
 
     Returns:
-        One line for each damaged file: the reason, and where it was moved. Empty if nothing is damaged.
+        One line for each damaged file: the reason, and where it was moved. The list is empty if nothing is damaged.
 
     Raises:
         FedrayError: A file cannot be read, though it may be whole.

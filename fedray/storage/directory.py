@@ -264,7 +264,9 @@ def remove_run(out: Path) -> None:
 
 
 def record_failure(out: Path, error: Exception) -> None:
-    """Writes the error that ended a run to `failure.json`. If that fails, for example on a full disk, it does nothing.
+    """Writes the error that ended a run to `failure.json`.
+
+    A failure to write the file, for example on a full disk, is ignored.
 
     Args:
         out: The run directory.

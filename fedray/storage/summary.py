@@ -518,7 +518,7 @@ def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] 
 
 
 def check_identity(out: Path, digests: Digests) -> None:
-    """Checks that a run whose models only predict is unchanged since it began.
+    """Checks, before the models of a run predict, that nothing has changed since the run began.
 
     A run without an identity is not checked.
 
@@ -702,8 +702,8 @@ def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callab
 def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]:
     """Lists in words what differs in one part of the digests; an empty digest equals every other digest.
 
-    For the parts `data` and `source` it also counts as a difference if something is gone. For other parts it does not:
-    earlier versions kept more digests of a network, and a process may use only some modules and values.
+    A missing digest is a difference only in the parts `data` and `source`. In other parts digests may be missing,
+    because earlier versions kept more digests of a network, and a process may use only some modules and values.
     """
     found, gone = now.get(part, {}), None if part in ("data", "source") else ""
     pairs = [(key, old, found.get(key, gone)) for key, old in began.get(part, {}).items() if part in now]
