@@ -1,4 +1,4 @@
-"""Stacks of models: the samples for base models and for the second level, and the networks of the second level."""
+"""Builds stacks of models: the samples for the base models and the meta model, and the networks of the second level."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class FeatureShards:
             whole: The shards that give the labels, and all samples that are not used for training.
             width: F, the number of features.
             compute: Function that gives the features of a client's samples.
-            pooled: Whether client 0 stands for a server that has the features of all clients, while all others have
-                none.
+            pooled: Whether client 0 stands for a server that has the features of all clients; the other clients then
+                have no samples.
         """
         self.whole, self.width, self.compute, self.pooled = whole, width, compute, pooled
         none = Split(np.zeros((0, width), np.float32), np.zeros(0, np.int64))
@@ -54,11 +54,11 @@ class FeatureShards:
 
     @property
     def at_server(self) -> bool:
-        """Returns whether client 0 stands for a server, which alone has samples."""
+        """Returns whether client 0 stands for a server; only this client then has samples."""
         return self.pooled or isinstance(self.whole, ServerShards)
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the sizes of the wrapped shards; if pooled, all samples are at client 0."""
+        """Returns how many samples each job has, `[J]`, as the wrapped shards; if pooled, client 0 has all samples."""
         if not self.pooled:
             return self.whole.sizes(world, client)
         everyone = np.arange(self.number)
@@ -66,7 +66,7 @@ class FeatureShards:
         return np.where(client == 0, each.sum(axis=1), 0)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns features that are computed in this call, with the labels of the wrapped shards."""
+        """Returns the features, which are computed in this call, and the labels of the wrapped shards."""
         if not self.pooled:
             return self._fetch(world, client)
         each = self._fetch(np.repeat(world, self.number), np.tile(np.arange(self.number), len(world)))
@@ -107,7 +107,7 @@ def mask_rows(fetched: Fetched, masks: list[NDArray[np.bool_]]) -> Fetched:
 
 
 class LeaveOutShards:
-    """Shards with one world for each pair of a world and a fold; world `w * folds + f` lacks the samples of fold f.
+    """Shards with one world for each pair of a world w and a fold f; world `w * folds + f` lacks the samples of fold f.
 
     Example:
         >>> from fedray.data.store import load_data
