@@ -153,7 +153,7 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
         value: A mapping with `mean`, `sd` and `n`; `mean` and `sd` may be None.
         worlds: Number of worlds of the run. Some worlds may lack the metric (those that did not reach a target).
         name: Name of the metric; rounds to a target have one decimal, seconds and bytes to a target their units.
-        largest: Largest of several numbers that share a unit; None: the unit follows from the number alone.
+        largest: The largest of several numbers that are shown in the same unit; None: the unit fits this number alone.
 
     Example:
         >>> format_score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
@@ -230,7 +230,7 @@ def format_total(name: str, value: float | None, largest: float | None = None) -
     Args:
         name: Name of the total, in `TOTALS` or `TARGET_NAMES`.
         value: The total, in bytes or seconds; None stands for infinity, as in JSON.
-        largest: Largest of several numbers that share a unit; None: the unit follows from the number alone.
+        largest: The largest of several numbers that are shown in the same unit; None: the unit fits this number alone.
 
     Example:
         >>> format_total("up_bytes", 2e6), format_total("sim_seconds", 90)
