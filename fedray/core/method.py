@@ -54,7 +54,7 @@ class Seen(NamedTuple):
 
 
 class LossContext(NamedTuple):
-    """What a loss may use besides outputs and targets.
+    """The values that a loss may use besides outputs and targets.
 
     `inputs`, `features`, `network`, `broadcast`, `previous` and `ensemble` are None if `LocalLoss.reads` lacks them.
 
@@ -68,8 +68,8 @@ class LossContext(NamedTuple):
         network: A function inputs `[n, ...]` -> raw outputs `[n, C]` of the model in training, in training mode and
             with gradient.
         broadcast: Outputs of the broadcast model (`Seen`), in evaluation mode and without gradient.
-        previous: Outputs (`Seen`) of the model that the client trained the last time, or of the broadcast model if
-            there is none.
+        previous: Outputs (`Seen`) of the model that the client trained the last time; at the client's first training,
+            of the broadcast model.
         ensemble: The raw outputs of all K models as they were when the round began, `[K, B, C]`, in evaluation mode
             and without gradient.
         shared: The model's row of the server's tensor `LocalLoss.shared`; None if the loss names no tensor.
@@ -89,7 +89,7 @@ class LossContext(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What the code of a local training may use of the lanes of a block.
+    """The values that the code of a local training may use, for all lanes of a block.
 
     Attributes:
         round: The round, from 0.
@@ -117,8 +117,8 @@ class LocalLoss(NamedTuple):
 
     Attributes:
         function: A function (outputs `[B, C]`, targets `[B]` or `[B, q]`, context) -> the loss of each sample, `[B]`.
-        reads: Those entries of `READS` that the function needs. With `heads`, the outputs are `[B, H, C]`: the network
-            returns the outputs of H heads in training.
+        reads: The entries of `READS` that the function needs. With `heads`, the outputs are `[B, H, C]`: in training
+            the network returns the outputs of H heads.
         name: Name of the loss in messages.
         shared: Name of a tensor in the server's `state.extra`, `broadcast/...`; clients receive the row of their model.
         example: A row of the tensor `shared` for the first models; fedray fills it in.
@@ -144,7 +144,7 @@ class LocalLoss(NamedTuple):
 
 
 class StepContext(NamedTuple):
-    """What a transformation of the gradient may use besides the gradient and the parameters `[p]`.
+    """The values that a transformation of the gradient may use besides the gradient and the parameters `[p]`.
 
     Attributes:
         round: The round, from 0.
@@ -153,9 +153,9 @@ class StepContext(NamedTuple):
         steps: Number of steps of this local training, a tensor of one number.
         lr: Learning rate of the round.
         rows: Number of samples in the batch, a tensor of one number.
-        gradient_at: A function: parameters `[p]` -> the gradient of the batch's mean loss at them, `[p]`.
-        sample_gradients: A function: parameters `[p]` -> the gradient of each sample's loss at them, `[B, p]`; 0 for
-            padding.
+        gradient_at: A function: parameters `[p]` -> the gradient of the batch's mean loss at these parameters, `[p]`.
+        sample_gradients: A function: parameters `[p]` -> the gradient of each sample's loss at these parameters, `[B,
+            p]`; 0 for padding.
         noise: Standard normal numbers of this client and step, `[p]` or `[Transform.numbers]`; None unless
             `Transform.noise` is true.
         size: Number of training samples of the client, a tensor of one number; 1 in a trial.
@@ -174,7 +174,9 @@ class StepContext(NamedTuple):
 
 
 class Transform(NamedTuple):
-    """A transformation of the gradient: a pair of functions as in optax, for one client's parameters as one vector.
+    """A transformation of the gradient: a pair of functions as in optax, written for one client.
+
+    All parameters of the client are one vector.
 
     Attributes:
         init: A function: parameters `[p]` -> the first state of the transformation, which is a tensor, or tuples, lists
@@ -212,7 +214,7 @@ def find_placing(rules: Sequence[Transform]) -> Transform | None:
 
 
 class RateSchedule(NamedTuple):
-    """A course of the learning rate over the rounds of a run, as a factor; within a round the rate stays.
+    """A course of the learning rate over the rounds of a run, as a factor; within a round the factor does not change.
 
     Attributes:
         kind: The course. `constant` stays at 1; `cosine` and `linear` fall to `floor` within `rounds` rounds and stay
@@ -288,7 +290,7 @@ class Augmentation(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A piece of a client's job: what some methods do before and after its training, and what others must know about it.
+# A piece of a client's job: what a method does before and after the training, and what other code must know about it.
 #
 # The usual job has no pieces: it starts from the broadcast model, trains, and sends the difference. Each piece of
 # `Phase.pieces` changes the local updates of a block before they are trained (`begin`) and afterwards (`end`), in the
@@ -297,16 +299,16 @@ class Augmentation(NamedTuple):
 
 
 class Piece:
-    """The base class of all pieces; a piece overrides the methods and properties in which it differs.
+    """The base class of all pieces. A piece overrides those methods and properties in which it differs.
 
     Attributes:
-        takes: Name of each function that a piece of this kind is made of -> the arguments of that function.
+        takes: For each function that a piece of this kind is made of: its name -> its arguments.
     """
 
     takes: ClassVar[Mapping[str, str]] = {}
 
     def check(self, phase: Phase, method: str) -> None:
-        """Raises `BadInput` if the piece cannot act with the rest of its phase; `method` is the name in the message."""
+        """Raises `BadInput` if the piece cannot act with the rest of the phase; `method` is the name in the message."""
 
     def begin(self, update: Any) -> Any:
         """Changes the local updates of a block (`training.update.Update`) before they are trained."""
@@ -362,7 +364,7 @@ class Piece:
 
     @property
     def couples(self) -> bool:
-        """Whether each step of a client's model uses the client's other models; its K jobs then share a block."""
+        """Whether each step of a model uses the client's other models. The client's K jobs then share a block."""
         return False
 
     @property
@@ -377,7 +379,7 @@ class Piece:
 
     @property
     def calls_module(self) -> bool:
-        """Whether the piece calls the network's module, which then trains one block at a time."""
+        """Whether the piece calls the network's module. Only one block at a time can then be trained."""
         return False
 
     @property
@@ -386,7 +388,7 @@ class Piece:
         return 0
 
     def group(self, t: int) -> Hashable:
-        """Returns a key for models of round t; jobs of different rounds may share a block if their keys are equal."""
+        """Returns a key of round t; jobs of different rounds may share a block only if their keys are equal."""
         return None
 
     @property
@@ -399,7 +401,7 @@ class Piece:
         raise NotImplementedError
 
     def work(self, tier: IntArray) -> FloatArray | None:
-        """Returns the arithmetic of a step, as a share of the whole network's, `[J]`; None means all of it."""
+        """Returns the arithmetic of a step as a share of the whole network's, `[J]`; None means the share 1."""
         return None
 
     @property
@@ -417,7 +419,7 @@ class Piece:
             tier: Index of the client's tier.
 
         Returns:
-            K models, or K models of each of P further trainings, `[P * K, d]`.
+            K models `[K, d]`, or the K models of each of P further trainings, `[P * K, d]`.
         """
         raise NotImplementedError
 
@@ -449,9 +451,9 @@ class KeepModel(Piece):
 
 
 class Work:
-    """Work that clients do in place of gradient descent, one job at a time, on a CPU.
+    """Work that clients do instead of gradient descent, one job at a time, on a CPU.
 
-    `kept` is a cache that a process has between rounds. It holds only what the process can compute again.
+    `kept` is a cache that a process keeps between rounds. It holds only what the process can compute again.
     """
 
     def begin(self, site: Any, kept: dict[Any, Any], t: int, state: State) -> None:
@@ -473,7 +475,7 @@ class Work:
         return d
 
     def describe(self) -> tuple[str, str]:
-        """Returns two texts that stand for an engine's name and reason: what does the work, and what the work is."""
+        """Returns two texts in place of an engine's name and reason: what does the work, and what the work is."""
         return type(self).__name__, "its work is code"
 
 
@@ -603,9 +605,9 @@ class Compress(NamedTuple):
 class Local:
     """How a client trains. If no field holds code, the fastest engines train many clients at once.
 
-    The local gradient, weight decay included, is `grad + pull (w - w_start) + offset`: one affine term that covers
-    FedProx, FedDyn, Ditto and SCAFFOLD. The optimizer starts without memory in each local update (FE section II).
-    Code may replace three things: the loss, the gradient of the data, and the optimizer.
+    The local gradient, weight decay included, is `grad + pull (w - w_start) + offset`. This affine term covers FedProx,
+    FedDyn, Ditto and SCAFFOLD. The optimizer starts without memory in each local update (FE section II). Code may
+    replace three things: the loss, the gradient of the data, and the optimizer.
 
     Attributes:
         optimizer: `sgd` or `adam`.
@@ -621,8 +623,8 @@ class Local:
         schedule: A course of the learning rate, as a factor; None means the factor 1.
         loss: The loss that replaces the network's loss; None keeps the network's loss.
         gradient: A transformation of the data's gradient, before the affine term; None leaves the gradient unchanged.
-        step: A replacement of the optimizer: a transformation, whose result times the rate is subtracted, or a function
-            (parameters, lr=...) -> `torch.optim.Optimizer`. None keeps the optimizer.
+        step: A replacement of the optimizer. It is a transformation, whose result times the rate is subtracted from the
+            parameters, or a function (parameters, lr=...) -> `torch.optim.Optimizer`. None keeps the optimizer.
         augment: Random changes of the samples of each batch, applied one after another.
 
     Example:
@@ -689,10 +691,11 @@ class Phase:
             leaves the state unchanged.
         choose: A function (plan, mean losses of all models at each job's client `[J, K]`) -> plan (IFCA); None leaves
             the plan unchanged.
-        groups: In asynchronous training: the most sums of uploads that one call of a runtime makes; 0 in rounds.
+        groups: In asynchronous training: the largest number of sums of uploads that one call of a runtime makes. In
+            training by rounds: 0.
         work: What clients do in place of gradient descent; None means gradient descent.
-        ask: A function (state, sums) -> another state on which clients work before the server's step, or None for no
-            such work; None: clients are never asked.
+        ask: A function (state, sums of the uploads) -> another state on which clients work before the server's step; it
+            returns None if no such work is left. None: clients are never asked a second time.
     """
 
     models: int

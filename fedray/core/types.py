@@ -1,17 +1,18 @@
 """The data types of fedray: networks, clients, plans, uploads and states.
 
 The letters are the same everywhere: K models, N clients, J jobs of a round, R worlds, M = R * K rows of parameters, W
-lanes of a block, S steps, B samples a batch, d numbers a model, C classes. So are these words:
+lanes of a block, S steps, B samples per batch, d numbers per model, C classes. These words are the same everywhere,
+too:
 
 - A *world* is one replicate (seed) of one fold of the data.
 - A *job* is "client i trains model k of world w in this round" (Fed-ensemble's delta_ik = 1).
-- A *row* of a state holds the d numbers of one model of one world. A row of a schedule is a client, a slot or a stratum
-  that gets its own permutation of the models.
+- A *row* of a state holds the d numbers of one model of one world. A row of a schedule is a client, a slot or a
+  stratum; each of these has a permutation of the models of its own.
 - An *age* is K consecutive rounds, in which every row of a permutation schedule trains every model once.
 - A *block* is a set of jobs that are trained together as one computation, and a *lane* is one job of a block.
 - A *known client* is a client of the run; a *new client* is one that the run has never seen.
-- An *address* is the tuple (seed, purpose, round, client, model) from which random numbers are computed.
-- FE is the paper of Fed-ensemble (FE-arXiv: its preprint); HPC and LPC are SHEFL's strong and weak clients.
+- An *address* is the key from which random numbers are computed: the tuple (seed, purpose, round, client, model).
+- *FE* is the paper of Fed-ensemble, and *FE-arXiv* its preprint. *HPC* and *LPC* are SHEFL's strong and weak clients.
 
 A `Plan` is the list of the jobs of a round. A method writes plans, trains one job, and merges what the jobs send back.
 
@@ -61,7 +62,7 @@ EVALUATED_CLIENTS = 10_000  # known clients evaluated one by one, by lowest ids;
 class Layout:
     """The order of the d numbers of one model in a row: trainable parameters first, then float buffers (BatchNorm).
 
-    A set of models is one matrix `[..., d]`, on which sums, norms, top-k and hashes are single operations. Networks
+    A set of models is one matrix `[..., d]`. Sums, norms, top-k and hashes are therefore single operations. Networks
     get their tensors from this matrix through `views`. Integer buffers (BatchNorm's step counters) lie in a second
     matrix `[..., c]`.
 
@@ -132,7 +133,7 @@ class Tier:
     Attributes:
         name: Name of the tier in the scenario.
         number: Number of clients in the tier.
-        models_per_round: Models that a client trains in a round it takes part in; None means all K.
+        models_per_round: Number of models that a client trains in a round in which it takes part; None means all K.
         num_cpus: CPUs that Ray reserves for an actor of this tier; None means a share of the machine.
         num_gpus: GPUs that Ray reserves for an actor.
         resources: Further resources that Ray reserves for an actor, by name.
@@ -143,7 +144,7 @@ class Tier:
         downlink: Bytes per virtual second from the server.
         latency: Virtual seconds that are added to the time of each transfer.
         side_by_side: Whether a client trains its models at the same time instead of one after the other.
-        width: Share of the network's channels or blocks that a client trains, where the method slices networks.
+        width: Share of the network's channels or blocks that a client trains, if the method slices networks.
     """
 
     name: str
@@ -211,8 +212,10 @@ class Flight(NamedTuple):
         group: The group in which the job's upload is summed; there is one group per world, model and server step.
         weight: Factor on the job's delta, which depends on the staleness of the upload.
         turn: Number of the client's earlier turns; it replaces the round in the key of the job's random numbers.
-        version: Steps that the model had taken when the job started; the learning rate uses it as the round.
-        sender: Who sent the upload: `client + N * (earlier uploads of the client in this server step)`.
+        version: Number of server steps that the model had taken when the job started. The learning rate uses it as the
+            round.
+        sender: The sender of the upload, as the number `client + N * (earlier uploads of the client in this server
+            step)`.
     """
 
     row: IntArray
@@ -264,9 +267,10 @@ class Uploads(NamedTuple):
         size: Number of training samples of each job's client, `[J]`.
         counters: Integer buffers after training, `[J, c]`; None without such buffers.
         own: The clients' private vectors by name, `[J, d]` each; they are never sent.
-        beside: What jobs send with the delta: a vector's change (SCAFFOLD), `[J, d]`, or measurements, `[J, m]`.
+        beside: What each job sends beside the delta: the change of a vector (SCAFFOLD), `[J, d]`, or measured numbers,
+            `[J, m]`.
         key: Key that each job's random numbers are computed from, `[J]` (`rng.Keys`).
-        steps: Optimizer steps of each job's local training, `[J]`; None where a test leaves them out.
+        steps: Optimizer steps of each job's local training, `[J]`; None only if a test leaves them out.
         columns: Rising indices of the trained numbers, `[s]`; all other numbers have delta 0. None: all are trained.
         losses: Mean losses of all K received models on each client's samples, `[J, K]`, which `Phase.choose` needs.
     """

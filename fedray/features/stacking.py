@@ -225,7 +225,7 @@ class ProxyShards:
 # Stacks: an ensemble of base networks of several architectures, and a meta model whose inputs are their probabilities.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Ways to combine the predictions of N clients' networks: without training, or by a small network on their logits.
+# Ways to combine the predictions of N clients' networks: a fixed rule, or a small network that gets the logits.
 #
 # `combine_outputs` computes `mean`, `label_shares` and `voting`. `build_aggregator` makes the trained ones:
 # `client_weights` (one weight per client), `class_weights` (one per client and class) and `neural` (`W2 relu(W1 z)`,
@@ -280,12 +280,12 @@ def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
 
 
 def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) -> Tensor:
-    """Returns the logarithm of joint probabilities, `[n, C]` float64.
+    """Returns the logarithms of the joint probabilities, `[n, C]` float64.
 
     Args:
-        kind: `mean`: the mean of the probabilities. `label_shares`: each class's probability is weighted by the
-            clients' shares of the samples of the class. `voting`: the share of the clients whose largest logit is that
-            of the class.
+        kind: The rule. `mean`: the mean of the clients' probabilities. `label_shares`: the probability of a class is a
+            weighted sum; a client's weight is its share of the samples of the class. `voting`: the share of clients
+            whose largest logit is that of the class.
         outputs: Raw outputs of the clients' networks, `[N, n, C]`.
         shares: For `label_shares`: each client's share of the samples of a class, `[N, C]`.
 
@@ -315,7 +315,7 @@ class ProductAndMixture(nn.Module):
     """A network between the product and the mixture of the clients' predictions (`interpolate_answers`).
 
     Attributes:
-        beta: The position between the two: 1 is the product, 0 the mixture, `[1]`.
+        beta: The position between mixture (0) and product (1), `[1]`.
     """
 
     def __init__(self, classes: int, beta: float) -> None:
@@ -333,17 +333,17 @@ def build_interpolation(classes: int, beta: float) -> Net:
 
     Args:
         classes: C, the number of classes.
-        beta: Initial value of that number.
+        beta: Initial value of the number.
     """
     return net_of(lambda: ProductAndMixture(classes, beta), "product_and_mixture", "cross_entropy", classes)
 
 
 def interpolate_answers(outputs: Tensor, beta: Tensor) -> Tensor:
-    """Returns the logarithm of probabilities between the product and the mixture of the clients' ones, `[n, C]`.
+    """Returns log-probabilities between the product and the mixture of the clients' probabilities, `[n, C]`.
 
-    It is `log p_beta = beta log P + (1 - beta) log Q - log sum_y exp(...)`, where negative factors count as 0. P is the
-    product of the clients' probabilities, normalized to sum 1 (a Bayesian committee machine with a uniform prior of the
-    classes). Q is their mean.
+    The result is `log p_beta = beta log P + (1 - beta) log Q - log sum_y exp(...)`, where negative factors count as 0.
+    P is the product of the clients' probabilities, normalized to sum 1 (a Bayesian committee machine with a uniform
+    prior of the classes). Q is the mean of the clients' probabilities.
 
     Source: Hasan et al., *Calibrated One Round Federated Learning with Bayesian Inference in the Predictive Space*,
     AAAI 2024.
@@ -387,9 +387,9 @@ class Base(NamedTuple):
     Attributes:
         net: The network of this architecture.
         models: Number of models of this architecture in an ensemble.
-        voter: A classifier in place of a trained network; `net` is then a `voting_net`. None for a network.
+        voter: A classifier that takes the place of a trained network; `net` is then a `voting_net`. None for a network.
         members: The clients that have this architecture; None means all of them.
-        answers: Whether this base counts in the mean that predicts where there is no meta model.
+        answers: Whether this base counts in the mean that predicts if there is no meta model.
     """
 
     net: Net
@@ -411,18 +411,18 @@ class Stack(NamedTuple):
         meta_rounds: Number of rounds in which the meta model is trained.
         meta_lr: Learning rate of the meta model.
         meta_optimizer: Optimizer of the meta model.
-        combine: None for stacking. Otherwise the one base has a model of its own for each client. The inputs of the
-            meta model are the logits of all of them. Without a meta model they are combined by this rule
-            (`combine_outputs`).
-        proxy: Share of each client's samples on which the meta model is trained, where each client has a model of its
-            own. With 0 both trainings use all samples.
+        combine: None for stacking. Otherwise there is one base, with a model of its own for each client. The inputs of
+            the meta model are then the logits of all these models. Without a meta model the logits are combined by this
+            rule (`combine_outputs`).
+        proxy: Share of each client's samples on which the meta model is trained if each client has a model of its own.
+            With 0 both trainings use all samples.
         features: What the meta model learns from. `out_of_fold`: predictions of sub models that were not trained on the
-            sample. `all`: the mean over all sub models of a base, as for a new sample. `side_by_side`: the predictions
-            of all sub models.
-        pooled: Whether the clients upload these predictions and their labels, and the server trains the meta model on
-            them.
+            sample. `all`: the mean of the predictions of all sub models of a base, as for a new sample. `side_by_side`:
+            the predictions of all sub models, without averaging.
+        pooled: Whether the clients upload these predictions with the labels of the samples, and the server trains the
+            meta model on them.
         at_server: Whether the server trains the meta model on samples of its own.
-        answers_at_once: Whether the meta model predicts before it was trained, with its initial weights.
+        answers_at_once: Whether the meta model, with its initial weights, predicts even before it was trained.
         name: Name of the network in messages.
     """
 
@@ -456,7 +456,7 @@ class Stack(NamedTuple):
 
 
 class StackModule(nn.Module):
-    """The module of a stack; the inputs of its meta model are the mean probabilities of each base, side by side.
+    """The module of a stack. Its meta model gets the mean probabilities of each base, side by side.
 
     Without a meta model, or until it has been trained, the bases whose `answers` is true are averaged.
 
@@ -512,7 +512,7 @@ class StackModule(nn.Module):
 
 
 class VotingModule(nn.Module):
-    """Stands for classifiers that clients fit: it has no parameters and cannot predict by itself."""
+    """Stands in a stack for classifiers that clients fit. The module has no parameters and cannot predict by itself."""
 
     def forward(self, _x: Tensor) -> Tensor:
         """Raises an error, because only the clients' classifiers can predict."""
