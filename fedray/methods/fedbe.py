@@ -1,9 +1,10 @@
 r"""FedBE: a Bayesian ensemble at the server, and its distillation into the next model.
 
 Source: Chen, Chao, *FedBE: Making Bayesian Model Ensemble Applicable to Federated Learning*, ICLR 2021, Alg. 1. The
-teachers of a round are the mean, S samples of a Gaussian (or Dirichlet) fitted to the uploads, and the uploads
-themselves; the teachers' average is the prediction. `fedbe` distils the teachers into the model of the next round, on
-unlabelled inputs that the server holds. `fedbe_nokd` sends one of the samples instead.
+teachers of a round are the mean of the uploads, S samples of a Gaussian (or Dirichlet) fitted to the uploads, and the
+uploads themselves. The prediction is the average of the teachers' predictions. `fedbe` distils the teachers into the
+model of the next round, on unlabelled inputs that the server holds. `fedbe_nokd` takes one of the samples as the next
+model instead.
 
 Formulas of fedbe:
     $\bar w = \sum_i p_i u_i$ is the mean of the uploads and $\sigma^2 = \sum_i p_i (u_i - \bar w)^2$ their variance.
@@ -28,14 +29,14 @@ Formulas of fedbe:
     The next model is the average of the weights at the ends of the later epochs.
 
 Formulas of fedbe_nokd:
-    As FedBE, but the next model is one of the draws $v_s$, and nothing is distilled.
+    `fedbe_nokd` is FedBE without distillation: the next model is one of the draws $v_s$.
 
 Deviations:
     1. The server's inputs are a share (`server_data`) of the training rows, taken from the clients at random; every
        client keeps at least one row. The labels of these rows are never used.
     2. The student averages its weights at the ends of the second half of the epochs, at a constant learning rate (the
        paper: a cyclical one).
-    3. The Dirichlet distribution is flat: clients have equal weights in it, also with `server.weighting: examples`.
+    3. The Dirichlet distribution is flat: clients have equal weights in it, even with `server.weighting: examples`.
 
 Example:
     >>> import fedray

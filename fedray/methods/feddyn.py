@@ -25,7 +25,7 @@ Deviations:
     1. Clients do their local epochs, not an exact minimisation (as in the paper's experiments).
     2. With compression, a client's correction uses the delta that the client computed; the server's vector uses the
        delta that was sent.
-    3. Another way to merge uploads may replace the mean; the server's h then uses the merged delta.
+    3. A scenario may replace the mean by another way to merge uploads; the server's h then uses the merged delta.
 
 Note:
     With alpha -> 0 FedDyn does not become FedAvg: h shrinks like alpha, and `h / alpha` stays finite.

@@ -17,15 +17,16 @@ Formulas of fedem:
     \end{aligned}
     $$
 
-    It predicts with $\sum_m \pi_{im} \, p_{w_m}(y \mid x)$.
+    Client $i$ predicts with $\sum_m \pi_{im} \, p_{w_m}(y \mid x)$.
 
 Deviations:
     1. The local solver is the scenario's section `local`. The sum of a batch's weighted losses is divided by the batch
-       size, as in the authors' code. During a round the shares stay those of the broadcast models.
-    2. A share is at least 1e-12. The likelihood of the E step comes from the network's own loss, also with
+       size, as in the authors' code. During a round the shares of the samples do not change; they are computed from the
+       broadcast models.
+    2. A share is at least 1e-12. The likelihood of the E step comes from the network's own loss, even with
        `local.loss`.
-    3. A known client that has not taken part yet predicts with weights from 20 E steps on the current models, started
-       from equal weights. A new client, whose samples are unknown, gets the average of the K models.
+    3. A known client that has not taken part yet computes its weights by 20 E steps on the current models, from equal
+       weights, and predicts with them. A new client, whose samples are unknown, gets the average of the K models.
     4. Virtual time counts the steps and the bytes of the K models, but not the forward passes of the E step.
 
 Example:

@@ -1,4 +1,4 @@
-r"""FedExP: FedAvg whose server makes a longer step when the clients' updates point in different directions.
+r"""FedExP: FedAvg whose server takes a longer step if the clients' updates point in different directions.
 
 Source: Jhunjhunwala, Wang, Joshi, *FedExP: Speeding up Federated Averaging via Extrapolation*, ICLR 2023, Alg. 1.
 
@@ -16,7 +16,7 @@ Formulas of fedexp:
 Deviations:
     1. The last model predicts; the paper reports the mean of the last two models.
     2. $\epsilon$ is the option `eps`; the paper tunes it together with the learning rates.
-    3. Float buffers (BatchNorm) are not moved by SGD: they are averaged, and do not enter the lengths.
+    3. Float buffers (BatchNorm) are not moved by SGD: they are averaged, and do not count in the lengths of updates.
 
 Example:
     >>> import fedray

@@ -1,7 +1,8 @@
 r"""FedNova: normalized averaging; clients with more local steps do not pull the model towards their own objectives.
 
 Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
-Optimization*, NeurIPS 2020, eq. 7 with plain SGD: `a_i = (1, ..., 1)`, so `|a_i|_1 = tau_i`, the local steps.
+Optimization*, NeurIPS 2020, eq. 7 with plain SGD. There `a_i = (1, ..., 1)`, and `|a_i|_1 = tau_i` is the number of
+local steps.
 
 Formulas of fednova:
     Client $i$ takes $\tau_i$ local steps of SGD. The server averages the clients' mean steps, not the sums of their
