@@ -153,7 +153,7 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
 
     Args:
         value: A mapping with `mean`, `sd` and `n`; `mean` and `sd` may be None.
-        worlds: Number of worlds of the run. Some worlds may lack the metric (those that did not reach a target).
+        worlds: Number of worlds of the run. Some worlds may lack the metric (worlds that did not reach a target).
         name: Name of the metric; rounds to a target have one decimal, seconds and bytes to a target their units.
         largest: The largest of several numbers that are shown in the same unit; None: the unit fits this number alone.
 

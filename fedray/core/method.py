@@ -124,7 +124,7 @@ class LocalLoss(NamedTuple):
         example: A row of the tensor `shared` for the first models; fedray fills it in.
 
     Example:
-        Label smoothing, and a gradient whose norm is at most 1.
+        Label smoothing, and a gradient that is cut to a norm of at most 1.
 
         >>> def smooth(outputs, targets, context):
         ...     return 0.9 * context.objective(outputs, targets) - 0.1 * outputs.log_softmax(-1).mean(-1)
@@ -320,42 +320,42 @@ class Piece:
 
     @property
     def keeps(self) -> tuple[str, ...]:
-        """Names of the private vectors that clients keep between rounds."""
+        """Returns the names of the private vectors that clients keep between rounds."""
         return ()
 
     @property
     def kept_numbers(self) -> int | None:
-        """Length of each private vector; None means the length of a model."""
+        """Returns the length of each private vector; None means the length of a model."""
         return None
 
     @property
     def stays(self) -> tuple[str, ...]:
-        """Layers of the network that never leave the client."""
+        """Returns the layers of the network that never leave the client."""
         return ()
 
     @property
     def up_vectors(self) -> int:
-        """Number of vectors of a model's length that a client sends with its delta."""
+        """Returns the number of vectors of a model's length that a client sends with its delta."""
         return 0
 
     @property
     def down_vectors(self) -> int:
-        """Number of vectors of a model's length that a client receives with the model."""
+        """Returns the number of vectors of a model's length that a client receives with the model."""
         return 0
 
     @property
     def up_numbers(self) -> int:
-        """How many further numbers a job sends."""
+        """Returns how many further numbers a job sends."""
         return 0
 
     @property
     def passes(self) -> int:
-        """Number of further trainings of a job; each has as many steps as the first."""
+        """Returns the number of further trainings of a job; each has as many steps as the first."""
         return 0
 
     @property
     def locals(self) -> tuple[Local, ...]:
-        """How clients train in each of the further trainings."""
+        """Returns how clients train in each of the further trainings."""
         return ()
 
     def with_locals(self, change: Callable[[Local], Local]) -> Piece:
@@ -364,27 +364,27 @@ class Piece:
 
     @property
     def couples(self) -> bool:
-        """Whether each step of a model uses the client's other models. The client's K jobs then share a block."""
+        """Returns whether a model's steps use the client's other models. The client's K jobs then share a block."""
         return False
 
     @property
     def reads_models(self) -> bool:
-        """Whether a job needs all models of its world, and not only its own model."""
+        """Returns whether a job needs all models of its world, and not only its own model."""
         return False
 
     @property
     def reads_final(self) -> bool:
-        """Whether the piece needs the trained models themselves, and not only their deltas."""
+        """Returns whether the piece needs the trained models themselves, and not only their deltas."""
         return False
 
     @property
     def calls_module(self) -> bool:
-        """Whether the piece calls the network's module. Only one block at a time can then be trained."""
+        """Returns whether the piece calls the network's module. Only one block at a time can then be trained."""
         return False
 
     @property
     def begins(self) -> int:
-        """The first round whose scores count as scores of the method."""
+        """Returns the first round whose scores count as scores of the method."""
         return 0
 
     def group(self, t: int) -> Hashable:
@@ -393,7 +393,7 @@ class Piece:
 
     @property
     def nets(self) -> Sequence[Net]:
-        """The network that each tier trains; empty if all tiers train the whole network."""
+        """Returns the network that each tier trains; empty if all tiers train the whole network."""
         return ()
 
     def columns(self, t: int, tier: int) -> Tensor:
@@ -406,7 +406,7 @@ class Piece:
 
     @property
     def answers(self) -> bool:
-        """Whether known clients predict with models of their own."""
+        """Returns whether known clients predict with models of their own."""
         return False
 
     def own_models(self, site: Any, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
@@ -425,7 +425,7 @@ class Piece:
 
     @property
     def weighs(self) -> bool:
-        """Whether known clients weigh the predictions of all models by weights of their own."""
+        """Returns whether known clients weigh the predictions of all models by weights of their own."""
         return False
 
     def describe(self) -> tuple[str, str] | None:
@@ -623,8 +623,9 @@ class Local:
         schedule: A course of the learning rate, as a factor; None means the factor 1.
         loss: The loss that replaces the network's loss; None keeps the network's loss.
         gradient: A transformation of the data's gradient, before the affine term; None leaves the gradient unchanged.
-        step: A replacement of the optimizer. It is a transformation, whose result times the rate is subtracted from the
-            parameters, or a function (parameters, lr=...) -> `torch.optim.Optimizer`. None keeps the optimizer.
+        step: A replacement of the optimizer. None keeps the optimizer. A transformation gives a result; the result
+            times the rate is subtracted from the parameters. A function (parameters, lr=...) -> `torch.optim.Optimizer`
+            gives an optimizer.
         augment: Random changes of the samples of each batch, applied one after another.
 
     Example:
@@ -655,18 +656,18 @@ class Local:
 
     @property
     def optimizer_name(self) -> str:
-        """Name of the optimizer in messages."""
+        """Returns the name of the optimizer in messages."""
         name = self.step.name if isinstance(self.step, Transform) else getattr(self.step, "__name__", "your own")
         return self.optimizer if self.step is None else str(name)
 
     @property
     def has_code(self) -> bool:
-        """Whether engines must call functions of a method or user in every step."""
+        """Returns whether engines must call functions of a method or user in every step."""
         return any(part is not None for part in (self.loss, self.gradient, self.step))
 
     @property
     def keeps_model(self) -> bool:
-        """Whether clients keep the model that they have trained because the loss uses it the next time."""
+        """Returns whether clients keep the model that they have trained because the loss uses it the next time."""
         return self.loss is not None and PREVIOUS in self.loss.reads
 
 
@@ -729,52 +730,52 @@ class Phase:
 
     @cached_property
     def chain(self) -> tuple[Piece, ...]:
-        """All pieces, with `KeepModel` at the end if the loss uses the model that a client trained the last time."""
+        """Returns all pieces, with `KeepModel` at the end if the loss uses the model that a client trained last."""
         return (*self.pieces, KeepModel()) if self.local.keeps_model else self.pieces
 
     @cached_property
     def own(self) -> tuple[str, ...]:
-        """Names of the private vectors that clients keep between rounds."""
+        """Returns the names of the private vectors that clients keep between rounds."""
         return (*self.compress.own, *(name for piece in self.chain for name in piece.keeps))
 
     @cached_property
     def stays(self) -> tuple[str, ...]:
-        """Layers of the network that never leave the client."""
+        """Returns the layers of the network that never leave the client."""
         return tuple(name for piece in self.pieces for name in piece.stays)
 
     @cached_property
     def up_vectors(self) -> int:
-        """Number of vectors of a model's length that a client sends with its delta."""
+        """Returns the number of vectors of a model's length that a client sends with its delta."""
         return sum(piece.up_vectors for piece in self.pieces)
 
     @cached_property
     def down_vectors(self) -> int:
-        """Number of vectors of a model's length that a client receives for a job, the model included."""
+        """Returns the number of vectors of a model's length that a client receives for a job, the model included."""
         return 1 + sum(piece.down_vectors for piece in self.pieces)
 
     @cached_property
     def passes(self) -> int:
-        """Number of trainings in a job; each of them deals the batches anew."""
+        """Returns the number of trainings in a job; each of them deals the batches anew."""
         return 1 + sum(piece.passes for piece in self.pieces)
 
     @cached_property
     def locals(self) -> tuple[Local, ...]:
-        """How clients train in each training of a job, the main one first."""
+        """Returns how clients train in each training of a job, the main one first."""
         return (self.local, *(local for piece in self.pieces for local in piece.locals))
 
     @cached_property
     def couples(self) -> bool:
-        """Whether each step of a client's model uses the client's other models."""
+        """Returns whether each step of a client's model uses the client's other models."""
         return any(piece.couples for piece in self.pieces)
 
     @property
     def together(self) -> int:
-        """Number of jobs of a client that must share a block."""
+        """Returns the number of jobs of a client that must share a block."""
         return self.models if self.couples else 1
 
     @cached_property
     def nets(self) -> Sequence[Net]:
-        """The network that each tier trains; empty if all tiers train the whole network."""
+        """Returns the network that each tier trains; empty if all tiers train the whole network."""
         return next((piece.nets for piece in self.pieces if piece.nets), ())
 
     def columns(self, t: int, tier: int) -> Tensor:
@@ -783,17 +784,17 @@ class Phase:
 
     @property
     def hands_on(self) -> bool:
-        """Whether clients hand models on to each other, without a server."""
+        """Returns whether clients hand models on to each other, without a server."""
         return self.walk is not None
 
     @property
     def weighs(self) -> bool:
-        """Whether known clients weigh the predictions of all models by weights of their own."""
+        """Returns whether known clients weigh the predictions of all models by weights of their own."""
         return any(piece.weighs for piece in self.pieces)
 
     @property
     def is_personal(self) -> bool:
-        """Whether known clients predict with models of their own."""
+        """Returns whether known clients predict with models of their own."""
         return any(piece.answers for piece in self.pieces)
 
 
@@ -801,12 +802,12 @@ class Answer(NamedTuple):
     """The models that predict, A in each world.
 
     Attributes:
-        state: A state whose models are those that predict, `[R * A, d]`.
+        state: A state that holds only the models that predict, `[R * A, d]`.
         models: Number of models in a world, A.
         weights: Weights of the models, `[R, A]`; None means equal weights.
         spread: Variances `[R, d]` or covariances `[R, d, d]` of a linear model's parameters; None if there are none.
         noise: Variance of the observation noise, `[R]`, in standardized units; None if the method does not know it.
-        owner: The client whose upload each model is, `[R, A]`, or -1 for a model that is no client's upload; None if
+        owner: For each model the client that uploaded it, `[R, A]`; -1 for a model that is no client's upload. None if
             no model is an upload.
         tiers: Weights of the models for the known clients of each of T tiers, `[R, T, A]`. Only models with a weight in
             `weights` may have one; a finite `predict.gamma` weighs among them. None: `weights` hold for all tiers.
@@ -824,7 +825,7 @@ class Answer(NamedTuple):
     combine: Combine | None = None
 
     def drop_absent(self, outputs: Tensor, world: int) -> Tensor:
-        """Returns the outputs (or losses) of a world's models without those of models of weight 0.
+        """Returns the outputs (or losses) of those models of a world that do not have the weight 0.
 
         Args:
             outputs: Outputs of each model, `[A, n, ...]`.

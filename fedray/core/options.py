@@ -409,7 +409,7 @@ class MethodSpec:
         samples: Whether a prediction is an average of several predictions, even with one model.
         splits: Whether layers of the network may stay with the clients (`local.private`).
         own_models: Whether a known client predicts with models of its own. If so, `predict.gamma` has no effect.
-        all_models: Whether every participant trains all K models, whatever the settings of its tier are.
+        all_models: Whether every participant trains all K models, for any settings of its tier.
         in_rounds: The reason why the method needs rounds, as the end of a sentence that starts with the method's name;
             empty: no reason is known.
         private: The state that clients keep for themselves between rounds, in words; empty: there is none.
@@ -485,8 +485,8 @@ class ReadOptions(NamedTuple):
             data fixes the test samples, or they are drawn.
         test_fraction: Share of the samples that are drawn as test samples if none are given.
         task: `auto`, `classification` or `regression`.
-        missing: Treatment of missing values. `refuse` raises an error, `mean` fills in the mean of the training samples
-            (a category of its own for text), and `drop` leaves out samples with missing values.
+        missing: What happens to missing values. `refuse` raises an error. `mean` fills in the mean of the training
+            samples; for text it makes missing values a category. `drop` leaves out samples with missing values.
         tokenizer: The tokenizer of text: a function, a tokenizer object, its file, or its name in the user's cache.
         length: Number of tokens in a sample; shorter samples end in zeros. None: the longest sample's number of tokens,
             256 at most.

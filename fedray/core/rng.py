@@ -153,8 +153,8 @@ def generators_scope() -> Iterator[Callable[[int], None]]:
     """Returns a context with a function that starts the global generators of torch, NumPy and Python at a key.
 
     At the end of the context all generators have their old states. The context serves a user's code, which may draw
-    from any of these generators. The generators of torch and NumPy are of one kind (MT19937) and start from 32 bits, so
-    each of the two gets its own half of the key.
+    from any of these generators. The generators of torch and NumPy are of one kind (MT19937) and start from 32 bits.
+    Each of the two therefore gets its own half of the key.
 
     Example:
         >>> with generators_scope() as start:

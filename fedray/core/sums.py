@@ -1,4 +1,4 @@
-"""Computes sums whose bits do not depend on their order, and calls the compiled kernels."""
+"""Computes sums that do not depend on their order, bit for bit, and calls the compiled kernels."""
 
 from __future__ import annotations
 
@@ -437,7 +437,7 @@ def thin(stats: Stats) -> Stats:
 
 
 class Totals:
-    """Statistics to which others are added in place.
+    """Running totals: other statistics are added to these in place.
 
     Attributes:
         stats: The totals; empty at first.

@@ -80,17 +80,17 @@ class Layout:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Number of elements of each tensor."""
+        """Returns the number of elements of each tensor."""
         return tuple(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
 
     @cached_property
     def d(self) -> int:
-        """Length of a row: the numbers of all parameters and float buffers."""
+        """Returns the length of a row: the numbers of all parameters and float buffers."""
         return sum(self.sizes)
 
     @cached_property
     def trainable_tensors(self) -> int:
-        """Number of trained tensors; they come first in a row."""
+        """Returns the number of trained tensors; they come first in a row."""
         return sum(end <= self.trainable for end in accumulate(self.sizes))
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
@@ -175,7 +175,7 @@ class Clients:
 
     @property
     def number(self) -> int:
-        """The number of clients of all tiers, N."""
+        """Returns the number of clients of all tiers, N."""
         return sum(tier.number for tier in self.tiers)
 
     def tier_of(self, client: IntArray) -> IntArray:

@@ -336,7 +336,7 @@ def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
 
 
 def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> Stats:
-    """Returns statistics: sums of sample weights over all samples, and over those on which each candidate is wrong.
+    """Returns sums of sample weights, as statistics: of all samples, and of samples on which each candidate is wrong.
 
     Args:
         errors: These 1 + M sums for each client, `[J, 1 + M]`.
@@ -422,7 +422,7 @@ def bagging_server(sizes: Sizes) -> Server:
 
 
 def until_chance(schedule: Schedule) -> Schedule:
-    """Returns a schedule without the worlds whose boosting has stopped."""
+    """Returns a schedule that plans no jobs for worlds in which boosting has stopped."""
 
     def plan(t: int, state: State | None) -> Plan:
         jobs = schedule(t, state)
@@ -696,7 +696,7 @@ class FitTrees(Work):
         return write_tree(tree.fit(x[drawn], y[drawn]), self.leaves)
 
     def _count_errors(self, job: OneJob) -> tuple[Stats, float]:
-        """Returns sums of a client's weights: over all its samples, and over those on which each candidate is wrong."""
+        """Returns sums of a client's weights: of all samples, and of the samples on which each candidate is wrong."""
         rows, asked, known, world = job.rows, job.state.extra[CANDIDATES], job.known, job.world
         weight, shift = self._weigh(job)
         key = (world, job.client)

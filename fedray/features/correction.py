@@ -70,7 +70,7 @@ class Correction(Piece):
         name: Name of the private vector.
         offset: Function that returns the term `offset` of the local gradient (see `Local`), `[W, d]`, from the private
             vectors and the server's vectors (or None).
-        update: Function that returns the private vectors after local training, from four arguments: the private
+        update: Function that returns the private vectors after local training. It has four arguments: the private
             vectors, the server's vectors (or None), the deltas, and the number of steps times the learning rate, `[W,
             1]`.
         shared: Name of the server's vector that is broadcast with the models; None if there is none.

@@ -128,7 +128,7 @@ def for_each_client(models: int, function: Callable[..., Tensor], *lanes: Tensor
 
 
 def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tensor, int], None]:
-    """Returns a function (parameters `[W, p]`, direction, step) that moves the parameters in place, without data."""
+    """Returns a function (parameters `[W, p]`, direction, step) that makes one step, in place and without data."""
     rule = local.step
     if not isinstance(rule, Transform):
         optimize = make_optimizer(local, lr, [], [])
@@ -197,7 +197,8 @@ def find_direction(score: Tensor, particles: Tensor) -> Tensor:
 def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
     """Returns for each of some points the mean of particles, weighted by their Gaussian kernels at the point, `[n, p]`.
 
-    The particles describe a density. The gradient of its logarithm is `(mean - point) / bandwidth^2`.
+    The particles describe a density. At a point the gradient of the logarithm of this density is `(mean - point) /
+    bandwidth^2`.
 
     Args:
         at: The points, `[n, p]`.

@@ -126,7 +126,7 @@ def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
         who: Name of the method that slices the network, for messages.
 
     Raises:
-        BadInput: The network has layers whose channels cannot be cut.
+        BadInput: The network has layers that cannot be cut by channels.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -390,7 +390,7 @@ def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
 
 
 def mean_of_slices(rows: Rows, weighting: Weighting, held: Callable[[int], Tensor]) -> Server:
-    """Returns a server that averages each number over the uploads whose slice holds it; other numbers stay.
+    """Returns a server that averages each number over the uploads of slices that hold it; other numbers stay.
 
     Args:
         rows: The order in which the state holds the models.

@@ -32,7 +32,7 @@ Compute = Callable[[int, int], Tensor]  # (world, client) -> features of the cli
 
 
 class FeatureShards:
-    """Shards whose training inputs are computed when they are fetched; test and withheld samples stay raw."""
+    """Shards that compute their training inputs when these are fetched; test and withheld samples stay as they are."""
 
     def __init__(self, whole: Shards, width: int, compute: Compute, pooled: bool = False) -> None:
         """Wraps other shards.
@@ -156,14 +156,14 @@ class LeaveOutShards:
         return np.asarray(order % self.folds, dtype=np.int64)
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the number of samples without those of the fold, `[J]`."""
+        """Returns how many samples each job has without the samples of the fold, `[J]`."""
         size, fold = self.whole.sizes(world // self.folds, client), world % self.folds
         if not self.within:
             return np.where(client == fold, 0, size)
         return np.asarray(size - (size - fold + self.folds - 1) // self.folds)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns the samples of the wrapped shards without those of the fold."""
+        """Returns the samples of the wrapped shards without the samples of the fold."""
         fetched, masks = self.whole.fetch(world // self.folds, client), []
         for j, (w, c) in enumerate(zip(world.tolist(), client.tolist(), strict=True)):
             masks.append(self.fold_of(w // self.folds, c, int(fetched.size[j])) != w % self.folds)
@@ -255,7 +255,7 @@ class WeightedLogits(nn.Module):
 
 
 def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
-    """Returns a network whose inputs are the logits of all clients' networks side by side, `[B, N * C]`.
+    """Returns a network that joins the logits of all clients' networks, which are its inputs, `[B, N * C]`.
 
     Args:
         kind: `neural`, `client_weights` or `class_weights`.
@@ -329,7 +329,7 @@ class ProductAndMixture(nn.Module):
 
 
 def build_interpolation(classes: int, beta: float) -> Net:
-    """Returns a network of one number, whose inputs are the logits of all clients' networks side by side, `[B, N * C]`.
+    """Returns a network with one number; its inputs are the logits of all clients' networks side by side, `[B, N * C]`.
 
     Args:
         classes: C, the number of classes.
@@ -404,7 +404,7 @@ class Stack(NamedTuple):
 
     Attributes:
         bases: The n architectures.
-        meta: The meta model, whose inputs are the n * C probabilities of the bases; None averages the bases.
+        meta: The meta model. Its inputs are the n * C probabilities of the bases. None: the bases are averaged.
         rounds: Number of rounds in which the bases are trained.
         folds: F, the number of folds; 1 means that no samples are left out.
         within: Whether fold f is a part of every client's samples; otherwise it is all samples of client f.
@@ -520,7 +520,7 @@ class VotingModule(nn.Module):
 
 
 def voting_net(name: str, classes: int) -> Net:
-    """Returns a network without parameters, which stands for a base whose classifiers vote.
+    """Returns a network without parameters; it stands for a base whose classifiers vote.
 
     Example:
         >>> net = voting_net("sklearn/decision_tree", classes=10)

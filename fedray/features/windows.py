@@ -44,8 +44,8 @@ class Windows(Piece):
     are averaged. Clients train with SGD; of a user's own code, only a loss is allowed.
 
     Attributes:
-        combine: Function from the parameters at the start `[p]` and the means of the windows `[l, p]` (both float64) to
-            the change of the parameters `[p]` that is sent.
+        combine: Function that returns the change of the parameters `[p]` that is sent. Its arguments are the parameters
+            at the start `[p]` and the means of the windows `[l, p]`, both float64.
         number: l, the number of windows. A client with fewer than l steps after the first ones has one window for each
             of them.
         mixing: Share of the steps of a local training before its first window, in [0, 1).

@@ -192,7 +192,7 @@ def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
 
 
 def require(method: str, **keys: tuple[object, object]) -> None:
-    """Refuses a key whose value is not the one that a method needs.
+    """Refuses a key of the scenario if its value is not the value that the method needs.
 
     Args:
         method: Name of the method in messages.
@@ -213,7 +213,7 @@ def check_own_prior(local: Local, method: str, key: str) -> None:
     """Refuses keys that would change the loss of clients, for methods with a prior of their own.
 
     Args:
-        local: How clients train.
+        local: The settings of the clients' training.
         method: Name of the method in messages.
         key: The method's key that replaces weight decay.
 

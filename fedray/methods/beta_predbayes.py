@@ -9,8 +9,8 @@ labels, P is too confident. The mean Q of all p_k is not confident enough. Betwe
 + (1 - beta) log Q + const`, and the server finds the beta of least log loss on its own labelled samples.
 
 Formulas of beta_predbayes:
-    Client $k$ starts at weights of its own and samples its posterior by SGHMC, with the friction $a = 1 -$
-    `local.momentum`, the rate $\ell_s$ and the gradient $g$ of the mean loss of a batch, weight decay included:
+    Client $k$ starts at weights of its own and samples its posterior by SGHMC. The friction is $a = 1 -$
+    `local.momentum`, the rate is $\ell_s$, and $g$ is the gradient of the mean loss of a batch, with weight decay:
 
     $$
     b \leftarrow (1 - a) \, b - \ell_s \, g + \mathbb{1}_s \sqrt{\frac{2 a \, \ell_s T}{n_k}} \; \varepsilon, \qquad w
@@ -99,7 +99,7 @@ _IS_FITTED = Needs("method.beta", (FIT,))
 
 
 def add_samples(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
-    """Returns the network as samples of its weights."""
+    """Returns a network that holds several samples of the weights of the given network."""
     return kit.net.Samples(net, options["samples"], name)
 
 

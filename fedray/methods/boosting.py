@@ -13,7 +13,7 @@ equal at first. In each round:
 5. D_i(x) is multiplied by exp(alpha_t) where h_t is wrong, and all weights are normalized.
 6. The prediction is the class with the largest sum of alpha_t over the learners h_t that choose this class.
 
-Federated bagging has no weights: client i fits a learner on n_i samples drawn with equal odds, and every learner has
+Federated bagging has no weights. Client i fits a learner on n_i samples drawn with equal odds, and every learner has
 one vote (Breiman 1996, applied to each client).
 
 Formulas of adaboost_f:

@@ -28,7 +28,7 @@ Deviations:
     1. The network is the scenario's, cut as `fedray.models.nets.add_exits` says: ResNet-18 into the four stages of the
        paper, a `cnn` before each of its layers with weights. An added head is a linear layer on the means of the
        channels. The paper's heads have attention and convolutions of their own.
-    2. Networks whose running statistics count batches are refused if a tier has only a part of the network: take
+    2. If a tier has only a part of the network, networks with running statistics that count batches are refused: use
        `model.norm: group`. The paper averages the statistics like weights.
     3. Heads that no client trains do not predict. With `extended: false` the trained heads predict together; a known
        client predicts with its own head.

@@ -20,19 +20,18 @@ Formulas of fedag:
     \mathrm{Var}[y \mid x] = \beta^{-1} + \frac{1}{M} \sum_m \bigl(f_{v_m}(x) - \mathrm{E}[y \mid x]\bigr)^2 .
     $$
 
-    For a network $\beta^{-1}$ is 0, or a mean squared training residual. With `residuals: uploads` the residuals are
-    those of each upload on the samples of its own client. With `residuals: mean` they are those of $f_\mu$ on the
-    samples of all clients.
+    For a network $\beta^{-1}$ is 0, or a mean squared training residual. With `residuals: uploads` each upload predicts
+    the samples of its own client. With `residuals: mean` the mean model $f_\mu$ predicts the samples of all clients.
 
     A linear model needs no sample: $y \mid x \sim N\bigl(\mu^\top x,\; \beta^{-1} + x^\top
     \operatorname{diag}(\sigma^2)\, x\bigr)$.
 
 Deviations:
     1. Observation noise: the paper gives none for networks. `predict.noise: residual` adds the variance of the training
-       residuals, averaged over clients. By default a client's residuals are those of its own upload. With `residuals:
-       mean` (and for `omc` and linear models) they are those of the mean model. The latter are larger, because the mean
-       model was not trained last on the client's samples. The NLL is reported without noise and with it (`nll_none`,
-       `nll_residual`).
+       residuals, averaged over clients. By default each client's own upload gives the client's residuals. With
+       `residuals: mean` (and for `omc` and linear models) the mean model gives them. The residuals are then larger,
+       because the mean model was not trained last on the client's samples. The NLL is reported without noise and with
+       it (`nll_none`, `nll_residual`).
     2. The variance is computed from deltas; this gives the same number with smaller rounding errors.
     3. `omc` draws `samples` models. The default is the number of clients, as in the paper.
     4. The noise beta^-1 of a linear model (eq. 6) is the residual variance of the training fit. With it the NLL on
@@ -111,8 +110,7 @@ def fedag(setting: kit.Setting) -> kit.Method:
     """Composes K Gaussians over `[d]` weights; clients send d numbers and receive 2 d (mean and deviation).
 
     Raises:
-        BadInput: `residuals: mean` is set for a linear model; the residuals of a linear model are always those of the
-            mean.
+        BadInput: `residuals: mean` is set for a linear model, which always uses the residuals of the mean model.
     """
     sampling, samples = setting.options["sampling"], setting.options["samples"]
     slots = setting.participants if sampling == "bootstrap" or samples == "clients" else int(samples)
@@ -136,7 +134,7 @@ def fedag(setting: kit.Setting) -> kit.Method:
 def answer_with_sample(
     state: kit.State, models: int, clients: int, name: str = "sample", *, of_mean: bool = False
 ) -> kit.Answer:
-    """Returns an answer in which every member of every model's sample predicts (eqs. 4-5).
+    """Returns the models that predict: every member of every model's sample (eqs. 4-5).
 
     Args:
         state: the state, with the sample `[M, slots, d]` and its weights `[M, slots]`.

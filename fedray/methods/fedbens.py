@@ -47,9 +47,9 @@ Deviations:
        client has.
     3. The mixture's weights are equal, which is the authors' default. Their weights by the Laplace evidence are left
        out, and so are Kronecker factors and a whole Hessian of the last layer.
-    4. A client's prior (`precision` 10) differs from the prior of the product (`prior` 1), as in the authors' code.
-       With `prior` 0, numbers for which no client has information stay the mean of the uploads; otherwise they grow by
-       the factor `N precision / (N precision - (N - 1) prior)`.
+    4. A client's prior (`precision` 10) differs from the prior of the product (`prior` 1), as in the authors' code. For
+       some numbers no client has information. With `prior` 0 such a number is the mean of the uploads; otherwise it
+       grows by the factor `N precision / (N precision - (N - 1) prior)`.
     5. Clients that do not take part, or have no samples, add no factor to the product.
     6. As in FedFisher's deviations 3 and 6, the Fisher diagonal is sent whole, belongs to the network's own loss, and
        takes no virtual time.

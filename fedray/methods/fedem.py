@@ -1,8 +1,8 @@
 r"""FedEM: each client's data are a mixture of K distributions that all clients share.
 
-Every client weighs its samples by how well each of K models explains them, trains all K models on the weighted samples,
-and predicts with its own mixture of the models. Source: Marfoq, Neglia, Bellet, Kameni, Vidal, *Federated Multi-Task
-Learning under a Mixture of Distributions*, NeurIPS 2021, Alg. 1.
+Every client weighs its samples by how well each of K models explains them, and trains all K models on the weighted
+samples. It predicts with its own mixture of the models. Source: Marfoq, Neglia, Bellet, Kameni, Vidal, *Federated
+Multi-Task Learning under a Mixture of Distributions*, NeurIPS 2021, Alg. 1.
 
 Formulas of fedem:
     Client $i$ has weights $\pi_i$ over $K$ components. It divides each of its samples among the components, fits

@@ -17,8 +17,8 @@ Formulas of fedfisher:
     F_k = \frac{1}{n_k} \sum_{(x, y)} \bigl(\nabla_w \ell(w_k; x, y)\bigr)^2 \quad (\texttt{empirical}).
     $$
 
-    With $p_k = n_k / n$ and the damping $\lambda$, the server minimizes the sum of the clients' losses, each expanded
-    to the second order around its own optimum:
+    The weights are $p_k = n_k / n$, and $\lambda$ is the damping. The server expands each client's loss to the second
+    order around the client's own optimum, and minimizes the sum of these losses:
 
     $$
     w^* = \operatorname*{argmin}_w \sum_k p_k (w - w_k)^\top (F_k + \lambda) (w - w_k)

@@ -56,16 +56,15 @@ Formulas of fens:
 
     `mean` predicts until a client has trained $\theta$. With `voting` a class that no network chooses has probability
     0. The log loss of a sample of that class would be infinite, and counts as 36.04 (the floor of
-    [`nll`](../metrics.md)). The `nll` of `voting` therefore depends mainly on the number of samples whose class no
-    network chose: compare the accuracy or the Brier score instead.
+    [`nll`](../metrics.md)). The `nll` of `voting` therefore mainly counts the samples for whose class no network voted:
+    compare the accuracy or the Brier score instead.
 
 Deviations:
     1. `mean` and `label_shares` average probabilities; a published copy of the authors' code (mattduerrmeier/fens,
-       `flamby/aggs.py`) averages logits if there are several classes. The code's voting is left out. It does not count
-       first choices, as `voting` does here: it measures how often each network gives its output on proxy samples of
-       each class, multiplies these shares over all networks, and takes the class with the largest product. The code's
-       neural aggregator has biases. The code's weights of clients start at 1, and one more number is added to all
-       classes.
+       `flamby/aggs.py`) averages logits if there are several classes. The code's voting is left out, because it does
+       not count first choices. It measures how often each network gives its output on proxy samples of each class. It
+       multiplies these shares over all networks, and takes the class with the largest product. The code's neural
+       aggregator has biases. The code's weights of clients start at 1, and one more number is added to all classes.
     2. Every client takes part in phase 1; the section `participation` applies only to phase 2.
     3. A client downloads all N networks, also its own, when it first takes part in phase 2. Computing the outputs for
        the proxy samples takes no virtual time.

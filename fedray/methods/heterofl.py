@@ -7,10 +7,10 @@ about a quarter of the numbers. The narrowest slice is a part of every wider sli
 several models K (Fed-ensemble's schedule) each model of the ensemble is sliced in the same way.
 
 Formulas of heterofl:
-    A client of a tier of width $r$ trains a network whose hidden layers have $\lceil r c \rceil$ of the $c$ channels.
-    It gets the first rows and columns of each weight matrix or kernel, $w_r = w[1 : \lceil r c_{\mathrm{out}} \rceil,
-    \, 1 : \lceil r c_{\mathrm{in}} \rceil]$; inputs and outputs stay whole. With `scaler: true` the slice divides each
-    hidden layer by $r$ before the activation, in training and in prediction.
+    A client of a tier of width $r$ trains a network with only $\lceil r c \rceil$ of the $c$ channels of each hidden
+    layer. It gets the first rows and columns of each weight matrix or kernel: $w_r = w[1 : \lceil r c_{\mathrm{out}}
+    \rceil, \, 1 : \lceil r c_{\mathrm{in}} \rceil]$. Inputs and outputs stay whole. With `scaler: true` the slice
+    divides each hidden layer by $r$ before the activation, in training and in prediction.
 
     The server averages every number $j$ over the set $S_j$ of participants whose slice has this number. A number that
     no slice has stays as it is:

@@ -65,14 +65,14 @@ Formulas of ivon_admm:
 
     - Quadratic losses: the fixed point is the exact posterior; with $\alpha = \gamma = 1$ one round reaches it.
     - $\rho = \tau = \alpha = 1$: the method is PVI with the damping $\gamma$.
-    - $S_k = c$ for all clients (`beta2: 1`, and $S_0 = c$): the method is FedDyn, whose $\alpha$ is $\tau \rho c / n$
-      and whose corrections are $-\tau \lambda_k / n$. The prior also multiplies the server's model by $\rho N / (1 +
+    - $S_k = c$ for all clients (`beta2: 1`, and $S_0 = c$): the method is FedDyn. FedDyn's $\alpha$ is $\tau \rho c /
+      n$, and its corrections are $-\tau \lambda_k / n$. The prior also multiplies the server's model by $\rho N / (1 +
       \rho N)$; FedDyn has no such factor.
     - $\gamma = 0$: there are no duals, and the mean of the clients is pulled to the prior.
-    - $b_k > \rho S_g + n_k H / \tau$ in a weight, where $H$ is the mean curvature of the client's losses: the client's
-      objective has no least value, $S_k$ falls almost to 0, and training diverges. This happens with a large $\gamma$
-      if a factor was learned where losses curved more than they do now. The results of IVON-ADMM on FashionMNIST
-      contain such a case.
+    - $b_k > \rho S_g + n_k H / \tau$ in a weight, where $H$ is the mean curvature of the client's losses: training
+      diverges. The client's objective then has no least value, and $S_k$ falls almost to 0. This happens with a large
+      $\gamma$ if a factor was learned where losses curved more than they do now. The results of IVON-ADMM on
+      FashionMNIST contain such a case.
 
     The prediction is the mean of the predictions of `samples` networks that are drawn from $q$. With `samples: 0` the
     network with the mean weights predicts.

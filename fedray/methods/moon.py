@@ -17,7 +17,7 @@ Formulas of moon:
 Deviations:
     1. The features z are the inputs of the network's last layer, for any network; the paper adds a projection head to
        its networks.
-    2. A client that trains for the first time has no earlier model. The broadcast model takes its place, and the second
+    2. A client that trains for the first time has no earlier model, and uses the broadcast model instead. The second
        term then has no gradient at the first step.
     3. Virtual time counts a step like a step of FedAvg; the method's two additional forward passes are not counted.
 

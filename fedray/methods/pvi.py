@@ -52,7 +52,7 @@ Formulas of pvi:
     network with the mean weights predicts.
 
 Deviations:
-    1. A precision of a cavity or of q that is not above 0 is replaced by 1e-6, and the linear term stays; the
+    1. A precision of a cavity or of q that is not above 0 is replaced by 1e-6; the linear term does not change. The
        precisions of factors may have any sign. The authors' code ends with an error, or takes absolute values
        (`enforce_pos_var`). With a `damping` of at most 1 / N the precisions of q stay above 0.
     2. Each step uses one draw of the weights, the same for all samples of a batch. The authors' code draws the

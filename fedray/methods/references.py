@@ -34,8 +34,8 @@ Formulas of deep_ensemble:
 
 Deviations:
     1. Traffic is counted as if the one client sent its models to a server after each round.
-    2. In `local_only` the plain average of the N models predicts for new clients (`accuracy_mean` is the mean accuracy
-       of the single models), and a known client predicts with its own model. For the average each client sends its
+    2. In `local_only` a known client predicts with its own model. For new clients the plain average of the N models
+       predicts (`accuracy_mean` is the mean accuracy of the single models). For this average each client sends its
        model after each round, and these bytes count. Nothing is sent down, because a client continues from its own
        model.
 

@@ -64,9 +64,9 @@ class Setting:
             Gradients flow through it. For use by the server (`Server.step`, `Method.answer`).
         server_rows: function: world -> network inputs `[n, ...]` and targets of the samples that the server holds
             instead of the clients. The option `server_data` sets their share; a method of your own may declare it.
-        server_inputs: function: world -> network inputs `[n, ...]` of the server, without labels: those of
-            `server_rows`, noise, or a data set. The options `inputs` and `input_rows` choose; a method of your own may
-            declare them.
+        server_inputs: function: world -> network inputs `[n, ...]` of the server, without labels. They are the inputs
+            of `server_rows`, noise, or a data set. The options `inputs` and `input_rows` choose; a method of your own
+            may declare them.
         label_counts: function: world -> how many training samples of each class each of the first 10,000 clients holds,
             `[N, C]`, by the client's own labels. No bytes are counted for these numbers. For a regression it raises
             `BadInput`.
@@ -84,7 +84,8 @@ class Setting:
         distil: function: (world, start `[d]`, teachers `[S, d]`, key of the random numbers) -> student `[d]`; None if
             the server holds no inputs.
         score: function: (world, model `[d]`) -> score of the model on the server's labelled samples (the share
-            `method.validation`), for methods whose server chooses models by score; None if the server holds none.
+            `method.validation`); for methods in which the server chooses models by score. None if the server holds no
+            such samples.
         fuse: function: (world, students with their uploads, key of the random numbers) -> the weights of each student,
             `[d]`. The students learn the mean prediction of all uploads. None if the server holds no inputs or the
             method does no such thing.

@@ -14,9 +14,9 @@ model then learns "a tiny p_c means class c", and predicts wrongly. The effect i
 (docs/results/stacking.md shows both cases).
 
 Formulas of stacking:
-    Sub model $(b, j)$ of base $b$ is trained by FedAvg on the samples of all clients except client $j$ (`folds:
-    client`), or on all samples except fold $j$ of every client (`folds: within`). For samples that a sub model has not
-    seen, its probabilities become features,
+    FedAvg trains sub model $(b, j)$ of base $b$. With `folds: client` it trains on the samples of all clients except
+    client $j$. With `folds: within` it trains on all samples except fold $j$ of every client. For samples that a sub
+    model has not seen, its probabilities become features,
 
     $$
     z(x) = \bigl[p_{(1, j)}(x), \dots, p_{(B, j)}(x)\bigr] \in \mathbb{R}^{B C}, \qquad x \text{ left out of } j,
@@ -30,8 +30,8 @@ Deviations:
        clients without their fold f. No class is unseen, and the features are still out of fold.
     2. Features never leave the client, as the paper's text says. In the paper's Alg. 2 clients upload the features:
        with `meta_data: pooled` they send features and labels, and the server trains the meta model. `features: all` and
-       `side_by_side` are other readings of the paper: in training all sub models predict a sample, as they do for a new
-       one, even those that have seen the sample (docs/how-to/stacking.md says what each reading leaks).
+       `side_by_side` are other readings of the paper. With them all sub models predict the samples on which the meta
+       model trains, even sub models that have seen the sample. docs/how-to/stacking.md says what each reading leaks.
     3. The sub models of a base start from the same weights and differ only in what they leave out. A base may be an
        ensemble of x models under any schedule; it then predicts with their average.
     4. The paper calls the meta model a linear regression, but trains it with cross entropy: it is a softmax layer.
