@@ -179,12 +179,12 @@ class Transform(NamedTuple):
     All parameters of the client are one vector.
 
     Attributes:
-        init: A function: parameters `[p]` -> the first state of the transformation, which is a tensor, or tuples, lists
-            and dicts of tensors; `()` for no state.
+        init: A function: parameters `[p]` -> the first state of the transformation. The state is a tensor, or tuples,
+            lists and dicts of tensors; `()` for no state.
         update: A function (gradient `[p]`, state, parameters `[p]`, context) -> (transformed gradient `[p]`, state).
-        noise: Whether the context has noise.
+        noise: Whether the context holds random numbers (`StepContext.noise`).
         name: Name of the transformation in messages.
-        numbers: Number of noise values in the context; None means one for each parameter.
+        numbers: Number of these random numbers; None means one for each parameter.
         at: A function (parameters `[p]`, noise) -> the parameters `[p]` at which the gradient is computed; None means
             at the current parameters.
     """
@@ -345,7 +345,7 @@ class Piece:
 
     @property
     def up_numbers(self) -> int:
-        """Returns how many further numbers a job sends."""
+        """Returns how many numbers a job sends in addition to vectors of a model's length."""
         return 0
 
     @property
@@ -384,7 +384,7 @@ class Piece:
 
     @property
     def begins(self) -> int:
-        """Returns the first round whose scores count as scores of the method."""
+        """Returns the first round in which scores count as scores of the method."""
         return 0
 
     def group(self, t: int) -> Hashable:
@@ -467,7 +467,7 @@ class Work:
         """
 
     def do(self, site: Any, kept: dict[Any, Any], t: int, job: SizedPlan, state: State) -> tuple[Stats, Tensor]:
-        """Does one job; returns the statistics for the server's step, and the job's loss, `[1]`."""
+        """Does one job, and returns the statistics for the server's step and the job's loss, `[1]`."""
         raise NotImplementedError
 
     def kept_numbers(self, d: int) -> int:
@@ -546,10 +546,10 @@ class Server(NamedTuple):
 
     Attributes:
         init: A function: the first models `[M, d]` -> the extra state.
-        reduce: A function: a block of uploads -> statistics. It runs where the clients run; statistics are merged with
-            `+` in any order.
+        reduce: A function: a block of uploads -> statistics. It is called where the clients run; statistics are added
+            with `+` in any order.
         step: A function (state before round t, all statistics of the round, t) -> the state after round t.
-        keeps: Whether the statistics hold the uploads themselves, and not only sums of them.
+        keeps: Whether the statistics hold the uploads themselves, and not only their sums.
         on_device: Whether `reduce` accepts deltas on the GPU on which they were trained.
     """
 
@@ -573,7 +573,7 @@ class Compressed(NamedTuple):
 
 
 def same_bytes(size: int) -> Callable[[IntArray, IntArray], IntArray]:
-    """Returns the `Compress.bytes` of jobs that all send equally many bytes."""
+    """Returns a function for `Compress.bytes`: every job sends `size` bytes."""
     return lambda client, _tier: np.full(len(client), size, dtype=np.int64)
 
 
@@ -623,9 +623,9 @@ class Local:
         schedule: A course of the learning rate, as a factor; None means the factor 1.
         loss: The loss that replaces the network's loss; None keeps the network's loss.
         gradient: A transformation of the data's gradient, before the affine term; None leaves the gradient unchanged.
-        step: A replacement of the optimizer. None keeps the optimizer. A transformation gives a result; the result
-            times the rate is subtracted from the parameters. A function (parameters, lr=...) -> `torch.optim.Optimizer`
-            gives an optimizer.
+        step: A replacement of the optimizer: a transformation or a function. The result of a transformation, times the
+            rate, is subtracted from the parameters. A function (parameters, lr=...) returns a `torch.optim.Optimizer`.
+            None keeps the optimizer.
         augment: Random changes of the samples of each batch, applied one after another.
 
     Example:
@@ -919,7 +919,7 @@ class StudentEngine(NamedTuple):
     Attributes:
         ask: A function that returns a model's raw outputs, in float64.
         begin: A function (network, start `[d]`, teaching) -> a function that takes the next steps and returns the
-            student after them. A step follows the mean gradient of its batch. Buffers keep their values of the start,
+            student after these steps. A step follows the mean gradient of its batch. Buffers keep their initial values,
             and dropout is off.
     """
 

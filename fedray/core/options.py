@@ -90,7 +90,7 @@ def whole(low: int, high: int) -> Check:
 
 
 def real(interval: str) -> Check:
-    """Accepts a number in an interval, written as in mathematics; infinity only if the interval is closed there.
+    """Accepts a number in an interval, written as in mathematics. Infinity is accepted only at a closed end.
 
     Example:
         >>> real("(0, 1]")(1), real("(0, 1]")("1e-3")
@@ -141,7 +141,7 @@ def column_name(value: Any) -> str:
 
 @means("name", "letters, digits, `_` and `-`")
 def label(value: Any) -> str:
-    """Accepts a name that can be part of a key and of a file name."""
+    """Accepts a name that can be part of a key or of a file name."""
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", value):
         raise ValueError("cannot be a name: use up to 64 letters, digits, '_' and '-'")
     return value
@@ -294,7 +294,7 @@ class Option(NamedTuple):
             scenario must set the option.
         check: The check of the option's value. If `sections` is true, its second argument is a `ReadSections`.
         text: Meaning of the option, for options of methods.
-        needs: The condition under which the option has an effect; None: always.
+        needs: The condition under which the option has an effect; None if the option always has one.
         sections: Whether the option's value consists of sections like `model`.
     """
 
@@ -325,7 +325,8 @@ class Section(NamedTuple):
 
     Attributes:
         kind: The dataclass with the section's keys.
-        many: `list` if the scenario has a list of such sections, `dict` if it has them by name; None: one section.
+        many: `list` if the scenario has a list of such sections; `dict` if it has several such sections by name; None
+            if it has one section.
         example: Keys and values that a message suggests if the user gave a single value instead of a section; the key
             that a bare number belongs to comes last.
     """

@@ -114,8 +114,8 @@ def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
 def torch_scope(key: int, device: Any = None) -> Iterator[None]:
     """Returns a context in which torch's global generator starts at `key`; at its end the old state is restored.
 
-    The context serves code that can only draw from the global generator: constructors of modules, and dropout. If
-    `device` is a CUDA device, its generator is set as well as the CPU's.
+    The context is for code that can draw only from the global generator: constructors of modules, and dropout. If
+    `device` is a CUDA device, the generator of the device is set as well as the CPU's.
     """
     import torch
 

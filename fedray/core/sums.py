@@ -260,7 +260,7 @@ def exact_sum(
         group: Group of each row, `[J]` int64, 0 to groups - 1.
         groups: Number of groups, G.
         weight: Integer weight of each row, `[J]`.
-        limbs: Number of fine limbs: 1 resolves 1.5e-11, 2 resolve 5e-20 (for squares of small deltas).
+        limbs: Number of fine limbs. 1 limb resolves 1.5e-11; 2 limbs resolve 5e-20 (for squares of small deltas).
         square: Whether the squares are added.
 
     Raises:
@@ -364,7 +364,7 @@ def _check_largest(most: FloatArray, weight: FloatArray, square: bool) -> FloatA
 
 
 def check_finite(rows: Tensor) -> None:
-    """Raises `Overflow` if the entries of a row of `[n, d]` have no finite sum."""
+    """Raises `Overflow` if a row of `[n, d]` holds entries without a finite sum."""
     bad = torch.nonzero(~torch.isfinite(rows.sum(1))).flatten()
     if len(bad):
         raise Overflow(bad.tolist()[:5])

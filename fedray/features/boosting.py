@@ -261,12 +261,12 @@ def is_chance(error: float, classes: int) -> bool:
 
 
 def each_alone(learners: Tensor) -> Tensor:
-    """Makes every learner of every client a candidate: `[P, F, n, 3]` -> `[P F, 1, n, 3]`."""
+    """Makes each learner of each client a candidate of its own: `[P, F, n, 3]` -> `[P F, 1, n, 3]`."""
     return learners.flatten(0, 1)[:, None]
 
 
 def as_committee(learners: Tensor) -> Tensor:
-    """Makes all learners together the only candidate: `[P, F, n, 3]` -> `[1, P F, n, 3]`."""
+    """Makes one candidate of all learners together, the only one of the round: `[P, F, n, 3]` -> `[1, P F, n, 3]`."""
     return learners.flatten(0, 1)[None]
 
 
@@ -574,7 +574,7 @@ class KnownWeights(NamedTuple):
 
 @dataclass
 class Known:
-    """The memory of a process about its clients between rounds.
+    """The results that a process keeps about its clients between rounds.
 
     Attributes:
         row: The ensemble of each world, as it was last sent.

@@ -30,7 +30,7 @@ from fedray.training.update import Update
 
 @dataclass(frozen=True)
 class Vectors(Piece):
-    """Vectors of a model's length that each job sends and receives beside its model.
+    """Sends and receives vectors of a model's length beside each model.
 
     Attributes:
         up: Number of vectors that a client sends.

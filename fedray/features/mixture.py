@@ -126,7 +126,7 @@ class Shares:
         self._known: dict[tuple[int, int], _Shared] = {}
 
     def of_places(self, plan: Plan, place: Tensor) -> Tensor:
-        """Returns the share of each lane's model in each sample of its batches, `[S, W, B]`.
+        """Returns, for each sample in the batches of each lane, the share of the lane's model, `[S, W, B]`.
 
         Args:
             plan: The lanes, `[W]`.
@@ -159,7 +159,7 @@ def sample_losses(site: Site, state: State, models: int, world: int, client: int
     """Returns the loss of each model of a world on each training sample of a client, `[K, n]` float64.
 
     Args:
-        site: The site of the worker; the network's own loss is a negative log-likelihood.
+        site: The site of the worker. The loss of the site's network must be a negative log-likelihood.
         state: The state with the models.
         models: K, the number of models.
         world: Number of the world.

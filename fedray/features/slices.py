@@ -211,7 +211,7 @@ def _channels(channels: int, width: float, first: First) -> IntArray:
 
 
 def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
-    """Returns the network of a slice, or the network itself where r is 1.
+    """Returns the network of a slice; if r is 1, the network itself.
 
     Args:
         net: The whole network, of layers that can be cut.
@@ -307,7 +307,7 @@ _KEPT = 64  # pairs of round and tier whose indices are remembered
 
 @dataclass(frozen=True)
 class Slices(Piece):
-    """The slice of one network that each of T tiers trains.
+    """Trains in each of T tiers another slice of one network.
 
     Attributes:
         tier_nets: The network of each tier; a tier that trains everything has the whole network.
@@ -336,7 +336,7 @@ class Slices(Piece):
         return found
 
     def own_models(self, site: Site, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
-        """Returns whole models that are 0 outside of the tier's slice of round 0; they predict as the slice does."""
+        """Returns whole models in which all numbers outside the tier's slice are 0; they predict as the slice does."""
         columns, factor = self.columns(0, tier), self.factors[tier] if self.factors else None
         kept = torch.zeros_like(broadcast).index_copy_(1, columns, broadcast[:, columns])
         return kept if factor is None else kept * factor.to(kept)

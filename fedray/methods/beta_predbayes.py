@@ -65,9 +65,9 @@ Deviations:
     4. Products are sums of logarithms, and nothing is cut off at 1e-41.
     5. The fit costs no bytes. Its virtual time is the time that its steps take on the device of client 0.
     6. The paper's last step, distillation into one network, is `Run.distil`, for any method. Regression is left out.
-    7. A client whose training fails, that drops out, or that has no samples, predicts with its first network. A client
-       with fewer steps than samples sends some samples twice (a warning says so), and cycles of one or two steps have
-       no noise. In later rounds the chains continue with $b = 0$ at first, and only the samples of the last round
+    7. If a client's training fails, or the client drops out or has no samples, it predicts with its first network. A
+       client with fewer steps than samples sends some samples twice (a warning says so), and cycles of one or two steps
+       have no noise. In later rounds the chains continue with $b = 0$ at first, and only the samples of the last round
        count.
     8. Normalization layers with running statistics are refused: each sample would need statistics of its own.
 

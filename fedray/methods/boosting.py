@@ -96,11 +96,11 @@ _LEARNER: dict[str, Any] = {"name": _TREE, "max_leaf_nodes": 10}  # as in the pa
 
 @means("word or section", "`sklearn/decision_tree`, with its options")
 def check_learner(value: Any, read: ReadSections) -> dict[str, Any]:
-    """Checks the learner, a name or a section. Plain numbers must be able to represent it with equal predictions.
+    """Checks the learner, a name or a section. The learner must have a form in plain numbers that predicts the same.
 
     Raises:
         ValueError: the value is neither a name nor a section.
-        BadInput: plain numbers cannot represent the learner, or an option is wrong; the message names the key.
+        BadInput: the learner has no such form, or an option is wrong; the message names the key.
     """
     given = {"name": value} if isinstance(value, str) else value
     if not isinstance(given, Mapping):

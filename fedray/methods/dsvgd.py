@@ -34,8 +34,8 @@ Formulas of dsvgd:
     (K + 1)} .
     $$
 
-    A density that is known only by its particles $w_j$ is taken as a mean of Gaussian kernels of width $\lambda$
-    (`bandwidth`) around the particles. Its gradient is
+    A density that is known only by its particles $w_j$ is approximated by the mean of Gaussian kernels of width
+    $\lambda$ (`bandwidth`) around the particles. Its gradient is
 
     $$
     \nabla \log q(w) = \frac{1}{\lambda^2} \Bigl( \sum_j s_j w_j - w \Bigr), \qquad s = \operatorname{softmax}_j
@@ -44,21 +44,22 @@ Formulas of dsvgd:
     $$
 
     The client keeps $t_i p_0$ as $K$ particles of its own, which begin as the first models. After the client's training
-    they make `factor_steps` steps by SVGD to $\log q_{\text{new}} - \log q + \log (t_i p_0)$; the client's factor then
+    they make `factor_steps` steps by SVGD to $\log q_{\text{new}} - \log q + \log (t_i p_0)$. The client's factor then
     contains the change of $q$. The client sends the $K$ models to the server, which sends them to the next client.
 
     Each step is divided by $10^{-6} + \sqrt g$ with $g \leftarrow 0.9 \, g + 0.1 \, \phi^2$ (`decay`). In the first
     step of each training $g = \phi^2$; for the client's own particles $g$ begins anew. The median runs over all $K^2$
     pairs.
 
-    In the very first round $q = t_i p_0$, and the training is plain SVGD. If each point is near only one particle,
-    $\nabla \log q - \nabla \log (t_i p_0)$ is the difference between the received particle and the client's own
-    particle, divided by $\lambda^2$. This is a constant force, which carries the changes by other clients. With $K = 1$
-    only this force of the densities remains.
+    In the very first round $q = t_i p_0$, and the training is plain SVGD. If each point is near only one particle, the
+    densities act as a constant force: $\nabla \log q - \nabla \log (t_i p_0)$ is the difference between the received
+    particle and the client's own particle, divided by $\lambda^2$. This force carries the changes by other clients.
+    With $K = 1$ it is all that remains of the densities.
 
 Deviations:
-    1. Densities of particles are compared by their logarithms. The authors' code adds 1e-10 to each density. The
-       densities of a network's weights are smaller by hundreds of powers of ten; neither q nor t_k then has a gradient.
+    1. Densities of particles are compared by their logarithms. The authors' code adds 1e-10 to each density. Densities
+       of a network's weights are smaller than that by hundreds of powers of ten, so the gradients of q and t_k vanish
+       in the code.
     2. A likelihood is the network's own loss, summed over the client's samples. The loss is the cross entropy, the
        squared error (`temperature` is then twice the variance of the noise), or that of a Gaussian head. A particle
        does not hold the precision of the noise.

@@ -12,7 +12,7 @@ Formulas of fedavg:
     $$
 
 Formulas of fedprox:
-    FedAvg, whose clients minimize the loss with a proximal term to the broadcast model $w$:
+    FedProx is FedAvg with another loss of the clients: they add a proximal term to the broadcast model $w$.
 
     $$
     u_i = \mathrm{Train}\Bigl(w;\; F_i(v) + \frac{\mu}{2} \lVert v - w \rVert^2\Bigr).
@@ -22,7 +22,7 @@ Deviations:
     1. An upload's weight is the number of samples of its client, as in FedAvg's line 7. `server.weighting: uniform`
        gives the average of FE Remark 1. The paper's FedProx draws clients with odds p_k and averages uniformly. Here
        participants are drawn uniformly, so uploads of FedProx are weighted, too.
-    2. FedProx: every client does its full local work; the paper's variable gamma-inexactness is not simulated.
+    2. In FedProx every client does all of its local work. The paper's variable inexactness (gamma) is not simulated.
 
 Example:
     >>> import fedray

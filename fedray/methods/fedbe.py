@@ -7,8 +7,8 @@ model of the next round, on unlabelled inputs that the server holds. `fedbe_nokd
 model instead.
 
 Formulas of fedbe:
-    $\bar w = \sum_i p_i u_i$ is the mean of the uploads and $\sigma^2 = \sum_i p_i (u_i - \bar w)^2$ their variance.
-    The teachers of a round are the mean, $S$ draws $v_s$ and the uploads themselves,
+    $\bar w = \sum_i p_i u_i$ is the mean of the uploads, and $\sigma^2 = \sum_i p_i (u_i - \bar w)^2$ is their
+    variance. The teachers of a round are the mean, $S$ draws $v_s$, and the uploads themselves:
 
     $$
     T = \{\bar w\} \cup \{v_1, \dots, v_S\} \cup \{u_i : i \in S\}, \qquad v_s \sim N(\bar w, \operatorname{diag}
@@ -16,10 +16,10 @@ Formulas of fedbe:
     \quad\text{or}\quad v_s = \sum_i \gamma_i u_i,\; \gamma \sim \mathrm{Dirichlet}(1, \dots, 1),
     $$
 
-    and the average of their probabilities $\bar p(x) = \frac{1}{|T|} \sum_{v \in T} p_v(x)$ is the prediction.
+    The prediction is the average of the teachers' probabilities, $\bar p(x) = \frac{1}{|T|} \sum_{v \in T} p_v(x)$.
 
-    The next model starts from $\bar w$. On inputs $x$ that the server holds it learns $\bar p$, sharpened by the
-    temperature $\tau$:
+    The next model starts from $\bar w$. It learns the distribution $q(x)$, which is $\bar p(x)$ sharpened by the
+    temperature $\tau$, on inputs $x$ that the server holds:
 
     $$
     w \leftarrow \operatorname*{argmin}_v \sum_x \mathrm{KL}\bigl(q(x) \,\Vert\, p_v(x)\bigr), \qquad
@@ -32,10 +32,10 @@ Formulas of fedbe_nokd:
     `fedbe_nokd` is FedBE without distillation: the next model is one of the draws $v_s$.
 
 Deviations:
-    1. The server's inputs are a share (`server_data`) of the training rows, taken from the clients at random; every
-       client keeps at least one row. The labels of these rows are never used.
-    2. The student averages its weights at the ends of the second half of the epochs, at a constant learning rate (the
-       paper: a cyclical one).
+    1. The server's inputs are a share (`server_data`) of the training samples, taken from the clients at random; every
+       client keeps at least one sample. The labels of these samples are never used.
+    2. The next model is the average of the student's weights at the ends of the second half of the epochs, at a
+       constant learning rate. The paper uses a cyclical rate.
     3. The Dirichlet distribution is flat: clients have equal weights in it, even with `server.weighting: examples`.
 
 Example:

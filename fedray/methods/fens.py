@@ -52,7 +52,7 @@ Formulas of fens:
     | `label_shares` | $\propto \sum_i s_{ic} \, q_i(c \mid x)$, 1 in sum over $c$ |
     | `voting` | $\frac1N \sum_i \bigl[c = \operatorname{argmax}_{c'} z_{ic'}(x)\bigr]$; of equal classes the first |
 
-    $s_{ic} = n_{ic} / \sum_j n_{jc}$ is the share of client $i$ in the samples of class $c$.
+    Here $s_{ic} = n_{ic} / \sum_j n_{jc}$ is the share of client $i$ in the samples of class $c$.
 
     `mean` predicts until a client has trained $\theta$. With `voting` a class that no network chooses has probability
     0. The log loss of a sample of that class would be infinite, and counts as 36.04 (the floor of
@@ -68,9 +68,8 @@ Deviations:
     2. Every client takes part in phase 1; the section `participation` applies only to phase 2.
     3. A client downloads all N networks, also its own, when it first takes part in phase 2. Computing the outputs for
        the proxy samples takes no virtual time.
-    4. A client whose training fails, that drops out, or that has no samples, is in the ensemble with its first network.
-       In `label_shares` such a client still counts with the number of its samples, although it has not sent this
-       number.
+    4. If a client's training fails, or the client drops out or has no samples, its first network is in the ensemble. In
+       `label_shares` such a client still counts with the number of its samples, although it has not sent this number.
     5. The gate of experts is left out. The paper's last phase, distillation into one network, is `Run.distil`, for any
        method.
 

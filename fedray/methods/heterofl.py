@@ -20,16 +20,16 @@ Formulas of heterofl:
     \quad \text{where } S_j \neq \emptyset .
     $$
 
-    A slice costs 4 bytes per number in each direction. The virtual time of a step is the tier's time per step, times
-    the slice's share of the arithmetic of the whole network. If $r = 1$ in every tier, HeteroFL equals FedAvg bit for
-    bit.
+    A slice costs 4 bytes per number in each direction. A step takes the tier's seconds per step, times the slice's
+    share of the arithmetic of the whole network. If $r = 1$ in every tier, HeteroFL equals FedAvg bit for bit.
 
 Deviations:
     1. Networks are `mlp`, `cnn`, `vgg11` without normalization, or your own `nn.Sequential` of such layers. The paper
-       normalizes batches without running statistics and asks all clients for the statistics at the end (static
-       BatchNorm); such networks are refused. The paper's scaler divides hidden layers by r in training; the
-       normalization after it evens the scale out when a slice predicts. Without normalization training with the scaler
-       can diverge. The scaler therefore acts only with `scaler: true`, and slices then predict with it, too.
+       normalizes batches without running statistics, and asks all clients for the statistics at the end (static
+       BatchNorm). Such networks are refused here. The paper's scaler divides hidden layers by r in training. The
+       paper's networks normalize after the scaler, so the scale does not matter when a slice predicts. Without
+       normalization, training with the scaler can diverge. Here the scaler acts only with `scaler: true`, and slices
+       then predict with it, too.
     2. The loss runs over all classes, and every upload enters the mean of the last layer. The paper's loss sets the
        logits of labels that a client does not have to 0. The paper's code averages the last layer's numbers of a label
        only over the clients that have this label.
@@ -37,7 +37,8 @@ Deviations:
        global pooling, after which a channel is one number.
     4. A client stays in its tier (the paper's "fix"). The paper also has a variant that draws widths anew in every
        round ("dynamic").
-    5. The paper counts operations, and no seconds; the virtual time here follows the multiplications of a slice.
+    5. The paper counts operations but no time. Here the virtual time of a step follows the multiplications of the
+       slice.
     6. A known client predicts with its own slice (`personal_accuracy`), a new client with the whole network.
     7. All uploads have the same weight, as in the paper. With `server.weighting: examples` the weight is the number of
        the client's samples.

@@ -31,18 +31,18 @@ Formulas of pvi:
     $$
 
     in $\mu_k$ and $\rho_k$. Each step uses one draw $\varepsilon \sim N(0, I)$. This is variational inference on the
-    client's samples, with the cavity $q / t_k$ as the prior. The client sends its change, damped by the factor $\rho$
-    (the option `damping`), and keeps its new factor:
+    client's samples, with the cavity $q / t_k$ as the prior. The option `damping` is a second $\rho$, a factor on the
+    client's change. The client sends the damped change and keeps its new factor:
 
     $$
     \Delta_k = \rho \, (\lambda(q_k) - \lambda(q)), \qquad \lambda_k \leftarrow \lambda_k + \Delta_k, \qquad
     \lambda \leftarrow \lambda + \sum_{k \in S} \Delta_k .
     $$
 
-    In each direction $2p$ numbers travel, and one number that tells whether $q$ is still the prior. If it is, training
-    begins at the network's usual first weights. The posterior remains the product of the prior and all factors. With
-    `damping: clients` ($\rho = 1 / N$) and all clients in a round, the new posterior is the mean of the $q_k$ in
-    natural parameters.
+    In each direction $2p$ numbers travel, and one number that tells whether $q$ is still the prior. As long as $q$ is
+    the prior, training begins at the network's usual first weights. The posterior remains the product of the prior and
+    all factors. With `damping: clients` ($\rho = 1 / N$) and all clients in a round, the new posterior is the mean of
+    the $q_k$ in natural parameters.
 
     For a linear model with Gaussian noise and uncorrelated inputs the fixed point is the exact posterior. One client
     with `damping: 1` does plain variational inference. A precision of a cavity or of $q$ that is not above 0 is
@@ -55,8 +55,8 @@ Deviations:
     1. A precision of a cavity or of q that is not above 0 is replaced by 1e-6; the linear term does not change. The
        precisions of factors may have any sign. The authors' code ends with an error, or takes absolute values
        (`enforce_pos_var`). With a `damping` of at most 1 / N the precisions of q stay above 0.
-    2. Each step uses one draw of the weights, the same for all samples of a batch. The authors' code draws the
-       activations of each sample, ten times.
+    2. Each step uses one draw of the weights for all samples of a batch. The authors' code draws the activations
+       instead, ten times for each sample.
     3. In the first round training begins at the network's usual first weights with the standard deviation
        softplus(`rho`). The authors' code draws means from (-0.1, 0.1), with a variance of about 1e-3. In later rounds
        training begins at q, as in the authors' code.

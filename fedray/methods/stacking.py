@@ -1,13 +1,14 @@
 r"""Parallel-ensemble stacking (Algs. 1-2): sub models leave out one client each; a meta model learns from them.
 
 Source: Yu, Wu, Yu, Wei, Liu, Zhang, *A federated learning algorithm using parallel-ensemble method on non-IID
-datasets*, Complex & Intelligent Systems 2023. There are n architectures ("bases"), m clients and C classes:
+datasets*, Complex & Intelligent Systems 2023. There are n architectures ("bases"), m clients and C classes, and three
+phases:
 
-Phase 1: sub model (i, j) of base i is trained by FedAvg (weighted by examples) on all clients except j. All n * m
-trainings share the same rounds. Phase 2: client j predicts its own samples with (i, j), for every i. The results are
-`[n_j, n * C]` out-of-fold probabilities, which stay with the client. Phase 3: FedAvg trains a softmax layer `n * C ->
-C`, the meta model, on these features. For a prediction the sub models of each base are averaged, and the outputs of all
-bases are the input of the meta model.
+Phase 1: FedAvg (weighted by examples) trains sub model (i, j) of base i on all clients except j. All n * m trainings
+share the same rounds. Phase 2: client j predicts its own samples with the sub models (i, j) of all bases i. The results
+are `[n_j, n * C]` out-of-fold probabilities, which stay with the client. Phase 3: FedAvg trains the meta model, a
+softmax layer `n * C -> C`, on these features. In a prediction the sub models of each base are averaged first. The
+averages of all bases are the input of the meta model.
 
 A known weakness: if clients hold disjoint classes, sub model (i, j) has never seen the classes of client j. The meta
 model then learns "a tiny p_c means class c", and predicts wrongly. The effect is weaker if each class has two holders
@@ -34,8 +35,8 @@ Deviations:
        model trains, even sub models that have seen the sample. docs/how-to/stacking.md says what each reading leaks.
     3. The sub models of a base start from the same weights and differ only in what they leave out. A base may be an
        ensemble of x models under any schedule; it then predicts with their average.
-    4. The paper calls the meta model a linear regression, but trains it with cross entropy: it is a softmax layer.
-       There are two more meta models here: an MLP, and the plain average of the bases, which needs no training.
+    4. The paper calls the meta model a linear regression, but trains it with cross entropy; it is therefore a softmax
+       layer. There are two more meta models here: an MLP, and the plain average of the bases, which needs no training.
     5. Clients download the sub models that they need when they first take part in phase 3. Computing the features takes
        no virtual time.
     6. The paper recommends traditional models, too. A base may be a scikit-learn classifier that each client fits on
