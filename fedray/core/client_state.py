@@ -31,7 +31,7 @@ RowKey = tuple[int, int, int]  # (world, client, model)
 
 
 class Private:
-    """The private rows of the clients of one worker."""
+    """The private vectors of the clients of one worker, one row for each client and model."""
 
     def __init__(self, d: int, dtype: torch.dtype) -> None:
         self._zero = torch.zeros(d, dtype=dtype)

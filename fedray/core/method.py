@@ -121,7 +121,7 @@ class LocalLoss(NamedTuple):
             the network returns the outputs of H heads.
         name: Name of the loss in messages.
         shared: Name of a tensor in the server's `state.extra`, `broadcast/...`; clients receive the row of their model.
-        example: A row of the tensor `shared` for the first models; fedray fills it in.
+        example: One row of the tensor `shared`, as it is for the first models; fedray fills this field in.
 
     Example:
         Label smoothing, and a gradient that is cut to a norm of at most 1.
@@ -397,7 +397,7 @@ class Piece:
         return ()
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns the rising indices of the numbers of a tier's network in a row of the whole network, `[s]`."""
+        """Returns where the numbers of a tier's network are among those of the whole network: rising indices, `[s]`."""
         raise NotImplementedError
 
     def work(self, tier: IntArray) -> FloatArray | None:
@@ -779,7 +779,7 @@ class Phase:
         return next((piece.nets for piece in self.pieces if piece.nets), ())
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns the rising indices of the numbers of a tier's network in a row of the whole network, `[s]`."""
+        """Returns where the numbers of a tier's network are among those of the whole network: rising indices, `[s]`."""
         return next(piece for piece in self.pieces if piece.nets).columns(t, tier)
 
     @property

@@ -430,7 +430,7 @@ def pick_rows(matrix: Any) -> SomeRows:
 
 
 def thin(stats: Stats) -> Stats:
-    """Returns statistics in the form for messages: as NumPy arrays, and exact sums without their rows of zeros."""
+    """Returns statistics in the form for messages: NumPy arrays; exact sums are sent without their rows of zeros."""
     arrays = map_arrays(stats, lambda tensor: tensor.numpy())
     sums = {name: value for name, value in arrays.items() if isinstance(value, ExactSum)}
     return arrays | {name: map_arrays({name: value}, pick_rows)[name] for name, value in sums.items()}

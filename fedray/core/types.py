@@ -8,7 +8,7 @@ too:
 - A *job* is "client i trains model k of world w in this round" (Fed-ensemble's delta_ik = 1).
 - A *row* of a state holds the d numbers of one model of one world. A row of a schedule is a client, a slot or a
   stratum; each of these has a permutation of the models of its own.
-- An *age* is K consecutive rounds, in which every row of a permutation schedule trains every model once.
+- An *age* is K consecutive rounds. In an age every row of a permutation schedule trains every model once.
 - A *block* is a set of jobs that are trained together as one computation, and a *lane* is one job of a block.
 - A *known client* is a client of the run; a *new client* is one that the run has never seen.
 - An *address* is the key from which random numbers are computed: the tuple (seed, purpose, round, client, model).
@@ -67,9 +67,9 @@ class Layout:
     matrix `[..., c]`.
 
     Attributes:
-        names: Name of each tensor in a row, in the order of the row.
-        shapes: Shape of each tensor in a row, in the same order.
-        trainable: Number of trained numbers; they come first in a row.
+        names: Name of each tensor of the model, in the order of the row.
+        shapes: Shape of each tensor of the model, in the same order.
+        trainable: How many of the d numbers are trained; these come first in a row.
         counters: Names of the c integer buffers.
     """
 
@@ -100,7 +100,7 @@ class Layout:
         return {n: p.reshape(*lead, *s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
 
     def mask(self, layers: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Returns for each number of a row whether it belongs to one of these layers, `[d]`."""
+        """Returns, for each number of a model, whether it belongs to one of these layers, `[d]`."""
         inside = [name.rpartition(".")[0] in layers for name in self.names]
         return np.repeat(np.array(inside, dtype=np.bool_), self.sizes)
 
@@ -115,7 +115,7 @@ class Net:
         layout: The order of a model's numbers in a row.
         objective: The loss that the network is trained with, see `fedray.models.net.per_sample`.
         outputs: Length of the output for one sample; twice the number of targets for `gaussian_nll`.
-        init: Draws the first row `[d]`, float32, from a random key.
+        init: A function that draws the numbers of a first model, `[d]` float32, from a random key.
     """
 
     name: str
@@ -208,7 +208,7 @@ class Flight(NamedTuple):
     """Start and destination of each job in asynchronous training; each field has shape `[J]`.
 
     Attributes:
-        row: Index of the broadcast row that the job starts from.
+        row: Index of the broadcast model (a row of the state) that the job starts from.
         group: The group in which the job's upload is summed; there is one group per world, model and server step.
         weight: Factor on the job's delta, which depends on the staleness of the upload.
         turn: Number of the client's earlier turns; it replaces the round in the key of the job's random numbers.

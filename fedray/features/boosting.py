@@ -592,7 +592,7 @@ class Known:
 
 
 class OneJob(NamedTuple):
-    """A client's job: the site, the memory of the process, the round, the state, the client, and its samples."""
+    """A client's job: the site, the results that the process keeps, the round, the state, the client, its samples."""
 
     site: Site
     known: Known

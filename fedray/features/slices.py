@@ -93,7 +93,7 @@ def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bo
     Args:
         net: The whole network.
         widths: r, the width of each tier's slice.
-        row: One input of the network, `[1, ...]`.
+        row: The input of one sample, `[1, ...]`.
         scaler: Whether slices have a `Scaler` after each hidden layer.
         who: Name of the method that slices the network, for messages.
 

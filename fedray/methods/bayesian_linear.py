@@ -7,7 +7,7 @@ Gaussian with covariance `S = (alpha I + beta X^T X)^-1` and mean `beta S X^T y`
 Bishop, *Pattern Recognition*, section 3.5.2).
 
 Formulas of bayesian_linear:
-    With $w \sim N(0, \alpha^{-1} I)$ and $y \sim N(w^\top x, \beta^{-1})$ on the pooled rows $X, y$:
+    With $w \sim N(0, \alpha^{-1} I)$ and $y \sim N(w^\top x, \beta^{-1})$ on the pooled samples $X, y$:
 
     $$
     S = (\alpha I + \beta X^\top X)^{-1}, \qquad m = \beta \, S X^\top y, \qquad

@@ -17,11 +17,11 @@ Federated bagging has no weights. Client i fits a learner on n_i samples drawn w
 one vote (Breiman 1996, applied to each client).
 
 Formulas of adaboost_f:
-    The weights $D_i(x)$ of all rows of all clients add up to 1. In round $t$
+    The weights $D_i(x)$ of all samples of all clients add up to 1. In round $t$
 
     $$
     \begin{aligned}
-    h_i &= \text{a learner on } n_i \text{ rows of client } i \text{, drawn by } D_i,\\
+    h_i &= \text{a learner on } n_i \text{ samples of client } i \text{, drawn by } D_i,\\
     e_j &= \frac{\sum_i \sum_{x \in D_i} D_i(x)\, [h_j(x) \ne y]}{\sum_i \sum_{x} D_i(x)},\\
     h_t &= h_j \text{ of the least } e_j,\\
     \alpha_t &= \log \frac{1 - e}{e + 10^{-10}} + \log(C - 1), \qquad D_i(x) \propto D_i(x) \, e^{\alpha_t [h_t(x) \ne
@@ -33,11 +33,11 @@ Formulas of adaboost_f:
     C$.
 
 Formulas of distboost_f:
-    The weights $D_i(x)$ of all rows of all clients add up to 1. In round $t$
+    The weights $D_i(x)$ of all samples of all clients add up to 1. In round $t$
 
     $$
     \begin{aligned}
-    h_i &= \text{a learner on } n_i \text{ rows of client } i \text{, drawn by } D_i,\\
+    h_i &= \text{a learner on } n_i \text{ samples of client } i \text{, drawn by } D_i,\\
     e_j &= \frac{\sum_i \sum_{x \in D_i} D_i(x)\, [h_j(x) \ne y]}{\sum_i \sum_{x} D_i(x)},\\
     h_t &= \text{the vote of all } h_j \text{, with the error } e \text{ of that vote},\\
     \alpha_t &= \log \frac{1 - e}{e + 10^{-10}} + \log(C - 1), \qquad D_i(x) \propto D_i(x) \, e^{\alpha_t [h_t(x) \ne
@@ -183,7 +183,7 @@ def preweak_f(setting: kit.Setting) -> kit.Method:
 
 
 def federated_bagging(setting: kit.Setting) -> kit.Method:
-    """Composes federated bagging: each learner is fitted on rows drawn with equal odds, and has one vote."""
+    """Composes federated bagging: each learner is fitted on samples drawn with equal odds, and has one vote."""
     size = _ensemble(setting)
     return kit.Method(
         "federated_bagging",

@@ -162,7 +162,7 @@ def remember_target_variance(worlds: int, state: kit.State, pooled: kit.Pooled) 
     Args:
         worlds: number of worlds R.
         state: the first state.
-        pooled: function that returns all training rows of a world.
+        pooled: function that returns all training samples of a world.
     """
     target = kit.torch.stack([pooled(world)[1].double().var(correction=0) for world in range(worlds)])
     return state._replace(extra={**state.extra, TARGET: target})

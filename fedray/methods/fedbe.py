@@ -13,7 +13,7 @@ Formulas of fedbe:
     $$
     T = \{\bar w\} \cup \{v_1, \dots, v_S\} \cup \{u_i : i \in S\}, \qquad v_s \sim N(\bar w, \operatorname{diag}
     \sigma^2)
-    \quad\text{or}\quad v_s = \sum_i \gamma_i u_i,\; \gamma \sim \mathrm{Dirichlet}(1, \dots, 1),
+    \quad\text{or}\quad v_s = \sum_i \gamma_i u_i,\; \gamma \sim \mathrm{Dirichlet}(1, \dots, 1).
     $$
 
     The prediction is the average of the teachers' probabilities, $\bar p(x) = \frac{1}{|T|} \sum_{v \in T} p_v(x)$.
@@ -23,7 +23,7 @@ Formulas of fedbe:
 
     $$
     w \leftarrow \operatorname*{argmin}_v \sum_x \mathrm{KL}\bigl(q(x) \,\Vert\, p_v(x)\bigr), \qquad
-    q_c(x) \propto \bar p_c(x)^{1 / \tau},
+    q_c(x) \propto \bar p_c(x)^{1 / \tau}.
     $$
 
     The next model is the average of the weights at the ends of the later epochs.

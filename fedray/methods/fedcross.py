@@ -21,7 +21,7 @@ Deviations:
        mean of its uploads. A model without an upload is mixed as it is.
     2. With `answer: ensemble` the mean of the K models' probabilities predicts; the paper predicts with the mean of the
        weights.
-    3. Float buffers (BatchNorm) are mixed like weights, and do not enter the cosine.
+    3. Float buffers (BatchNorm) are mixed like weights, and do not count in the cosine.
 
 Example:
     >>> import fedray
@@ -83,7 +83,7 @@ def cross_mean(rows: kit.Rows, weighting: kit.Weighting, alpha: float, partner: 
     """Returns the server: `v_i <- mean of model i's uploads`, then `w_i <- alpha v_i + (1 - alpha) v_co(i)`.
 
     Args:
-        rows: the rows of the state.
+        rows: how the rows of the state are numbered.
         weighting: weights of the uploads in the mean: uniform, or examples.
         alpha: share of a model's own weights in the mixture.
         partner: how co(i) is chosen: `in_order`, `most_similar` or `least_similar`.

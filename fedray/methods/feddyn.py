@@ -97,7 +97,7 @@ def correct_clients(local: kit.Local, alpha: float, trainable: int) -> tuple[kit
     Args:
         local: local training without FedDyn's terms.
         alpha: weight of the regularization, above 0.
-        trainable: p, the numbers of a row that have a gradient.
+        trainable: p, how many numbers of a model have a gradient; these come first.
     """
     correction = kit.Correction(
         name="dynamic",

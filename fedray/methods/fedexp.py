@@ -61,10 +61,10 @@ def extrapolated_mean(rows: kit.Rows, weighting: kit.Weighting, eps: float, trai
     """Returns the server `w <- w + eta mean delta`, with eta at least 1; an untrained model stays as it is.
 
     Args:
-        rows: the rows of the state.
-        weighting: decides the weights p_i: uniform, or examples (n_i / n).
+        rows: how the rows of the state are numbered.
+        weighting: how the weights p_i are chosen: uniform, or examples (n_i / n).
         eps: number that is added to the squared length of the mean.
-        trainable: p, the numbers of a row that SGD moves; the later numbers are averaged as they are.
+        trainable: p, how many numbers of a model SGD moves; the later numbers are averaged as they are.
     """
     plain = kit.mean(rows, weighting)
 

@@ -76,10 +76,10 @@ def normalized_mean(rows: kit.Rows, weighting: kit.Weighting, local: kit.Local, 
     An untrained model stays as it is.
 
     Args:
-        rows: the rows of the state.
-        weighting: decides the weights p_i: uniform, or examples (n_i / n).
-        local: how clients train, which decides tau_i.
-        trainable: p, the numbers of a row that SGD moves; the later numbers are averaged as they are.
+        rows: how the rows of the state are numbered.
+        weighting: how the weights p_i are chosen: uniform, or examples (n_i / n).
+        local: how clients train; tau_i follows from it.
+        trainable: p, how many numbers of a model SGD moves; the later numbers are averaged as they are.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:

@@ -40,7 +40,7 @@ Formulas of ivon_admm:
     \qquad
     S_k \leftarrow S_k \, (1 + y + y^2 / 2),\\
     g &\leftarrow \beta_1 g + (1 - \beta_1) \, \hat g,\\
-    m_k &\leftarrow m_k - \eta \, \frac{s \, g / (1 - \beta_1^j) + (a_k - b_k m_k) / \rho + S_g \, (m_k - m_g)}{S_k},
+    m_k &\leftarrow m_k - \eta \, \frac{s \, g / (1 - \beta_1^j) + (a_k - b_k m_k) / \rho + S_g \, (m_k - m_g)}{S_k}.
     \end{aligned}
     $$
 

@@ -76,7 +76,7 @@ def fair_mean(rows: kit.Rows, _weighting: kit.Weighting, q: float, lr: float, tr
     """Returns the server of q-FedAvg; an untrained model stays as it is. Numerator and denominator are divided by L.
 
     Args:
-        rows: the rows of the state.
+        rows: how the rows of the state are numbered.
         _weighting: the weighting of the scenario, which is not used: clients count by their losses alone.
         q: exponent of the objective, at least 0.
         lr: the clients' learning rate, 1 / L.
