@@ -1,10 +1,10 @@
 r"""Bayesian linear regression on the pooled data in closed form: the linear reference of FedAG's Tables 2 to 4.
 
 The weights (with the bias) are `w ~ N(0, I / alpha)`, and the targets `y ~ N(w^T x, 1 / beta)`. The posterior is
-Gaussian with covariance `S = (alpha I + beta X^T X)^-1` and mean `beta S X^T y`. A prediction is `N(mean^T x, 1 / beta
-+ x^T S x)`. `precisions: unit` takes alpha = 1, and the variance of the training target as `1 / beta` (FedAG section
-4). `precisions: evidence` maximizes the marginal likelihood over alpha and beta by fixed-point steps (MacKay 1992;
-Bishop, *Pattern Recognition*, section 3.5.2).
+Gaussian with covariance `S = (alpha I + beta X^T X)^-1` and mean `beta S X^T y`. A prediction is Gaussian, with mean
+`mean^T x` and variance `1 / beta + x^T S x`. `precisions: unit` takes alpha = 1, and the variance of the training
+target as `1 / beta` (FedAG section 4). `precisions: evidence` maximizes the marginal likelihood over alpha and beta by
+fixed-point steps (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2).
 
 Formulas of bayesian_linear:
     With $w \sim N(0, \alpha^{-1} I)$ and $y \sim N(w^\top x, \beta^{-1})$ on the pooled samples $X, y$:

@@ -5,8 +5,8 @@ Predictive Space*, AAAI 2024, arXiv 2312.09817; details follow the authors' code
 
 A client samples M networks by cyclical SGHMC. The client's prediction p_k is the mean of the networks' probabilities.
 The product P of all p_k (BCM) is right if all clients have samples of one distribution. If clients have different
-labels, P is too confident. The mean Q of all p_k is not confident enough. Between P and Q lies `log p_beta = beta log P
-+ (1 - beta) log Q + const`, and the server finds the beta of least log loss on its own labelled samples.
+labels, P is too confident. The mean Q of all p_k is not confident enough. A prediction between P and Q is `log p_beta =
+beta log P + (1 - beta) log Q + const`. The server finds the beta of least log loss on its own labelled samples.
 
 Formulas of beta_predbayes:
     Client $k$ starts at weights of its own and samples its posterior by SGHMC. The friction is $a = 1 -$

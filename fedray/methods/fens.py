@@ -54,8 +54,8 @@ Formulas of fens:
 
     Here $s_{ic} = n_{ic} / \sum_j n_{jc}$ is the share of client $i$ in the samples of class $c$.
 
-    `mean` predicts until a client has trained $\theta$. With `voting` a class that no network chooses has probability
-    0. The log loss of a sample of that class would be infinite, and counts as 36.04 (the floor of
+    `mean` predicts until a client has trained $\theta$. With `voting` a class that no network chooses has the
+    probability zero. The log loss of a sample of that class would be infinite, and counts as 36.04 (the floor of
     [`nll`](../metrics.md)). The `nll` of `voting` therefore mainly counts the samples for whose class no network voted:
     compare the accuracy or the Brier score instead.
 
