@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # The functions are written for one client. Engines map them over the lanes of a block (`torch.func.vmap`) where that
 # works, and else call them lane by lane; which of the two is in the manifest (`engine.why`).
 
-SENT = "broadcast/"  # prefix of those of a server's extra tensors that clients receive rows of
+SENT = "broadcast/"  # prefix of names of extra tensors; clients receive rows of these
 ENSEMBLE = "ensemble"
 HEADS = "heads"
 READS = ("inputs", "features", "network", "broadcast", "previous", ENSEMBLE, HEADS)  # values of `LocalLoss.reads`

@@ -460,7 +460,7 @@ class Totals:
         for name, value in thinned.items():
             if isinstance(value, ExactSum):
                 limbs = self.stats.setdefault(name, ExactSum({})).limbs
-                for limb, some in value.limbs.items():  # rows of which none came stay zeros that take no memory
+                for limb, some in value.limbs.items():  # rows that never came stay zeros, which take no memory
                     out = limbs[limb].numpy() if limb in limbs else np.zeros((some.groups, some.rows.shape[1]))
                     for g, row in zip(some.places, some.rows, strict=True):
                         out[g] += row

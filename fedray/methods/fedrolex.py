@@ -56,7 +56,7 @@ def fedrolex(setting: kit.Setting) -> kit.Method:
     phase = kit.federated_slices(
         setting,
         assign=kit.permutation,  # the participants of the round, and which model they train
-        # channels t mod c and those behind it, the same t in all layers
+        # the channels from t mod c on, with the same t in all layers
         slices=kit.cut_slices(setting.tier_nets, rolling_channels),
         local=setting.local,  # local training of the sub-model
         compress=kit.dense,
