@@ -38,7 +38,7 @@ Deviations:
 Example:
     >>> import fedray
     >>> tiers = {"strong": {"share": 0.5}, "weak": {"share": 0.5, "width": 0.5}}
-    >>> scenario = {"method": "depthfl", "rounds": 3, "clients": {"number": 10, "tiers": tiers}, "runtime": "inline"}
+    >>> scenario = {"method": "depthfl", "rounds": 1, "clients": {"number": 10, "tiers": tiers}, "runtime": "inline"}
     >>> run = fedray.run(scenario, model__hidden=[50, 50], local__lr=0.1, report=False)
     >>> jobs = run.clients.to_pandas().groupby("tier")
     >>> jobs["up_bytes"].max().to_dict()  # 4 bytes a number: blocks of 3,250 and 2,550 numbers, and heads of 510

@@ -52,7 +52,8 @@ Deviations:
 
 Example:
     >>> import fedray
-    >>> scenario = {"rounds": 3, "data": {"partition": {"name": "classes", "classes": 5}}, "runtime": "inline"}
+    >>> data = {"limit": 600, "partition": {"name": "classes", "classes": 5}}
+    >>> scenario = {"rounds": 2, "data": data, "runtime": "inline"}
     >>> run = fedray.run(scenario, method="pfedbayes", local__lr=0.01, report=False)
     >>> metrics = run.summary["metrics"]
     >>> metrics["personal_accuracy"]["mean"] > metrics["accuracy"]["mean"]

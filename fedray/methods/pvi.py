@@ -72,8 +72,8 @@ Deviations:
 
 Example:
     >>> import fedray
-    >>> scenario = {"rounds": 4, "runtime": "inline", "data": {"partition": {"name": "dirichlet", "alpha": 1.0}}}
-    >>> run = fedray.run(scenario, method="pvi", local__lr=0.01, local__batch_size=64, report=False)
+    >>> scenario = {"rounds": 2, "runtime": "inline", "data": {"partition": {"name": "dirichlet", "alpha": 1.0}}}
+    >>> run = fedray.run(scenario, method="pvi", local__lr=0.02, local__batch_size=64, report=False)
     >>> bool(run.summary["metrics"]["accuracy"]["mean"] > 0.5)
     True
 """
