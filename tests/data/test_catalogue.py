@@ -40,13 +40,9 @@ def test_mnist_is_read_from_gz_and_nothing_is_written_beside_it(tmp_path: Path, 
     raw = originals.fake_mnist(tmp_path)
     before = sorted(raw.iterdir())
     data = load_data("mnist", tmp_path)
-    assert data.train.x.shape == (30, 1, 28, 28)
-    assert data.train.x.dtype == np.uint8
-    assert data.kind == "images"
-    assert data.test.y.tolist() == list(range(10))
-    assert data.class_names[3] == "3"
-    assert data.shift.shape == (1, 1, 1, 1)
-    assert abs(data.shift[0, 0, 0, 0] - data.train.x.mean()) < 1e-3
+    assert data.train.x.shape == (30, 1, 28, 28) and data.train.x.dtype == np.uint8
+    assert data.test.y.tolist() == list(range(10)) and data.class_names[3] == "3"
+    assert abs(data.shift.item() - data.train.x.mean()) < 1e-3
     assert sorted(raw.iterdir()) == before
     assert not list(cache.iterdir())
 
@@ -74,10 +70,8 @@ def test_cifar10_is_read_from_every_packing(tmp_path: Path, packing: str) -> Non
         for i in range(3):
             originals.pack(folder / f"cifar-10-python.part{i + 1}.tar.xz", dict(list(files.items())[i::3]), "w:xz")
     data = load_data("cifar10", tmp_path)
-    assert data.train.x.shape == (35, 3, 32, 32)
-    assert data.test.x.shape == (5, 3, 32, 32)
-    assert data.shift.shape == (1, 3, 1, 1)
-    assert data.class_names == tuple("abcdefghij")
+    assert (data.train.x.shape, data.test.x.shape) == ((35, 3, 32, 32), (5, 3, 32, 32))
+    assert data.shift.shape == (1, 3, 1, 1) and data.class_names == tuple("abcdefghij")
 
 
 @pytest.mark.usefixtures("trusting")
@@ -111,10 +105,7 @@ def test_shakespeare_windows_never_cross_a_role_or_the_split(tmp_path: Path) -> 
     (folder / "input.txt").write_text(f"Second Lord:\n{speech}\n\nFirst Lord:\n{speech.upper()}\n\nPage:\nAy.\n")
     for stride in (1, 80):
         data = load_data("shakespeare", tmp_path, source="tiny", stride=stride)
-        assert data.kind == "tokens"
-        assert data.input_shape == (80,)
-        assert data.classes == 80
-        assert data.outputs == 80
+        assert (data.kind, data.input_shape, data.outputs) == ("tokens", (80,), 80)
         assert np.unique(groups(data.train)).tolist() == [0, 1]
         assert len(data.train.y) == 2 * len(range(0, 480 - 80, stride))
         assert len(data.test.y) == 2 * len(range(0, 120 - 80, stride))
@@ -140,14 +131,9 @@ def test_printers_predict_vibration_from_speed_and_printer(tmp_path: Path) -> No
             rows = "".join(f"{speed + i},3.0,4.0\n" for i in range(3))
             (folder / f"FL_Dataset_Printer{printer}_Speed{speed}.csv").write_text(rows)
     data = load_data("printers", tmp_path)
-    assert data.train.x.shape == (12, 3)
-    assert data.test.x[:, 0].tolist() == [30.0] * 6
-    assert np.all(data.train.y == 5)
-    assert data.train.x[:, 1:].sum() == 12
-    assert data.classes == 0
-    assert data.shift[0, 1:].tolist() == [0, 0]
-    assert data.scale[0, 1:].tolist() == [1, 1]
-    assert data.shift[0, 0] == 25
+    assert data.train.x.shape == (12, 3) and data.train.x[:, 1:].sum() == 12 and data.classes == 0
+    assert data.test.x[:, 0].tolist() == [30.0] * 6 and np.all(data.train.y == 5)
+    assert data.shift[0].tolist() == [25, 0, 0] and data.scale[0, 1:].tolist() == [1, 1]
     assert np.array_equal(groups(data.train), data.train.x[:, 1:].argmax(axis=1))
     assert load_data("printers", tmp_path, speed="measured").test.x[:3, 0].tolist() == [30.0, 31.0, 32.0]
     with pytest.raises(BadInput, match=r"data.test_speed = 35: choose one of \[10, 30, 40\]"):
@@ -201,33 +187,19 @@ def test_toys_and_digits_are_the_same_every_time() -> None:
 
 
 def test_a_table_takes_text_as_classes_and_floats_as_targets(tmp_path: Path) -> None:
-
-    n = 40
-    frame = pd.DataFrame(
-        {
-            "a": np.arange(n) / 7,
-            "b": np.arange(n) % 5,
-            "kind": ["no", "yes"] * (n // 2),
-            "site": [f"s{i % 4}" for i in range(n)],
-        }
-    )
+    a, sites = np.arange(40), [f"s{i % 4}" for i in range(40)]
+    frame = pd.DataFrame({"a": a / 7, "b": a % 5, "c": a, "kind": ["no", "yes"] * 20, "site": sites})
     frame.to_csv(tmp_path / "t.csv", index=False)
     frame.to_parquet(tmp_path / "t.parquet")
-    for file in ("t.csv", "t.parquet"):
-        data = load_data("table", path=str(tmp_path / file), target="kind", group="site")
-        assert data.class_names == ("no", "yes")
-        assert data.train.x.shape == (32, 2)
-        assert data.test.x.shape == (8, 2)
+    csv, parquet = str(tmp_path / "t.csv"), str(tmp_path / "t.parquet")
+    for path in (csv, parquet):
+        data = load_data("table", path=path, target="kind", group="site", features=["a", "b"])
+        assert data.class_names == ("no", "yes") and (len(data.train.x), len(data.test.x)) == (32, 8)
         assert np.unique(groups(data.train)).tolist() == [0, 1, 2, 3]
         assert data.columns["site"].tolist() == [f"s{g}" for g in groups(data.train)]
-    data = load_data(
-        "table", path=str(tmp_path / "t.csv"), target="a", features=["b"], test=str(tmp_path / "t.parquet")
-    )
-    assert data.classes == 0
-    assert data.train.y.shape == (40, 1)
-    assert data.test.y.shape == (40, 1)
-    frame.assign(c=range(n)).to_csv(tmp_path / "wide.csv", index=False)
-    assert load_data("table", path=str(tmp_path / "wide.csv"), target=["a", "b"], features=["c"]).outputs == 2
+    data = load_data("table", path=csv, target="a", features=["b"], test=parquet)
+    assert (data.classes, data.train.y.shape, data.test.y.shape) == (0, (40, 1), (40, 1))
+    assert load_data("table", path=csv, target=["a", "b"], features=["c"]).outputs == 2
 
 
 def test_own_data_sets_are_registered_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -557,23 +557,18 @@ def test_a_client_with_flipped_labels_holds_the_next_classes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "model", "clients"),
+    ("name", "dealt", "clients"),
     [
-        (
-            {"name": "femnist", "partition": {"name": "natural"}},
-            {"name": "cnn", "channels": [4, 8], "hidden": [16]},
-            105,
-        ),
-        ({"name": "shakespeare", "stride": 80, "partition": {"name": "natural"}}, {"name": "lstm", "hidden": 8}, 156),
-        ({"name": "shakespeare", "stride": 80, "partition": {"name": "iid"}}, {"name": "lstm", "hidden": 8}, 10),
+        pytest.param("femnist", "natural", 105, marks=pytest.mark.slow, id="femnist by writer"),
+        pytest.param("shakespeare", "natural", 156, id="shakespeare by role"),
+        pytest.param("shakespeare", "iid", 10, id="shakespeare iid"),
     ],
-    ids=["femnist by writer", "shakespeare by role", "shakespeare iid"],
 )
-def test_natural_clients_are_tested_on_their_own_rows(
-    data: dict[str, Any], model: dict[str, Any], clients: int
-) -> None:
+def test_natural_clients_are_tested_on_their_own_rows(name: str, dealt: str, clients: int) -> None:
     """Train and test lie inside each client; where they do not (IID) the test set follows its label shares."""
-    natural = data["partition"]["name"] == "natural"
+    pictures, natural = name == "femnist", dealt == "natural"
+    data = {"name": name, "partition": {"name": dealt}, **({} if pictures else {"stride": 80})}
+    model = {"name": "cnn", "channels": [4, 8], "hidden": [16]} if pictures else {"name": "lstm", "hidden": 8}
     tree = scenario({"method": {"name": "ditto"}, "data": data, "model": model, "clients": {"number": clients},
                      "local": {"epochs": None, "steps": 1}, "participation": {"per_round": 4}})  # fmt: skip
     with skipping_without_files():

@@ -114,12 +114,9 @@ def test_held_out_rows_and_training_rows_are_all_rows(digits: Dataset) -> None:
     shards = build_shards(digits, "iid", {}, 10, [0], hold_out=0.25)
     x, y = shards.holdout(0)
     size = shards.sizes(np.zeros(10, int), np.arange(10))
-    assert len(x) == len(y)
+    assert len(x) == len(y) == 8 * 36 + 2 * 35 and size.max() == 108
     assert size.sum() + len(y) == len(digits.train.y)
-    assert size.max() == 108
-    assert len(y) == 8 * 36 + 2 * 35
-    none = build_shards(digits, "iid", {}, 10, [0]).holdout(0)
-    assert len(none[0]) == 0
+    assert len(build_shards(digits, "iid", {}, 10, [0]).holdout(0)[0]) == 0
 
 
 @pytest.mark.parametrize("kind", ["hold_out", "server"])
@@ -152,14 +149,11 @@ def test_label_counts_are_the_clients_labels(digits: Dataset) -> None:
 
 def test_natural_clients_have_their_own_test_rows(digits: Dataset) -> None:
     group = np.arange(len(digits.train.y)) % 7 * 3
-    data = digits._replace(
-        train=digits.train._replace(group=group), test=digits.test._replace(group=np.arange(359) % 8 * 3)
-    )
+    test = digits.test._replace(group=np.arange(359) % 8 * 3)
+    data = digits._replace(train=digits.train._replace(group=group), test=test)
     shards = build_shards(data, "natural", {}, None, [0])
-    assert shards.number == 7
     own = shards.client_test(0, 2)
-    assert own is not None
-    assert own.tolist() == list(range(2, 359, 8))
+    assert shards.number == 7 and own is not None and own.tolist() == list(range(2, 359, 8))
     assert build_shards(data, "iid", {}, 7, [0]).client_test(0, 2) is None
     with pytest.raises(BadInput, match=r"clients.number = 8, but the natural partition has 7 clients"):
         build_shards(data, "natural", {}, 8, [0])

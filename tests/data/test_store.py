@@ -15,7 +15,6 @@ import torch
 from real_files import skipping_without_files
 
 from fedray.data import named, store
-from fedray.data.deal import build_shards
 from fedray.data.store import load_data
 from fedray.data.types import Dataset, Split, classification
 
@@ -132,19 +131,6 @@ def test_two_writers_at_once_are_safe(cache: Path) -> None:
 def test_small_sets_need_no_store(cache: Path) -> None:
     assert len(store.open_dataset("sine", None, {"clients": 5}).train.y) == 10
     assert not cache.exists()
-
-
-def test_tokens_pass_through_as_integers(tmp_path: Path) -> None:
-    folder = tmp_path / "shakespeare" / "tinyshakespeare"
-    folder.mkdir(parents=True)
-    (folder / "input.txt").write_text("A:\n" + "to be or not " * 40 + "\n\nB:\n" + "that is " * 40 + "\n")
-    data = store.open_dataset("shakespeare", tmp_path, {"source": "tiny"})
-    shards = build_shards(data, "natural", {}, None, [0])
-    got = shards.fetch(np.array([0, 0]), np.array([0, 1]))
-    x = shards.normalize(got.x[got.rows], torch.zeros(2, dtype=torch.long))
-    assert x.dtype == torch.int64
-    assert x.shape == (2, int(got.size.max()), 80)
-    assert int(x.max()) < 80
 
 
 def open_real(name: str, options: dict[str, Any] | None = None) -> Dataset:
