@@ -29,7 +29,6 @@ from fedray.own_code.user_code import (
     list_code,
     list_names,
     list_nested,
-    name_type,
     read_closure,
 )
 
@@ -345,7 +344,7 @@ def _are_close(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
 
 
 def check_fields(where: str, thing: Any, path: str = "") -> None:
-    """Refuses a field of a dataclass or a named tuple that is no part, number or word of those its type hint says.
+    """Refuses a field of a dataclass or a named tuple that is no number or word of those that its type hint says.
 
     Numbers are finite and at least 0, and at least 1 where nothing is done without them.
 
@@ -367,14 +366,6 @@ def check_fields(where: str, thing: Any, path: str = "") -> None:
                 raise BadInput(f"{where}: {path}{name} = {value!r}: choose {', '.join(words[:-1])} or {words[-1]}")
         elif kinds[0] in (int, float):
             _check_number(where, f"{path}{name}", value, kinds[0], int(name in _FROM_ONE))
-        elif get_args(hint)[:1] == (int,) and isinstance(value, tuple | list):
-            for one in value:
-                _check_number(where, f"{path}{name}", one, int, 0)
-        else:
-            parts = tuple(get_origin(kind) or kind for kind in kinds)
-            if not any(part in (bool, str, Any) for part in parts) and not isinstance(value, parts):
-                wanted = " or ".join(part.__name__ for part in parts)
-                raise BadInput(f"{where}: {path}{name} is {name_type(value)}: give a {wanted}")
 
 
 def _check_number(where: str, path: str, value: Any, kind: type, least: int) -> None:
