@@ -195,46 +195,9 @@ class Predictor:
         self.worker = self.runtime.worker
         self._calibrated: dict[ConformalRule, tuple[list[Thresholds], dict[int, float]]] = {}
         data = study.shards.data
-        self._range = None if data.kind == "tokens" or not len(data.train.x) else find_range(data.train.x)
+        self.range = None if data.kind == "tokens" or not len(data.train.x) else find_range(data.train.x)
         if study.method.phase.is_personal or study.method.phase.weighs:
             self.worker.private.restore(private)
-
-    def predict(
-        self, x: Any, *, client: int | str | None, replicate: int, fold: int, conformal: Mapping[str, Any] | None = None
-    ) -> Prediction:
-        """Returns the prediction of the ensemble, or of a client's own models.
-
-        Args:
-            x: raw inputs `[n, *sample]`, as the data set stores them, or a table with the columns of the data.
-            client: the name or the id, 0 to N - 1, of a known client with whose weights or models to predict; None: as
-                for a new client.
-            replicate: the number of the replicate, 0 to R - 1.
-            fold: the position of the fold among the folds that were run, from 0.
-            conformal: keys of `predict.conformal` to use instead of the scenario's.
-
-        Raises:
-            BadInput: an argument does not fit the run.
-        """
-        study = self.study
-        inputs = torch.as_tensor(read_inputs(study.shards.data, x))
-        world = replicate * study.per_replicate + fold
-        if tuple(inputs.shape[1:]) != study.input_shape:
-            raise BadInput(
-                f"x has shape {list(inputs.shape)}, but the model takes [n, {', '.join(map(str, study.input_shape))}]: "
-                "give inputs of that shape"
-            )
-        if not (0 <= replicate < study.replicates and 0 <= fold < study.per_replicate):
-            raise BadInput(
-                f"replicate = {replicate}, fold = {fold}: give a replicate from 0 to {study.replicates - 1} and a fold "
-                f"from 0 to {study.per_replicate - 1}"
-            )
-        if self._range is not None and inputs.numel() and inputs.min() < inputs.max():  # and not blank
-            for remark in tell_scale(self._range, inputs.numpy(), "the rows of x", study.shards.data.features):
-                warn_user(remark, FedrayWarning)
-        known = None if client is None else find_client(client, study.client_names, study.clients.number)
-        rule = read_rule(study, conformal)
-        found, answer = self.ask(inputs, world, known)
-        return found if rule is None else self._add_sets(found, rule, world, answer, known=client is not None)
 
     def ask(self, inputs: Tensor, world: int, client: int | None) -> tuple[Prediction, Answer]:
         """Returns the prediction of a world's ensemble or a known client, without sets, and the models that predicted.
@@ -265,7 +228,7 @@ class Predictor:
         spread = classification.mixture_moments(members, weights).variance
         return Prediction(mean, spread, mean, _pick_members(study, answer, world, members)), answer
 
-    def _add_sets(
+    def add_sets(
         self, found: Prediction, rule: ConformalRule, world: int, answer: Answer, *, known: bool
     ) -> Prediction:
         """Returns the prediction with conformal sets or intervals; thresholds are computed once per rule."""
@@ -661,7 +624,26 @@ class Run:
             BadInput: an argument does not fit the run.
             FedrayError: there is no checkpoint, or the checkpoint is damaged.
         """
-        return self._newest_predictor().predict(x, client=client, replicate=replicate, fold=fold, conformal=conformal)
+        predictor = self._newest_predictor()
+        study, spread = predictor.study, predictor.range
+        inputs = torch.as_tensor(read_inputs(study.shards.data, x))
+        if tuple(inputs.shape[1:]) != study.input_shape:
+            raise BadInput(
+                f"x has shape {list(inputs.shape)}, but the model takes [n, {', '.join(map(str, study.input_shape))}]: "
+                "give inputs of that shape"
+            )
+        if not (0 <= replicate < study.replicates and 0 <= fold < study.per_replicate):
+            raise BadInput(
+                f"replicate = {replicate}, fold = {fold}: give a replicate from 0 to {study.replicates - 1} and a fold "
+                f"from 0 to {study.per_replicate - 1}"
+            )
+        if spread is not None and inputs.numel() and inputs.min() < inputs.max():  # and not blank
+            for remark in tell_scale(spread, inputs.numpy(), "the rows of x", study.shards.data.features):
+                warn_user(remark, FedrayWarning)
+        known = None if client is None else find_client(client, study.client_names, study.clients.number)
+        rule, world = read_rule(study, conformal), replicate * study.per_replicate + fold
+        found, answer = predictor.ask(inputs, world, known)
+        return found if rule is None else predictor.add_sets(found, rule, world, answer, known=client is not None)
 
     def distil(
         self,

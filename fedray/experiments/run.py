@@ -7,9 +7,8 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -31,16 +30,9 @@ from fedray.files.plain import confirm_writable
 from fedray.metrics.classification import nll
 from fedray.models.net import count_forward_flops
 from fedray.process import current_ending
+from fedray.runtime import session
 from fedray.runtime.environment import device_of, find_address, prepare_process, refuse_unused_wait, use_one_thread
-from fedray.runtime.session import (
-    Measure,
-    Snapshot,
-    Watch,
-    describe_lanes,
-    log_snapshots,
-    run_session,
-    warn_if_dependent,
-)
+from fedray.runtime.session import Measure, Snapshot, Watch
 from fedray.scenario.loader import dump_scenario, to_plain
 from fedray.scenario.schema import Scenario
 from fedray.scenario.shipped import answers_clients_apart
@@ -103,14 +95,11 @@ def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> Run
         return RuntimeChoice("ray", "its actors are given")
     cores, seconds = os.cpu_count() or 1, estimate_seconds(study)
     saved = seconds * study.rounds * (1 - 1 / cores)
-    work = f"about {_describe(seconds)} of one core a round"
+    took = f"{1e3 * seconds:.2g} ms" if seconds < 0.1 else f"{seconds:,.1f} s"
+    work = f"about {took} of one core a round"
     if seconds < SHORT_ROUND or saved < START_SECONDS or scenario.client_timeout is not None:
         return RuntimeChoice("inline", work)
     return RuntimeChoice("ray", f"{work}, on {cores} cores")
-
-
-def _describe(seconds: float) -> str:
-    return f"{1e3 * seconds:.2g} ms" if seconds < 0.1 else f"{seconds:,.1f} s"
 
 
 def estimate_seconds(study: Study) -> float:
@@ -269,7 +258,10 @@ def run_scenario(
     confirm_writable("--out", out)
     prepare_process()
     existed = out.exists()
-    current_ending().advise(describe_resume(out, own.modules, address), needs=out / "scenario.yaml")
+    options = [f" --import {quote(name)}" for name in own.modules]
+    options += [f" --address {quote(address)}"] if address else []
+    advice = f"`fedray resume {quote(str(out))}{''.join(options)}` goes on from the newest checkpoint"
+    current_ending().advise(advice, needs=out / "scenario.yaml")
     if not resume:
         scenario = record_objects(scenario, own)
     runtime, study = _choose_runtime(scenario, own, address, resume=resume)
@@ -281,12 +273,16 @@ def run_scenario(
         if scenario.local.lr_grid:
             log.info("choosing the learning rate")
             own, study = choose_learning_rates(scenario, out, own, run_inline), None
-        on_ray = partial(_run_on_ray, address=address, wait_for=wait_for)
-        run = partial(run_inline, study=study) if runtime == "inline" else on_ray
         with explain_run(scenario, out, own) as shield:
-            summary = run(
-                scenario, out, own, shield(warn_of_failures(watch) if scenario.on_client_error == "skip" else watch)
-            )
+            watch = shield(warn_of_failures(watch) if scenario.on_client_error == "skip" else watch)
+            if runtime == "inline":
+                summary = run_inline(scenario, out, own, watch, study=study)
+            else:
+                log.info("starting Ray" if address is None else f"connecting to Ray at {address}")
+                from fedray.runtime.ray.coordinator import run_on_ray
+
+                summary = run_on_ray(scenario, own, out.absolute(), watch, address, wait_for=wait_for)
+                session.warn_if_dependent(json.loads((out / "manifest.json").read_text()))
     except BadInput:
         if not resume:
             directory.discard_run_directory(out, not existed)
@@ -397,36 +393,7 @@ def run_inline(
     gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
     device = "cpu" if actors else device_of(gpus, scenario.clients.device, tf32=scenario.clients.tf32)
     with open_runtime(scenario, own, study, actors, name=f"trial {out.name}", device=device) as (runtime, facts):
-        warn_if_dependent(facts)
-        watch = log_snapshots(watch, build_loggers(scenario.loggers, out))
-        digests = describe_study(scenario, own, study) | describe_lanes(study, facts)
-        return run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure)
-
-
-def _run_on_ray(
-    scenario: Scenario,
-    out: Path,
-    own: UserObjects,
-    watch: Watch,
-    *,
-    address: str | None,
-    wait_for: Mapping[str, float] | None,
-) -> dict[str, Any]:
-    """Runs a scenario on a Ray cluster and returns the summary."""
-    log.info("starting Ray" if address is None else f"connecting to Ray at {address}")
-    from fedray.runtime.ray.coordinator import run_on_ray
-
-    summary = run_on_ray(scenario, own, out.absolute(), watch, address, wait_for=wait_for)
-    warn_if_dependent(json.loads((out / "manifest.json").read_text()))
-    return summary
-
-
-def describe_resume(out: Path, modules: Sequence[str], address: str | None) -> str:
-    """Returns the advice on how to continue a run that was ended.
-
-    Example:
-        >>> describe_resume(Path("runs/my run"), ("mine",), None)
-        "`fedray resume 'runs/my run' --import mine` goes on from the newest checkpoint"
-    """
-    options = [f" --import {quote(name)}" for name in modules] + ([f" --address {quote(address)}"] if address else [])
-    return f"`fedray resume {quote(str(out))}{''.join(options)}` goes on from the newest checkpoint"
+        session.warn_if_dependent(facts)
+        watch = session.log_snapshots(watch, build_loggers(scenario.loggers, out))
+        digests = describe_study(scenario, own, study) | session.describe_lanes(study, facts)
+        return session.run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure)

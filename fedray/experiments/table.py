@@ -16,19 +16,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from fedray.assembly.registry import UserObjects
-from fedray.core.errors import (
-    TARGET_NAMES,
-    BadInput,
-    FedrayError,
-    FedrayWarning,
-    format_number,
-    format_score,
-    format_seconds,
-    name_score,
-    quote_value,
-    suggest_nearest,
-    warn_user,
-)
+from fedray.core import errors
+from fedray.core.errors import TARGET_NAMES, BadInput, FedrayError, format_number, name_score, quote_value
 from fedray.core.scores import SCORES, find_score
 from fedray.experiments.live import SILENCE, STILL
 from fedray.experiments.reopen import reopen_study
@@ -78,7 +67,7 @@ class CellLines:
     def hear(self, cell: str, line: str) -> None:
         """Takes a line that the process of a cell has written."""
         if line.startswith(NOTE):
-            warn_user(line.removeprefix(NOTE), FedrayWarning)
+            errors.warn_user(line.removeprefix(NOTE), errors.FedrayWarning)
         elif line.strip() and not line.startswith(STILL):
             now = self._clock()
             self._newest[cell] = line.strip()
@@ -159,7 +148,8 @@ def train_cells(
         if reason is not None:
             failed[cell.name] = reason
         state = "is done" if reason is None else f"failed ({reason})"
-        say(f"cell {cell.name} {state}: {len(ended)} of {len(cells)}, {format_seconds(time.monotonic() - began)}")
+        took = errors.format_seconds(time.monotonic() - began)
+        say(f"cell {cell.name} {state}: {len(ended)} of {len(cells)}, {took}")
 
     pool = ThreadPoolExecutor(at_once)
 
@@ -276,7 +266,8 @@ def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) ->
     for word in wanted:
         if not (set("*?[") & set(word) or word in (*FIRST_METRICS, *published) or find_score(word)):
             known = (*FIRST_METRICS, *published, *SCORES)
-            remedy = suggest_nearest(word, known, "give names such as accuracy, nll or conformal_size, or patterns")
+            names = "give names such as accuracy, nll or conformal_size, or patterns"
+            remedy = errors.suggest_nearest(word, known, names)
             raise BadInput(f"--metrics {word}: there is no such score; {remedy}")
 
 
@@ -333,8 +324,8 @@ def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> st
 
 def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[list[str], list[list[str]], list[str]]:
     """Returns head, lines (one per cell) and notes of a table; arguments as in `format_markdown`."""
-    errors = {r["cell"]: r["error"] for r in rows if r.get("error") is not None}
-    found = {(r["cell"], r["metric"]): r for r in rows if r["cell"] not in errors}
+    failed = {r["cell"]: r["error"] for r in rows if r.get("error") is not None}
+    found = {(r["cell"], r["metric"]): r for r in rows if r["cell"] not in failed}
     published = list(dict.fromkeys(metric for (_, metric), r in found.items() if r["published"] is not None))
     known = list(dict.fromkeys(metric for _, metric in found))
     metrics = list(dict.fromkeys(name for pattern in wanted for name in known if fnmatchcase(name, pattern)))
@@ -351,13 +342,13 @@ def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[l
     }
     lines = []
     for name in names:
-        cells = [f"failed: {errors.get(name)}", *[""] * (len(head) - 2)]
-        if name not in errors:
+        cells = [f"failed: {failed.get(name)}", *[""] * (len(head) - 2)]
+        if name not in failed:
             mine = [row for (cell, _), row in found.items() if cell == name]
             cells, worlds = [], max(row["n"] for row in mine)
             for metric in metrics:
                 row = found.get((name, metric))
-                score = "" if row is None else format_score(row, worlds, metric, largest.get(metric))
+                score = "" if row is None else errors.format_score(row, worlds, metric, largest.get(metric))
                 cells.append(mark_row(score, row))
                 if metric in published:
                     cells.append("" if row is None or row["published"] is None else f"{row['published']:g}")
@@ -388,9 +379,8 @@ def list_published(rows: Rows) -> Table:
         shown = "-" if mean is None else mark_row(format_number(mean, metric), row)
         sd = "-" if row["sd"] is None else format_number(row["sd"], metric)
         less = "-" if mean is None else show_score(metric, mean - published, True)
-        found.append(
-            [row["cell"], name_score(metric), shown, sd, str(row["n"]), format_number(published, metric), less]
-        )
+        told = [shown, sd, str(row["n"]), format_number(published, metric), less]
+        found.append([row["cell"], name_score(metric), *told])
     return head, found
 
 
@@ -507,7 +497,7 @@ def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedC
     names = [cell.name for cell in cells]
     for pattern in only:
         if not any(fnmatchcase(name, pattern) for name in names):
-            remedy = suggest_nearest(pattern, names, f"the cells are {', '.join(names)}")
+            remedy = errors.suggest_nearest(pattern, names, f"the cells are {', '.join(names)}")
             raise BadInput(f"--cells {pattern}: the table has no such cell; {remedy}")
     return [cell for cell in cells if not only or any(fnmatchcase(cell.name, pattern) for pattern in only)]
 
