@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the API (and torch with it) when it is first used."""
+    """Returns the object with a public name, and imports its module (and torch) when the name is first used."""
     if name in ("BadInput", "FedrayError"):
         from fedray.core import errors
 
@@ -62,5 +62,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names."""
+    """Returns the public names."""
     return __all__

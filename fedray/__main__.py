@@ -1,4 +1,4 @@
-"""The command `fedray`, also as `python -m fedray`. Signals are taken before anything heavy is imported."""
+"""The command `fedray`, also as `python -m fedray`. Handlers of signals are set before large modules are imported."""
 
 import atexit
 import signal
@@ -9,13 +9,13 @@ from fedray.process import end_on_signals, exit_quickly, list_signals, settle_st
 
 
 def main() -> None:
-    """The program."""
+    """Runs the command line, and ends the process with its exit status."""
     stack = ExitStack()
     stack.enter_context(end_on_signals())
 
     def stop_watching() -> None:
         stack.close()
-        for number in list_signals():  # everything is done and said: what is left ends in silence
+        for number in list_signals():  # the work is finished: from here on, a signal ends the process without a message
             signal.signal(number, signal.SIG_DFL)
 
     atexit.register(stop_watching)  # the first to be registered, the last to be called

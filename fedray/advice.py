@@ -1,4 +1,4 @@
-"""Warns, before and after a run, of settings that do less, or more, than their author may think.
+"""Warns, before and after a run, of settings that do less, or more, than their author may expect.
 
 Nothing here stops a run. A rule looks at a study and yields pairs of lines: a finding, and the remedy.
 """
@@ -34,7 +34,7 @@ Rule = Callable[[Scenario, Study], Advice]
 
 
 def find_strange_test_rows(_scenario: Scenario, study: Study) -> Advice:
-    """Warns where known clients are to be scored by their own test samples, and no known client has any."""
+    """Warns where known clients should be scored on their own test samples, but none of them has test samples."""
     known = range(min(study.clients.number, EVALUATED_CLIENTS))
     asked = study.evaluation.gamma is not None or study.method.one_model_per_client
     if not (asked or study.method.phase.is_personal or study.method.phase.weighs):
@@ -49,7 +49,7 @@ def find_strange_test_rows(_scenario: Scenario, study: Study) -> Advice:
 
 
 def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
-    """Warns where test samples choose a round, or where withheld samples choose in their place."""
+    """Warns where a round is chosen by its score on the test samples, or by its score on the withheld samples."""
     for key, name in list_choosing_keys(study.evaluation).items():
         if name.startswith(WITHHELD):
             continue
@@ -73,9 +73,9 @@ def find_other_test_rows(_scenario: Scenario, study: Study) -> Advice:
 
 
 def find_unseen_classes(_scenario: Scenario, study: Study) -> Advice:
-    """Warns where test samples have classes that no client has, in the first world in which that is so.
+    """Warns where test samples have classes that no client has.
 
-    Generated clients are not checked.
+    Only the first world with such classes is reported. Generated clients are not checked.
     """
     data, number = study.shards.data, study.clients.number
     if data.population is not None or not study.classes:
@@ -102,7 +102,7 @@ def find_unseen_classes(_scenario: Scenario, study: Study) -> Advice:
 def find_partition_input(scenario: Scenario, study: Study) -> Advice:
     """Warns where the column that names each sample's client is an input too, though `data.features` does not list it.
 
-    Each client then has one value of that input, from which a model can tell the client of a sample.
+    All samples of a client then have the same value of this input. A model can use it to recognize the client.
     """
     keys = scenario.data
     if keys.partition.name not in ("column", "domain") or keys.options.get("features") is not None:
@@ -150,8 +150,8 @@ def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
 def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
     """Warns where a run is sure to leave models untrained.
 
-    This is known beforehand only where the schedule does not depend on the state. The user's own schedules and methods
-    are not checked.
+    Such models are known beforehand only where the schedule does not depend on the state. The user's own schedules and
+    methods are not checked.
     """
     method, phase = study.method, study.method.phase
     own = scenario.method.object or scenario.schedule.object or is_own("method", scenario.method.name)
@@ -170,7 +170,7 @@ def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
 
 
 def count_untrained(study: Study, rounds: int) -> IntArray:
-    """Counts the models of each world that the schedule gives to no client with training samples, `[worlds]`.
+    """Returns for each world the number of models that no client with training samples ever gets, `[worlds]`.
 
     All counts are 0 where more than `MOST_ROUNDS` rounds would have to be planned.
 
@@ -213,7 +213,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def warn_of_study(scenario: Scenario, study: Study, rules: Sequence[Rule] = RULES) -> None:
-    """Warns of every setting of a study that does less, or more, than its author may think.
+    """Warns of every setting of a study that does less, or more, than the author of the scenario may expect.
 
     Args:
         scenario: the scenario of the study.
@@ -230,7 +230,7 @@ def warn_of_study(scenario: Scenario, study: Study, rules: Sequence[Rule] = RULE
 
 
 def warn_of_failures(watch: Watch) -> Watch:
-    """Returns a watcher that also warns, once, when a client was left out.
+    """Returns a watcher that calls another watcher, and warns once when jobs of clients have failed.
 
     Example:
         >>> seen = []

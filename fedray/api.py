@@ -53,19 +53,20 @@ def load(
     """Opens a run directory.
 
     Args:
-        path: the run directory: the `out` of `run`.
+        path: the run directory, as given to `run` as `out`.
         data: the data set object that the run was started with, if any.
         model: the function that makes the run's network, if the run was given one.
         method: the function that composes the run's method, if the run was given one.
         partition: the function or the Flower partitioner that deals the samples to clients, if the run was given one.
         selection: the function that chooses the participants of a round, if the run was given one.
         schedule: the function that makes the schedule, if the run was given one.
-        loss: the loss, if the run was given one as an object; the same holds for `optimizer` to `callbacks`.
-        optimizer: see `loss`.
-        augment: see `loss`.
-        metrics: see `loss`.
-        callbacks: see `loss`.
-        modules: your modules that register names the run uses; they are imported first: `["mine"]`, or `["mine.py"]`.
+        loss: the loss, if the run was given one as an object.
+        optimizer: the optimizer, if the run was given one as an object.
+        augment: the function that changes the samples of a batch, if the run was given one.
+        metrics: your own metrics, if the run was given any.
+        callbacks: your callbacks, if the run was given any.
+        modules: your modules that register names the run uses, such as `["mine"]` or `["mine.py"]`; they are imported
+            first.
         best: whether the run's models are taken from its best round (`checkpoint.best`) and not from the newest one.
 
     Raises:
@@ -111,20 +112,21 @@ def run(
         scenario: a dict, a YAML file, or YAML text.
         out: the run directory (a fresh one); None means a temporary one, which stays until `fedray clean`.
         data: your own data instead of the scenario's, in one of the forms of `fedray.data.adapt`. Options of a form are
-            given as `data__target="ill"`. A name, or a mapping with a name, is an override.
-        model: a function that makes an `nn.Module`; a name or a mapping is an override.
-        method: a function from `fedray.methods.Setting` to `fedray.core.method.Method`; a name or a mapping is an
-            override.
+            given as `data__target="ill"`. A name, or a mapping with a name, is an override of the key `data`.
+        model: a function that makes an `nn.Module`; a name or a mapping is an override of the key `model`.
+        method: a function that takes a `fedray.methods.Setting` and returns a `fedray.core.method.Method`; a name or a
+            mapping is an override of the key `method`.
         partition: a function (labels, clients, generator, options) that returns the samples of each client, or a
             partitioner of `flwr_datasets`; a name or a mapping is an override of `data.partition`.
         selection: a function (known, number, generator, options) that chooses participants; a name or a mapping is an
             override of `participation.selection`.
         schedule: a function (models, rows) that makes an assignment of models to participants; a name or a mapping is
-            an override.
+            an override of the key `schedule`.
         loss: a loss for the clients, or the name of a loss that your module registers (docs/how-to/training.md).
         optimizer: an optimizer for the clients: a `fedray.methods.Transform`, `torch.optim.AdamW`, or a name.
-        augment: changes the samples of each batch: a function of one input or of a batch, a name, or a list of these.
-        metrics: further metrics: functions by name, or a list of functions.
+        augment: a function of one input or of a batch that changes the samples of each batch; also a name, or a list of
+            these.
+        metrics: your own metrics, besides those of fedray: a dict from names to functions, or a list of functions.
         callbacks: a function (round, scores, models), or a list of such functions, called after each round; a callback
             that returns True ends the run.
         address: the address of an existing Ray cluster; None starts a cluster on this machine if the scenario runs on
@@ -150,7 +152,7 @@ def run(
 def _read_arguments(
     scenario: Mapping[str, Any] | str | Path, given: Mapping[str, Any], modules: tuple[str, ...], overrides: Any
 ) -> tuple[Callable[[Mapping[str, Any]], Scenario], UserObjects]:
-    """Returns a function from further overrides to the scenario, and the user's objects."""
+    """Returns a function that takes further overrides and makes the scenario, and the user's objects."""
     for name in overrides:
         if (top := name.replace("__", ".").partition(".")[0]) not in section_fields(""):
             known = tuple(dict.fromkeys((*section_fields(""), *OBJECTS)))
@@ -168,16 +170,17 @@ def _read_arguments(
 def trainable(
     scenario: Mapping[str, Any] | str | Path, *, actors: int = 0, modules: Sequence[str] = (), **given: Any
 ) -> Any:
-    """Makes a scenario a trainable of Ray Tune: returns a function for `ray.tune.Tuner`.
+    """Returns a trainable for `ray.tune.Tuner`: a function that runs a scenario with the values of a trial.
 
-    Each trial is a run with the keys of its `config`, nested or with dots (`{"local.lr": 0.1}`). For every evaluated
-    round after the initial state the trial reports `round`, the scores of the held-out samples (such as
-    `hold_out_accuracy`) and the totals. The run directory is its checkpoint.
+    Each trial is a run of the scenario in which the keys of the trial's `config` replace those of the scenario. These
+    keys are nested or written with dots (`{"local.lr": 0.1}`). For every evaluated round after the initial state the
+    trial reports `round`, the scores of the held-out samples (such as `hold_out_accuracy`) and the totals. The
+    checkpoint of a trial is its run directory.
 
     Args:
-        scenario: a dict, a YAML file, or YAML text; it needs `data.hold_out`.
-        actors: the number of client actors of each trial, each with one CPU besides the trial's own; 0 trains in the
-            process of the trial.
+        scenario: a dict, a YAML file, or YAML text; the key `data.hold_out` must be set.
+        actors: the number of client actors of each trial, each with one CPU besides the CPU of the trial; 0 means that
+            the process of the trial trains.
         modules: your modules that register names; they are imported first.
         given: further arguments of `run`: your own objects (`data`, `model`, ...), and scenario keys (`rounds=3`).
 
@@ -223,22 +226,24 @@ def resume(
         partition: the function or the Flower partitioner that deals the samples to clients, if the run was given one.
         selection: the function that chooses the participants of a round, if the run was given one.
         schedule: the function that makes the schedule, if the run was given one.
-        loss: the loss, if the run was given one as an object; the same holds for `optimizer` to `callbacks`.
-        optimizer: see `loss`.
-        augment: see `loss`.
-        metrics: see `loss`.
-        callbacks: see `loss`.
+        loss: the loss, if the run was given one as an object.
+        optimizer: the optimizer, if the run was given one as an object.
+        augment: the function that changes the samples of a batch, if the run was given one.
+        metrics: your own metrics, if the run was given any.
+        callbacks: your callbacks, if the run was given any.
         modules: your modules that register names the run uses; the workers of Ray import them too.
         address: the address of an existing Ray cluster; None starts a cluster on this machine if the scenario runs on
             Ray.
         wait_for: the resources that the cluster must have before the run goes on.
-        rounds: the total number of rounds, to make a run longer, also a finished one.
+        rounds: the new total number of rounds, to make a run longer, also a finished one; None keeps the number of the
+            scenario.
         progress: whether phases and rounds are printed to stderr; None prints them in a notebook only.
-        overrides: no other key of the scenario may change: every keyword here is refused.
+        overrides: not allowed: every further keyword raises `BadInput`, because no key of the scenario but `rounds` may
+            change.
 
     Raises:
-        BadInput: `path` is no run directory, or its scenario, its data or an object differs from what the run began
-            with.
+        BadInput: `path` is no run directory, or the scenario, the data or an object of the run has changed since the
+            run began.
         FedrayError: the run failed.
     """
     given = _pick_objects(locals())

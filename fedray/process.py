@@ -36,15 +36,16 @@ SHOW_CURSOR = "\x1b[?25h"  # a live display hides it
 
 
 def list_signals() -> list[signal.Signals]:
-    """The signals that end a command: not HUP where it is ignored, which `nohup` does."""
+    """Returns the signals that end a command: INT, TERM and HUP, but not HUP if this process ignores it (`nohup`)."""
     return [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
 class Ending:
-    """What is said and done when a signal ends this process.
+    """What this process prints and does when a signal ends it.
 
     Attributes:
-        hooks: Called before the process ends, the last one first; they stop what it started, quickly.
+        hooks: Functions that are called before the process ends, the last one first. A hook stops something that the
+            process has started, and must be quick.
     """
 
     def __init__(self) -> None:
@@ -52,11 +53,14 @@ class Ending:
         self.hooks: list[Callable[[], object]] = []
 
     def advise(self, advice: str, needs: Path = Path("/")) -> None:
-        """Sets what the user does to go on; it is said where the file or directory `needs` is there."""
+        """Sets the advice that the user gets at the end.
+
+        The advice is printed only if the file or directory `needs` exists then.
+        """
         self._advice, self._needs = advice, needs
 
     def read_advice(self) -> str:
-        """What the user does to go on."""
+        """Returns the advice that tells the user how to continue."""
         return self._advice if self._needs.exists() else AGAIN
 
 
@@ -64,18 +68,20 @@ _CURRENT: ContextVar[Ending | None] = ContextVar("_CURRENT", default=None)
 
 
 def current_ending() -> Ending:
-    """The ending of the command that runs here; one that nobody reads where fedray is used as a library."""
+    """Returns the ending of the command that runs here; a new one without effect if fedray is used as a library."""
     return _CURRENT.get() or Ending()
 
 
 def describe_end(number: int, advice: str) -> str:
-    """The line that a signal leaves."""
+    """Returns the line that is printed when a signal ends this process."""
     return f"fedray: ended by {signal.Signals(number).name}; {advice}"
 
 
 @contextmanager
 def end_on_signals() -> Iterator[Ending]:
-    """Ends the process with one line on INT, TERM and HUP while the block runs; nothing outside of the main thread.
+    """Makes INT, TERM and HUP end the process with one line while the block runs.
+
+    Outside the main thread nothing changes.
 
     Example:
         >>> with end_on_signals() as ending:
@@ -97,7 +103,7 @@ def end_on_signals() -> Iterator[Ending]:
 
 @contextmanager
 def _watch_signals(ending: Ending) -> Iterator[None]:
-    """Installs the handlers, and the thread that takes the signals."""
+    """Installs the signal handlers, and starts the thread that waits for signals."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     over = threading.Event()
@@ -131,7 +137,7 @@ def _take_signals(reader: int, ending: Ending, over: threading.Event) -> None:
 
 
 def end_process(number: int, ending: Ending) -> None:
-    """Says the line, calls the hooks, and ends this process with status 128 + the number of the signal."""
+    """Prints the last line, calls the hooks, and ends this process with status 128 + the number of the signal."""
     cursor = SHOW_CURSOR + "\n" if os.isatty(2) else ""
     with suppress(OSError):
         os.write(2, f"{cursor}{describe_end(number, ending.read_advice())}\n".encode())
@@ -158,12 +164,12 @@ STOP_SECONDS = 10.0  # for children to end in order, before they are killed
 def start_child(
     arguments: Sequence[str], keep: Collection[int] = (), variables: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """Starts `fedray ARGUMENTS` in a process group of its own, and collects what it writes.
+    """Starts `fedray ARGUMENTS` as a child process in its own process group, with pipes for its output.
 
     Args:
-        arguments: of the command.
-        keep: open file descriptors that the child holds too.
-        variables: of its environment, beside those of this process.
+        arguments: The arguments of the command.
+        keep: Open file descriptors that the child inherits.
+        variables: Environment variables that the child gets in addition to those of this process.
 
     Example:
         >>> child = start_child(["--version"])
@@ -188,11 +194,11 @@ def start_child(
 
 
 def follow_child(child: subprocess.Popen[str], hear: Callable[[str], object]) -> int:
-    """Waits for a child to end, and returns its exit status; what it writes to stdout is dropped.
+    """Waits for a child to end, and returns its exit status; what the child writes to stdout is dropped.
 
     Args:
-        child: of `start_child`.
-        hear: called with each line that the child writes to stderr, as soon as it is written.
+        child: The child, from `start_child`.
+        hear: A function that is called with each line that the child writes to stderr, as soon as it is written.
     """
     assert child.stdout is not None and child.stderr is not None  # `start_child` opens both
     with child, ThreadPoolExecutor(1) as pool:
@@ -203,7 +209,10 @@ def follow_child(child: subprocess.Popen[str], hear: Callable[[str], object]) ->
 
 
 def stop_children(children: Collection[subprocess.Popen[str]]) -> None:
-    """Ends children and what they started: asks them first, and kills those that have not ended in ten seconds."""
+    """Ends children and the processes that they started.
+
+    All get SIGTERM. After ten seconds, the children that are still alive get SIGKILL.
+    """
     for number, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 1.0)):
         alive = [child for child in children if child.poll() is None]
         for child in alive:
@@ -215,10 +224,10 @@ def stop_children(children: Collection[subprocess.Popen[str]]) -> None:
 
 
 def follow_parent(parent: int) -> None:
-    """Makes this process end when its parent does, and at once if the parent has ended already.
+    """Makes this process end when its parent ends, or at once if the parent has ended already.
 
     Args:
-        parent: its process id.
+        parent: Process id of the parent.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
@@ -239,10 +248,10 @@ NOTE = "fedray: note: "  # begins the line
 
 @contextmanager
 def show_notes(say: Callable[[str], object]) -> Iterator[None]:
-    """Says each `FedrayWarning` of the block once, as a line; other warnings look as usual.
+    """Prints each `FedrayWarning` that is raised in the block once, as one line; other warnings look as usual.
 
     Args:
-        say: prints a line.
+        say: A function that prints a line.
 
     Example:
         >>> import warnings
@@ -257,10 +266,10 @@ def show_notes(say: Callable[[str], object]) -> Iterator[None]:
 
 
 def say_notes(say: Callable[[str], object]) -> None:
-    """Says each `FedrayWarning` once from now on, as `show_notes` does; for a process that does nothing else.
+    """Prints each `FedrayWarning` once from now on, as `show_notes` does; for a process that has no other task.
 
     Args:
-        say: prints a line.
+        say: A function that prints a line.
     """
     said: set[str] = set()
     usual = warnings.showwarning
@@ -284,10 +293,10 @@ _TIDY = ["ray", "wandb", "mlflow", "tensorboard"]  # libraries that end what the
 
 @contextmanager
 def import_quickly() -> Iterator[None]:
-    """Keeps the garbage collector from looking through what is imported in the block, then and later.
+    """Keeps the garbage collector from looking through the modules that the block imports, then and later.
 
-    Modules, classes and functions stay until the process ends. The collector would look through all of them again and
-    again while they are made (0.4 s of the import of torch).
+    Modules, classes and functions stay until the process ends. During an import the collector would look through all of
+    them many times (0.4 s of the import of torch).
 
     Example:
         >>> with import_quickly():
@@ -308,19 +317,19 @@ def import_quickly() -> Iterator[None]:
 
 
 def leave_untidy(library: str) -> None:
-    """Lets the process end without a library that waits for something that is gone."""
+    """Lets `exit_quickly` end the process although `library` is loaded and would wait for something that is gone."""
     if library in _TIDY:
         _TIDY.remove(library)
 
 
 def exit_quickly(status: int) -> None:
-    """Ends the process at once after what was registered for its end: tearing torch down takes 0.7 s.
+    """Ends the process at once, after the functions that were registered for its end have run.
 
-    It returns, and does nothing, where something may still be at work: Ray, a logger of runs, or a thread that Python
-    would wait for.
+    Without this function, to tear torch down takes 0.7 s. The function does nothing if something may still be at work:
+    Ray, a logger of runs, or a thread that Python would wait for.
 
     Args:
-        status: of the process.
+        status: Exit status of the process.
     """
     waited_for = [thread for thread in threading.enumerate() if not thread.daemon]
     if waited_for != [threading.main_thread()] or any(name in sys.modules for name in _TIDY):
@@ -339,7 +348,7 @@ def exit_quickly(status: int) -> None:
 
 
 class _Tolerant:
-    """A text stream that drops what cannot be written; all else is that of the stream."""
+    """A wrapper of a text stream that drops what cannot be written; all other attributes are those of the stream."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -359,7 +368,7 @@ class _Tolerant:
 
 @contextmanager
 def tolerate_stderr() -> Iterator[None]:
-    """Drops what cannot be written to the standard error stream while the block runs: its reader is gone, say.
+    """Drops what cannot be written to the standard error stream in the block, for example because its reader is gone.
 
     Example:
         >>> reader, writer = os.pipe()
@@ -374,7 +383,10 @@ def tolerate_stderr() -> Iterator[None]:
 
 
 def silence(stream: Any) -> None:
-    """Lets a stream go nowhere from now on: Python writes what is left in it when it ends, and would fail again."""
+    """Sends the output of a stream to nowhere from now on.
+
+    Otherwise Python would fail again when it flushes at its end.
+    """
     with suppress(OSError):  # it is none of the process
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -382,7 +394,7 @@ def silence(stream: Any) -> None:
 
 
 def settle_streams() -> None:
-    """Writes what is left in the output streams, for a process that ends; what cannot be written is dropped."""
+    """Flushes the output streams of a process that is about to end; text that cannot be written is dropped."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -42,7 +42,7 @@ from fedray.scenario.schema import Scenario
 from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study
 from fedray.training.block import Steps, change_batches
-from fedray.training.client_code import mixes_targets, try_code
+from fedray.training.client_code import make_trial, mixes_targets, train_client_loop
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The compression of a scenario's uploads.
@@ -165,7 +165,7 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
     fetched = shards.fetch(world, client)
     rows = fetched.rows[:, : min(_TRIED, int(sizes[client[0]]))]
     x, y = fetched.x[rows][None], fetched.labels(rows, 0)[None]
-    steps = Steps(rng.keys(0, "augmentation", client), 0, np.array([[rows.shape[1]]]), shards.data.classes)
+    steps = Steps(rng.keys(0, "augmentation", client), 0, np.array([[rows.shape[1]]]))
     for rule in rules:
         found, again = (change_batches((rule,), x, y, steps) for _ in range(2))
         if not all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(found, again, strict=True)):
@@ -357,7 +357,7 @@ def try_own_code(study: Study) -> None:
                 "local.loss reads the ensemble, but clients do not get all models whole as a round begins (a walk, a "
                 "method that sends none, participation.mode, local.private): let it read broadcast instead"
             )
-        try_code(tried.net, tried.example, phase.local, phase.models)
+        train_client_loop(tried.net, make_trial(tried.net, tried.example, phase.local, [0], phase.models))
         if mixes_targets(tried.net, phase.local):
             name = "" if phase.local.loss is None else phase.local.loss.name
             warn_user(

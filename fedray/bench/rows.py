@@ -1,4 +1,4 @@
-"""Names the rows of the table and measures them, each in its own process, so that memory is counted per row."""
+"""Measures the rows of the table, each in a process of its own, which counts the memory of this row only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedray.runtime.environment import WORKER
 # Clocks and memory of processes, and laps of several works that take turns (process trees by Linux's /proc).
 
 MB = 1 << 20
-Work = Callable[[int], None]  # a function that runs so many further rounds
+Work = Callable[[int], None]  # a function that runs the given number of further rounds
 
 
 class Cost(NamedTuple):
@@ -51,7 +51,7 @@ def measure_lap(work: Work, rounds: int, clock: Callable[[], float] = time.proce
     """Measures the mean cost of a round over one lap.
 
     Args:
-        work: a function that runs so many further rounds.
+        work: a function that runs the given number of further rounds.
         rounds: the number of rounds of the lap.
         clock: a function that returns the CPU seconds so far.
 
@@ -77,9 +77,10 @@ def take_turns(
 
     Args:
         works: pairs of a work and the number of rounds of its lap.
-        repeats: the number of laps of each work that count.
+        repeats: the number of counted laps of each work.
         clock: a function that returns the CPU seconds so far.
-        choose: combines the laps of a work; `min` is steadier on a busy machine, because load only adds time.
+        choose: a function that combines the costs of the laps of a work; `min` is steadier on a busy machine, because
+            load only adds time.
     """
     laps: list[list[Cost]] = [[] for _ in works]
     for turn in range(repeats + 1):
@@ -153,7 +154,7 @@ def measure_resident() -> int:
 
 
 def measure_peak_resident() -> int:
-    """Measures the most bytes of memory that this process has held so far."""
+    """Measures the largest number of bytes of memory that this process has held so far."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -187,7 +188,7 @@ class BenchResult(NamedTuple):
 
     @property
     def meets_target(self) -> bool:
-        """Returns whether the measured value meets its target, or has none."""
+        """Returns whether the measured value reaches its target; True without a target."""
         if self.target is None:
             return True
         return self.measured >= self.target if self.at_least else self.measured <= self.target
@@ -241,7 +242,7 @@ def _processor() -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Names the rows of the table and measures them, each in its own process, so that memory is counted per row.
+# Measures the rows of the table, each in a process of its own, which counts the memory of this row only.
 
 
 # row -> the function in `fedray.bench` that measures it; its module loads only in the process that measures
@@ -265,7 +266,7 @@ ROWS = {
 
 
 def find_row(name: str) -> Callable[[bool], list[BenchResult]]:
-    """Returns the function that measures a row; its argument is whether to measure quickly."""
+    """Returns the function that measures a row; the argument of this function is whether to measure quickly."""
     module, _, function = ROWS[name].partition(".")
     found: Callable[[bool], list[BenchResult]] = getattr(import_module(f"fedray.bench.{module}"), function)
     return found

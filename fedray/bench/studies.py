@@ -1,4 +1,4 @@
-"""Measures rows 6, 9 and 10: replicates and folds as lanes, memory over a thousand rounds, a million clients."""
+"""Measures the rows about replicates, folds, training without rounds, memory, a million clients, and evaluation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WARM_UP = 0.2  # share of the rounds before memory is measured
 
 
 def measure_replicates(quick: bool) -> list[BenchResult]:
-    """Measures the CPU time of a round of ten replicates, divided by that of one replicate."""
+    """Measures the ratio of the CPU times of a round with ten replicates and with one replicate."""
     pin_to_one_core()
     what = "ten replicates of a small study (digits, MLP 64-64-10, 10 clients a round) / one"
     alone, together = _measure_both(works.digits_study(1), works.digits_study(10), 3 if quick else 9, 20)
@@ -47,7 +47,7 @@ def measure_replicates(quick: bool) -> list[BenchResult]:
 
 
 def measure_folds(quick: bool) -> list[BenchResult]:
-    """Measures the CPU time of a round of twenty folds, divided by that of one fold."""
+    """Measures the ratio of the CPU times of a round with twenty folds and with one fold."""
     pin_to_one_core()
     epochs = 4 if quick else 40
     what = f"twenty folds of Boston ({epochs} epochs, batch 1) / one fold"
@@ -56,7 +56,7 @@ def measure_folds(quick: bool) -> list[BenchResult]:
 
 
 def measure_buffered(quick: bool) -> list[BenchResult]:
-    """Measures the CPU time of a job without rounds (clients do not wait), divided by that of a job in rounds."""
+    """Measures the ratio of the CPU times of a job without rounds (clients do not wait) and of a job in rounds."""
     pin_to_one_core()
     in_rounds, flying = works.small_clients(1000, 100), works.buffered_clients(1000, 100, goal=10)
     laps = [(simulate(in_rounds.study())[0], 10), (simulate(flying.study())[0], 100)]
@@ -79,7 +79,7 @@ def _compare(what: str, target: float, alone: Cost, together: Cost) -> BenchResu
 
 
 def measure_million(quick: bool) -> list[BenchResult]:
-    """Measures the CPU time with a million generated clients, divided by that with ten thousand, and peak memory."""
+    """Measures the ratio of the CPU times with a million and with ten thousand generated clients, and peak memory."""
     pin_to_one_core()
     few, many = (simulate(works.generated(number, 1000).study())[0] for number in (10_000, 1_000_000))
     small, large = take_turns([(few, 4), (many, 4)], 3 if quick else 9)
@@ -139,7 +139,7 @@ local: {lr: 0.3, batch_size: 10, epochs: 10, lr_decay: 0.99, lr_decay_every: 10}
 
 
 def measure_small_study(quick: bool) -> list[BenchResult]:
-    """Measures the CPU time of a study, from command to report, divided by that of a plain loop that only trains."""
+    """Measures the ratio of the CPU times of a whole study, from command to report, and of a plain training loop."""
     rounds, seeds = (10, 2) if quick else (50, 5)
     scenario = read_scenario(SCENARIO, {"rounds": rounds, "replicates": seeds, "runtime": "inline"})
     work = BenchWork(scenario, UserObjects(), lambda: nn.Sequential(nn.Flatten(), *plain_mlp().children()))
@@ -181,7 +181,7 @@ PIECE = 500  # samples in a batch of the plain loop
 
 
 def measure_evaluation(quick: bool) -> list[BenchResult]:
-    """Measures the cost of scoring five models and the mean of their probabilities, divided by that of a plain loop."""
+    """Measures the ratio of the costs of fedray and of a plain loop for scoring five models and their ensemble."""
     small = works.ensemble_of(works.plain_mlp, (64,), 2_000)
     large = works.ensemble_of(works.small_cnn, (1, 28, 28), 2_000)
     repeats = 3 if quick else 9
@@ -200,7 +200,7 @@ def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], re
 
 
 def make_evaluations(work: BenchWork) -> tuple[Work, Work, dict[str, float]]:
-    """Makes evaluations by a plain loop and by fedray, and a dict with the accuracy that each found last.
+    """Returns an evaluation by a plain loop, one by fedray, and a dict with the latest accuracy of each.
 
     Example:
         >>> work = works.ensemble_of(works.plain_mlp, (64,), tested=20)

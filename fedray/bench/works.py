@@ -49,7 +49,7 @@ class BenchWork(NamedTuple):
 
     Attributes:
         scenario: the scenario to simulate.
-        own: the Python objects for this scenario.
+        own: the user's Python objects (data and network) for the scenario.
         module: a function that makes the network for the plain loop.
     """
 
@@ -58,7 +58,7 @@ class BenchWork(NamedTuple):
     module: Callable[[], nn.Module]
 
     def study(self, **changes: Any) -> Study:
-        """Builds the study, with some of its fields changed."""
+        """Builds the study of the scenario, with the given fields changed."""
         return replace(build_study(self.scenario, self.own), **changes)
 
 
@@ -94,7 +94,7 @@ def noise(samples: int, shape: tuple[int, ...], tested: int = 100) -> Dataset:
     Args:
         samples: the number of training samples.
         shape: the shape of an input.
-        tested: how many of the training samples are also the test samples.
+        tested: the number of training samples that are the test samples, too.
     """
     random = rng.stream(0, "bench data")
     x = random.standard_normal((samples, *shape), dtype=np.float32)
@@ -129,7 +129,9 @@ def small_clients(number: int, per_round: int, method: dict[str, Any] | None = N
 
 
 def buffered_clients(number: int, concurrency: int, goal: int) -> BenchWork:
-    """Makes a work of the same clients without rounds: a round is a server step, which uses `goal` uploads.
+    """Makes a work of clients as in `small_clients`, but without rounds.
+
+    A round then stands for a server step, which uses `goal` uploads.
 
     Args:
         number: the number N of clients; their speeds are log-normal.
@@ -160,7 +162,7 @@ def boston(epochs: int, fold: int | str = "all") -> BenchWork:
 
 
 def ensemble_of(module: Callable[[], nn.Module], shape: tuple[int, ...], tested: int) -> BenchWork:
-    """Makes a work of five models of one network, and samples to test them on.
+    """Makes a work of five models of one network, with test samples.
 
     Args:
         module: a function that makes the network.
@@ -335,7 +337,7 @@ def half_mse(z: Tensor, y: Tensor) -> Tensor:
 
 
 def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 0, device: str = "cpu") -> Federation:
-    """Makes a world of a study for the plain loop: its first model, and the standardized data of its clients.
+    """Makes one world of a study for the plain loop: the initial model, and the standardized data of the clients.
 
     Args:
         study: the study to take the world from.
@@ -379,7 +381,7 @@ def draw_at_random(world: Federation, study: Study) -> tuple[ChooseClients, Deal
 
 
 def draw_as_simulated(study: Study, world: int) -> tuple[ChooseClients, DealBatches]:
-    """Returns the clients and batches that fedray itself draws: both loops must then reach the same weights."""
+    """Returns the clients and batches that fedray itself draws, with which both loops must reach the same weights."""
     phase = study.method.phase
 
     def choose(t: int) -> Sequence[int]:
@@ -426,32 +428,32 @@ class Laps(NamedTuple):
 
 
 def measure_thousand(quick: bool) -> list[BenchResult]:
-    """Measures the cost of fedray divided by that of the plain loop, with 1,000 small clients."""
+    """Measures the ratio of the costs of fedray and of the plain loop, with 1,000 small clients."""
     work = small_clients(1000, 100)
     what = "1,000 clients x 20 samples, 100 a round, MLP 64-64-10, batch 10"
     return [measure_ratio(what, 0.03, work, Laps(4, 40, 3 if quick else 9))]
 
 
 def measure_ten_thousand(quick: bool) -> list[BenchResult]:
-    """Measures the cost of fedray divided by that of the plain loop, with 10,000 small clients."""
+    """Measures the ratio of the costs of fedray and of the plain loop, with 10,000 small clients."""
     work = small_clients(10_000, 1000)
     return [measure_ratio("10,000 clients, 1,000 a round, same", 0.024, work, Laps(1, 5, 3 if quick else 9))]
 
 
 def measure_cnn(quick: bool) -> list[BenchResult]:
-    """Measures the cost of fedray divided by that of the plain loop, with a small convolutional network."""
+    """Measures the ratio of the costs of fedray and of the plain loop, with a small convolutional network."""
     what = "100 clients x 100 samples, 10 a round, CNN 10-20-fc50, batch 10"
     return [measure_ratio(what, 0.2, images(small_cnn), Laps(2, 4, 3 if quick else 9))]
 
 
 def measure_wide_cnn(quick: bool) -> list[BenchResult]:
-    """Measures the cost of fedray divided by that of the plain loop, with a wide convolutional network."""
+    """Measures the ratio of the costs of fedray and of the plain loop, with a wide convolutional network."""
     what = "same with CNN 32-64-fc128 (1.2M parameters)"
     return [measure_ratio(what, 0.55, images(plain_wide_cnn), Laps(1, 1, 2 if quick else 7))]
 
 
 def measure_fedag(quick: bool) -> list[BenchResult]:
-    """Measures the cost of fedray divided by that of the plain loop, with the local training of FedAG."""
+    """Measures the ratio of the costs of fedray and of the plain loop, with the local training of FedAG."""
     epochs = 4 if quick else 40
     what = f"FedAG's local training, Boston, 20 folds x 10 clients x {epochs} epochs, batch 1, MLP 13-50-1"
     return [measure_ratio(what, 0.003, boston(epochs), Laps(1, 1, 1 if quick else 2), boston(1))]
@@ -516,7 +518,9 @@ def count_flops(study: Study, work: BenchWork) -> float:
 
 
 def measure_weight_difference(work: BenchWork, dtype: torch.dtype, device: str = "cpu") -> float:
-    """Measures |w_fedray - w_plain| / |update| after one round on the same batches and device, in the worst world.
+    """Measures the difference of the weights of fedray and of the plain loop after one round on the same batches.
+
+    The difference is |w_fedray - w_plain| / |update|, in the worst world.
 
     Example:
         >>> work = small_clients(4, per_round=2)
@@ -552,7 +556,7 @@ def on_ray(work: BenchWork, actors: int) -> Iterator[Runtime]:
 
 
 def measure_overhead(quick: bool) -> list[BenchResult]:
-    """Measures the wall time of a round on Ray with two actors, minus that of the inline runtime."""
+    """Measures the wall time of a round on Ray with two actors, minus the wall time on the inline runtime."""
     from fedray.runtime.ray.connection import open_ray
 
     work = small_clients(1000, 100)
@@ -565,7 +569,7 @@ def measure_overhead(quick: bool) -> list[BenchResult]:
 
 
 def measure_scaling(quick: bool) -> list[BenchResult]:
-    """Measures the wall time of a round with one actor, divided by that with two."""
+    """Measures the speedup by a second actor: the ratio of the wall times of a round with one actor and with two."""
     from fedray.runtime.ray.connection import open_ray
 
     work = images(small_cnn, per_round=40)
@@ -621,7 +625,7 @@ WORKS = (
 
 
 def measure_gpu(quick: bool) -> list[BenchResult]:
-    """Measures the cost of fedray divided by that of the plain loop on a GPU; measures nothing without a GPU."""
+    """Measures the ratio of the costs of fedray and of the plain loop on a GPU; measures nothing without a GPU."""
     return [measure_work(work, quick=quick) for work in WORKS] if torch.cuda.is_available() else []
 
 

@@ -1,4 +1,4 @@
-"""The command line. Heavy modules load inside the commands: `fedray --help` is printed at once."""
+"""The command line. Large modules are imported inside the commands, so `fedray --help` prints at once."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ def _show_result(summary: dict[str, Any], folder: Path, *, drawn: bool) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The command line. Heavy modules load inside the commands: `fedray --help` is printed at once.
+# The command line. Large modules are imported inside the commands, so `fedray --help` prints at once.
 
 _WRONG_PATH = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 

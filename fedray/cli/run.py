@@ -41,7 +41,7 @@ def path(text: str) -> Path:
 
 
 def complete_path(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Returns the completions of Tab for a path: the shell's own files."""
+    """Returns the completions of Tab for a path: the files that the shell finds."""
     return [CompletionItem(typed, type="file")]
 
 

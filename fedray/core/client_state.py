@@ -1,9 +1,9 @@
-"""Stores private vectors of clients: one row for each (vector name, world, client, model), on the client's worker.
+"""Stores the private vectors of clients, one row for each (vector name, world, client, model), on the client's worker.
 
 SCAFFOLD's control variates, FedDyn's corrections, the residuals of error feedback, and the models of personal methods
 are private vectors: they never leave the client. A row that was never written is zero. All rows can be saved and
-restored. The saved form does not depend on how clients were packed into processes; so a run can resume on another
-cluster.
+restored. The saved form does not depend on how clients were assigned to processes; a run can therefore resume on
+another cluster.
 
 Example:
     >>> import numpy as np, torch
@@ -31,7 +31,7 @@ RowKey = tuple[int, int, int]  # (world, client, model)
 
 
 class Private:
-    """The private rows of the clients of one worker."""
+    """The private vectors of the clients of one worker, one row for each client and model."""
 
     def __init__(self, d: int, dtype: torch.dtype) -> None:
         self._zero = torch.zeros(d, dtype=dtype)
@@ -85,12 +85,12 @@ def _vector_names(*states: dict[str, Tensor]) -> list[str]:
 
 
 def keep_vectors(state: dict[str, Tensor], names: Sequence[str] | None) -> dict[str, Tensor]:
-    """Returns the vectors of a saved state that have one of `names`; None: all vectors."""
+    """Returns the vectors of a saved state whose name is one of `names`; None: all vectors."""
     return state if names is None else {key: rows for key, rows in state.items() if key.rsplit("/", 1)[0] in names}
 
 
 def merge_private(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Joins the saved states of several workers, sorted by key; the packing of clients does not change the result."""
+    """Joins the saved states of several workers, sorted by key. Which worker had a client makes no difference."""
     out = {}
     for name in _vector_names(*parts):
         with_name = [part for part in parts if f"{name}/keys" in part]

@@ -62,11 +62,11 @@ def warn_user(text: str, category: type[FedrayWarning] = ScenarioWarning) -> Non
 
 
 class Unwritable(FedrayError):
-    """A file cannot be written, or its directory is gone. The cause is the machine; the same work may succeed later."""
+    """A file cannot be written, or its directory is gone. The machine is the cause; the same work may succeed later."""
 
 
 class Lost(FedrayError):
-    """A worker was lost, and with it state that no other process held.
+    """A worker was lost, together with state that no other process had.
 
     Such state is the private state of clients, or a model of a random walk. The session catches the error and continues
     from the newest checkpoint.
@@ -74,10 +74,12 @@ class Lost(FedrayError):
 
 
 class Damaged(FedrayError):
-    """A file of a run directory is missing, or is not what the run wrote; no other read failure raises this error.
+    """A file of a run directory is missing, or its content is not what the run wrote.
+
+    Other failures of reading a file raise other errors.
 
     Attributes:
-        reason: Name of the file and what is wrong with the file.
+        reason: Name of the file and what is wrong with it.
         remedy: What the user should do.
     """
 
@@ -151,9 +153,9 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
 
     Args:
         value: A mapping with `mean`, `sd` and `n`; `mean` and `sd` may be None.
-        worlds: Number of worlds of the run. Some worlds may lack the metric (those that did not reach a target).
+        worlds: Number of worlds of the run. Some worlds may lack the metric (worlds that did not reach a target).
         name: Name of the metric; rounds to a target have one decimal, seconds and bytes to a target their units.
-        largest: Largest of several numbers that share a unit; None: the unit follows from the number alone.
+        largest: The largest of several numbers that are shown in the same unit; None: the unit fits this number alone.
 
     Example:
         >>> format_score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
@@ -183,14 +185,14 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
 
 
 def choose_unit(quantity: str, largest: float) -> tuple[float, str]:
-    """Returns the unit for all numbers of one axis, and the divisor that converts to this unit.
+    """Returns the divisor and the unit with which all numbers of one axis are shown.
 
     Args:
         quantity: `bytes` or `seconds`.
         largest: The largest number of the axis, in bytes or seconds.
 
     Returns:
-        The divisor and the unit's name.
+        The divisor that converts bytes or seconds to the unit, and the name of the unit.
 
     Example:
         >>> choose_unit("bytes", 3e7), choose_unit("seconds", 7200)
@@ -230,7 +232,7 @@ def format_total(name: str, value: float | None, largest: float | None = None) -
     Args:
         name: Name of the total, in `TOTALS` or `TARGET_NAMES`.
         value: The total, in bytes or seconds; None stands for infinity, as in JSON.
-        largest: Largest of several numbers that share a unit; None: the unit follows from the number alone.
+        largest: The largest of several numbers that are shown in the same unit; None: the unit fits this number alone.
 
     Example:
         >>> format_total("up_bytes", 2e6), format_total("sim_seconds", 90)
@@ -288,7 +290,7 @@ def quote_value(value: object, most: int = 60) -> str:
 
 
 def show_line(message: object, most: int = 300) -> str:
-    r"""Returns a message, such as the message of another library, as one line of printable characters.
+    r"""Returns a message, for example of another library, as one line of printable characters.
 
     Args:
         message: Any object; `str` gives its text.

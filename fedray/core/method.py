@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # The functions are written for one client. Engines map them over the lanes of a block (`torch.func.vmap`) where that
 # works, and else call them lane by lane; which of the two is in the manifest (`engine.why`).
 
-SENT = "broadcast/"  # prefix of those of a server's extra tensors that clients receive rows of
+SENT = "broadcast/"  # prefix of names of extra tensors; clients receive rows of these
 ENSEMBLE = "ensemble"
 HEADS = "heads"
 READS = ("inputs", "features", "network", "broadcast", "previous", ENSEMBLE, HEADS)  # values of `LocalLoss.reads`
@@ -54,7 +54,7 @@ class Seen(NamedTuple):
 
 
 class LossContext(NamedTuple):
-    """What a loss may use besides outputs and targets.
+    """The values that a loss may use besides outputs and targets.
 
     `inputs`, `features`, `network`, `broadcast`, `previous` and `ensemble` are None if `LocalLoss.reads` lacks them.
 
@@ -68,8 +68,8 @@ class LossContext(NamedTuple):
         network: A function inputs `[n, ...]` -> raw outputs `[n, C]` of the model in training, in training mode and
             with gradient.
         broadcast: Outputs of the broadcast model (`Seen`), in evaluation mode and without gradient.
-        previous: Outputs (`Seen`) of the model that the client trained the last time, or of the broadcast model if
-            there is none.
+        previous: Outputs (`Seen`) of the model that the client trained the last time; at the client's first training,
+            of the broadcast model.
         ensemble: The raw outputs of all K models as they were when the round began, `[K, B, C]`, in evaluation mode
             and without gradient.
         shared: The model's row of the server's tensor `LocalLoss.shared`; None if the loss names no tensor.
@@ -89,7 +89,7 @@ class LossContext(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What the code of a local training may use of the lanes of a block.
+    """The values that the code of a local training may use, for all lanes of a block.
 
     Attributes:
         round: The round, from 0.
@@ -117,14 +117,14 @@ class LocalLoss(NamedTuple):
 
     Attributes:
         function: A function (outputs `[B, C]`, targets `[B]` or `[B, q]`, context) -> the loss of each sample, `[B]`.
-        reads: Those entries of `READS` that the function needs. With `heads`, the outputs are `[B, H, C]`: the network
-            returns the outputs of H heads in training.
+        reads: The entries of `READS` that the function needs. With `heads`, the outputs are `[B, H, C]`: in training
+            the network returns the outputs of H heads.
         name: Name of the loss in messages.
         shared: Name of a tensor in the server's `state.extra`, `broadcast/...`; clients receive the row of their model.
-        example: A row of the tensor `shared` for the first models; fedray fills it in.
+        example: One row of the tensor `shared`, as it is for the first models; fedray fills this field in.
 
     Example:
-        Label smoothing, and a gradient whose norm is at most 1.
+        Label smoothing, and a gradient that is cut to a norm of at most 1.
 
         >>> def smooth(outputs, targets, context):
         ...     return 0.9 * context.objective(outputs, targets) - 0.1 * outputs.log_softmax(-1).mean(-1)
@@ -144,7 +144,7 @@ class LocalLoss(NamedTuple):
 
 
 class StepContext(NamedTuple):
-    """What a transformation of the gradient may use besides the gradient and the parameters `[p]`.
+    """The values that a transformation of the gradient may use besides the gradient and the parameters `[p]`.
 
     Attributes:
         round: The round, from 0.
@@ -153,9 +153,9 @@ class StepContext(NamedTuple):
         steps: Number of steps of this local training, a tensor of one number.
         lr: Learning rate of the round.
         rows: Number of samples in the batch, a tensor of one number.
-        gradient_at: A function: parameters `[p]` -> the gradient of the batch's mean loss at them, `[p]`.
-        sample_gradients: A function: parameters `[p]` -> the gradient of each sample's loss at them, `[B, p]`; 0 for
-            padding.
+        gradient_at: A function: parameters `[p]` -> the gradient of the batch's mean loss at these parameters, `[p]`.
+        sample_gradients: A function: parameters `[p]` -> the gradient of each sample's loss at these parameters, `[B,
+            p]`; 0 for padding.
         noise: Standard normal numbers of this client and step, `[p]` or `[Transform.numbers]`; None unless
             `Transform.noise` is true.
         size: Number of training samples of the client, a tensor of one number; 1 in a trial.
@@ -174,15 +174,17 @@ class StepContext(NamedTuple):
 
 
 class Transform(NamedTuple):
-    """A transformation of the gradient: a pair of functions as in optax, for one client's parameters as one vector.
+    """A transformation of the gradient: a pair of functions as in optax, written for one client.
+
+    All parameters of the client are one vector.
 
     Attributes:
-        init: A function: parameters `[p]` -> the first state of the transformation, which is a tensor, or tuples, lists
-            and dicts of tensors; `()` for no state.
+        init: A function: parameters `[p]` -> the first state of the transformation. The state is a tensor, or tuples,
+            lists and dicts of tensors; `()` for no state.
         update: A function (gradient `[p]`, state, parameters `[p]`, context) -> (transformed gradient `[p]`, state).
-        noise: Whether the context has noise.
+        noise: Whether the context holds random numbers (`StepContext.noise`).
         name: Name of the transformation in messages.
-        numbers: Number of noise values in the context; None means one for each parameter.
+        numbers: Number of these random numbers; None means one for each parameter.
         at: A function (parameters `[p]`, noise) -> the parameters `[p]` at which the gradient is computed; None means
             at the current parameters.
     """
@@ -212,7 +214,7 @@ def find_placing(rules: Sequence[Transform]) -> Transform | None:
 
 
 class RateSchedule(NamedTuple):
-    """A course of the learning rate over the rounds of a run, as a factor; within a round the rate stays.
+    """A course of the learning rate over the rounds of a run, as a factor; within a round the factor does not change.
 
     Attributes:
         kind: The course. `constant` stays at 1; `cosine` and `linear` fall to `floor` within `rounds` rounds and stay
@@ -288,7 +290,7 @@ class Augmentation(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A piece of a client's job: what some methods do before and after its training, and what others must know about it.
+# A piece of a client's job: what a method does before and after the training, and what other code must know about it.
 #
 # The usual job has no pieces: it starts from the broadcast model, trains, and sends the difference. Each piece of
 # `Phase.pieces` changes the local updates of a block before they are trained (`begin`) and afterwards (`end`), in the
@@ -297,16 +299,16 @@ class Augmentation(NamedTuple):
 
 
 class Piece:
-    """The base class of all pieces; a piece overrides the methods and properties in which it differs.
+    """The base class of all pieces. A piece overrides those methods and properties in which it differs.
 
     Attributes:
-        takes: Name of each function that a piece of this kind is made of -> the arguments of that function.
+        takes: For each function that a piece of this kind is made of: its name -> its arguments.
     """
 
     takes: ClassVar[Mapping[str, str]] = {}
 
     def check(self, phase: Phase, method: str) -> None:
-        """Raises `BadInput` if the piece cannot act with the rest of its phase; `method` is the name in the message."""
+        """Raises `BadInput` if the piece cannot act with the rest of the phase; `method` is the name in the message."""
 
     def begin(self, update: Any) -> Any:
         """Changes the local updates of a block (`training.update.Update`) before they are trained."""
@@ -318,42 +320,42 @@ class Piece:
 
     @property
     def keeps(self) -> tuple[str, ...]:
-        """Names of the private vectors that clients keep between rounds."""
+        """Returns the names of the private vectors that clients keep between rounds."""
         return ()
 
     @property
     def kept_numbers(self) -> int | None:
-        """Length of each private vector; None means the length of a model."""
+        """Returns the length of each private vector; None means the length of a model."""
         return None
 
     @property
     def stays(self) -> tuple[str, ...]:
-        """Layers of the network that never leave the client."""
+        """Returns the layers of the network that never leave the client."""
         return ()
 
     @property
     def up_vectors(self) -> int:
-        """Number of vectors of a model's length that a client sends with its delta."""
+        """Returns the number of vectors of a model's length that a client sends with its delta."""
         return 0
 
     @property
     def down_vectors(self) -> int:
-        """Number of vectors of a model's length that a client receives with the model."""
+        """Returns the number of vectors of a model's length that a client receives with the model."""
         return 0
 
     @property
     def up_numbers(self) -> int:
-        """How many further numbers a job sends."""
+        """Returns how many numbers a job sends in addition to vectors of a model's length."""
         return 0
 
     @property
     def passes(self) -> int:
-        """Number of further trainings of a job; each has as many steps as the first."""
+        """Returns the number of further trainings of a job; each has as many steps as the first."""
         return 0
 
     @property
     def locals(self) -> tuple[Local, ...]:
-        """How clients train in each of the further trainings."""
+        """Returns how clients train in each of the further trainings."""
         return ()
 
     def with_locals(self, change: Callable[[Local], Local]) -> Piece:
@@ -362,49 +364,49 @@ class Piece:
 
     @property
     def couples(self) -> bool:
-        """Whether each step of a client's model uses the client's other models; its K jobs then share a block."""
+        """Returns whether a model's steps use the client's other models. The client's K jobs then share a block."""
         return False
 
     @property
     def reads_models(self) -> bool:
-        """Whether a job needs all models of its world, and not only its own model."""
+        """Returns whether a job needs all models of its world, and not only its own model."""
         return False
 
     @property
     def reads_final(self) -> bool:
-        """Whether the piece needs the trained models themselves, and not only their deltas."""
+        """Returns whether the piece needs the trained models themselves, and not only their deltas."""
         return False
 
     @property
     def calls_module(self) -> bool:
-        """Whether the piece calls the network's module, which then trains one block at a time."""
+        """Returns whether the piece calls the network's module. Only one block at a time can then be trained."""
         return False
 
     @property
     def begins(self) -> int:
-        """The first round whose scores count as scores of the method."""
+        """Returns the first round in which scores count as scores of the method."""
         return 0
 
     def group(self, t: int) -> Hashable:
-        """Returns a key for models of round t; jobs of different rounds may share a block if their keys are equal."""
+        """Returns a key of round t; jobs of different rounds may share a block only if their keys are equal."""
         return None
 
     @property
     def nets(self) -> Sequence[Net]:
-        """The network that each tier trains; empty if all tiers train the whole network."""
+        """Returns the network that each tier trains; empty if all tiers train the whole network."""
         return ()
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns the rising indices of the numbers of a tier's network in a row of the whole network, `[s]`."""
+        """Returns where the numbers of a tier's network are among those of the whole network: rising indices, `[s]`."""
         raise NotImplementedError
 
     def work(self, tier: IntArray) -> FloatArray | None:
-        """Returns the arithmetic of a step, as a share of the whole network's, `[J]`; None means all of it."""
+        """Returns the arithmetic of a step as a share of the whole network's, `[J]`; None means the share 1."""
         return None
 
     @property
     def answers(self) -> bool:
-        """Whether known clients predict with models of their own."""
+        """Returns whether known clients predict with models of their own."""
         return False
 
     def own_models(self, site: Any, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
@@ -417,13 +419,13 @@ class Piece:
             tier: Index of the client's tier.
 
         Returns:
-            K models, or K models of each of P further trainings, `[P * K, d]`.
+            K models `[K, d]`, or the K models of each of P further trainings, `[P * K, d]`.
         """
         raise NotImplementedError
 
     @property
     def weighs(self) -> bool:
-        """Whether known clients weigh the predictions of all models by weights of their own."""
+        """Returns whether known clients weigh the predictions of all models by weights of their own."""
         return False
 
     def describe(self) -> tuple[str, str] | None:
@@ -449,9 +451,9 @@ class KeepModel(Piece):
 
 
 class Work:
-    """Work that clients do in place of gradient descent, one job at a time, on a CPU.
+    """Work that clients do instead of gradient descent, one job at a time, on a CPU.
 
-    `kept` is a cache that a process has between rounds. It holds only what the process can compute again.
+    `kept` is a cache that a process keeps between rounds. It holds only what the process can compute again.
     """
 
     def begin(self, site: Any, kept: dict[Any, Any], t: int, state: State) -> None:
@@ -465,7 +467,7 @@ class Work:
         """
 
     def do(self, site: Any, kept: dict[Any, Any], t: int, job: SizedPlan, state: State) -> tuple[Stats, Tensor]:
-        """Does one job; returns the statistics for the server's step, and the job's loss, `[1]`."""
+        """Does one job, and returns the statistics for the server's step and the job's loss, `[1]`."""
         raise NotImplementedError
 
     def kept_numbers(self, d: int) -> int:
@@ -473,7 +475,7 @@ class Work:
         return d
 
     def describe(self) -> tuple[str, str]:
-        """Returns two texts that stand for an engine's name and reason: what does the work, and what the work is."""
+        """Returns two texts in place of an engine's name and reason: what does the work, and what the work is."""
         return type(self).__name__, "its work is code"
 
 
@@ -544,10 +546,10 @@ class Server(NamedTuple):
 
     Attributes:
         init: A function: the first models `[M, d]` -> the extra state.
-        reduce: A function: a block of uploads -> statistics. It runs where the clients run; statistics are merged with
-            `+` in any order.
+        reduce: A function: a block of uploads -> statistics. It is called where the clients run; statistics are added
+            with `+` in any order.
         step: A function (state before round t, all statistics of the round, t) -> the state after round t.
-        keeps: Whether the statistics hold the uploads themselves, and not only sums of them.
+        keeps: Whether the statistics hold the uploads themselves, and not only their sums.
         on_device: Whether `reduce` accepts deltas on the GPU on which they were trained.
     """
 
@@ -571,7 +573,7 @@ class Compressed(NamedTuple):
 
 
 def same_bytes(size: int) -> Callable[[IntArray, IntArray], IntArray]:
-    """Returns the `Compress.bytes` of jobs that all send equally many bytes."""
+    """Returns a function for `Compress.bytes`: every job sends `size` bytes."""
     return lambda client, _tier: np.full(len(client), size, dtype=np.int64)
 
 
@@ -603,9 +605,9 @@ class Compress(NamedTuple):
 class Local:
     """How a client trains. If no field holds code, the fastest engines train many clients at once.
 
-    The local gradient, weight decay included, is `grad + pull (w - w_start) + offset`: one affine term that covers
-    FedProx, FedDyn, Ditto and SCAFFOLD. The optimizer starts without memory in each local update (FE section II).
-    Code may replace three things: the loss, the gradient of the data, and the optimizer.
+    The local gradient, weight decay included, is `grad + pull (w - w_start) + offset`. This affine term covers FedProx,
+    FedDyn, Ditto and SCAFFOLD. The optimizer starts without memory in each local update (FE section II). Code may
+    replace three things: the loss, the gradient of the data, and the optimizer.
 
     Attributes:
         optimizer: `sgd` or `adam`.
@@ -621,8 +623,9 @@ class Local:
         schedule: A course of the learning rate, as a factor; None means the factor 1.
         loss: The loss that replaces the network's loss; None keeps the network's loss.
         gradient: A transformation of the data's gradient, before the affine term; None leaves the gradient unchanged.
-        step: A replacement of the optimizer: a transformation, whose result times the rate is subtracted, or a function
-            (parameters, lr=...) -> `torch.optim.Optimizer`. None keeps the optimizer.
+        step: A replacement of the optimizer: a transformation or a function. The result of a transformation, times the
+            rate, is subtracted from the parameters. A function (parameters, lr=...) returns a `torch.optim.Optimizer`.
+            None keeps the optimizer.
         augment: Random changes of the samples of each batch, applied one after another.
 
     Example:
@@ -653,18 +656,18 @@ class Local:
 
     @property
     def optimizer_name(self) -> str:
-        """Name of the optimizer in messages."""
+        """Returns the name of the optimizer in messages."""
         name = self.step.name if isinstance(self.step, Transform) else getattr(self.step, "__name__", "your own")
         return self.optimizer if self.step is None else str(name)
 
     @property
     def has_code(self) -> bool:
-        """Whether engines must call functions of a method or user in every step."""
+        """Returns whether engines must call functions of a method or user in every step."""
         return any(part is not None for part in (self.loss, self.gradient, self.step))
 
     @property
     def keeps_model(self) -> bool:
-        """Whether clients keep the model that they have trained because the loss uses it the next time."""
+        """Returns whether clients keep the model that they have trained because the loss uses it the next time."""
         return self.loss is not None and PREVIOUS in self.loss.reads
 
 
@@ -689,10 +692,11 @@ class Phase:
             leaves the state unchanged.
         choose: A function (plan, mean losses of all models at each job's client `[J, K]`) -> plan (IFCA); None leaves
             the plan unchanged.
-        groups: In asynchronous training: the most sums of uploads that one call of a runtime makes; 0 in rounds.
+        groups: In asynchronous training: the largest number of sums of uploads that one call of a runtime makes. In
+            training by rounds: 0.
         work: What clients do in place of gradient descent; None means gradient descent.
-        ask: A function (state, sums) -> another state on which clients work before the server's step, or None for no
-            such work; None: clients are never asked.
+        ask: A function (state, sums of the uploads) -> another state on which clients work before the server's step; it
+            returns None if no such work is left. None: clients are never asked a second time.
     """
 
     models: int
@@ -726,71 +730,71 @@ class Phase:
 
     @cached_property
     def chain(self) -> tuple[Piece, ...]:
-        """All pieces, with `KeepModel` at the end if the loss uses the model that a client trained the last time."""
+        """Returns all pieces, with `KeepModel` at the end if the loss uses the model that a client trained last."""
         return (*self.pieces, KeepModel()) if self.local.keeps_model else self.pieces
 
     @cached_property
     def own(self) -> tuple[str, ...]:
-        """Names of the private vectors that clients keep between rounds."""
+        """Returns the names of the private vectors that clients keep between rounds."""
         return (*self.compress.own, *(name for piece in self.chain for name in piece.keeps))
 
     @cached_property
     def stays(self) -> tuple[str, ...]:
-        """Layers of the network that never leave the client."""
+        """Returns the layers of the network that never leave the client."""
         return tuple(name for piece in self.pieces for name in piece.stays)
 
     @cached_property
     def up_vectors(self) -> int:
-        """Number of vectors of a model's length that a client sends with its delta."""
+        """Returns the number of vectors of a model's length that a client sends with its delta."""
         return sum(piece.up_vectors for piece in self.pieces)
 
     @cached_property
     def down_vectors(self) -> int:
-        """Number of vectors of a model's length that a client receives for a job, the model included."""
+        """Returns the number of vectors of a model's length that a client receives for a job, the model included."""
         return 1 + sum(piece.down_vectors for piece in self.pieces)
 
     @cached_property
     def passes(self) -> int:
-        """Number of trainings in a job; each of them deals the batches anew."""
+        """Returns the number of trainings in a job; each of them deals the batches anew."""
         return 1 + sum(piece.passes for piece in self.pieces)
 
     @cached_property
     def locals(self) -> tuple[Local, ...]:
-        """How clients train in each training of a job, the main one first."""
+        """Returns how clients train in each training of a job, the main one first."""
         return (self.local, *(local for piece in self.pieces for local in piece.locals))
 
     @cached_property
     def couples(self) -> bool:
-        """Whether each step of a client's model uses the client's other models."""
+        """Returns whether each step of a client's model uses the client's other models."""
         return any(piece.couples for piece in self.pieces)
 
     @property
     def together(self) -> int:
-        """Number of jobs of a client that must share a block."""
+        """Returns the number of jobs of a client that must share a block."""
         return self.models if self.couples else 1
 
     @cached_property
     def nets(self) -> Sequence[Net]:
-        """The network that each tier trains; empty if all tiers train the whole network."""
+        """Returns the network that each tier trains; empty if all tiers train the whole network."""
         return next((piece.nets for piece in self.pieces if piece.nets), ())
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns the rising indices of the numbers of a tier's network in a row of the whole network, `[s]`."""
+        """Returns where the numbers of a tier's network are among those of the whole network: rising indices, `[s]`."""
         return next(piece for piece in self.pieces if piece.nets).columns(t, tier)
 
     @property
     def hands_on(self) -> bool:
-        """Whether clients hand models on to each other, without a server."""
+        """Returns whether clients hand models on to each other, without a server."""
         return self.walk is not None
 
     @property
     def weighs(self) -> bool:
-        """Whether known clients weigh the predictions of all models by weights of their own."""
+        """Returns whether known clients weigh the predictions of all models by weights of their own."""
         return any(piece.weighs for piece in self.pieces)
 
     @property
     def is_personal(self) -> bool:
-        """Whether known clients predict with models of their own."""
+        """Returns whether known clients predict with models of their own."""
         return any(piece.answers for piece in self.pieces)
 
 
@@ -798,12 +802,12 @@ class Answer(NamedTuple):
     """The models that predict, A in each world.
 
     Attributes:
-        state: A state whose models are those that predict, `[R * A, d]`.
+        state: A state that holds only the models that predict, `[R * A, d]`.
         models: Number of models in a world, A.
         weights: Weights of the models, `[R, A]`; None means equal weights.
         spread: Variances `[R, d]` or covariances `[R, d, d]` of a linear model's parameters; None if there are none.
         noise: Variance of the observation noise, `[R]`, in standardized units; None if the method does not know it.
-        owner: The client whose upload each model is, `[R, A]`, or -1 for a model that is no client's upload; None if
+        owner: For each model the client that uploaded it, `[R, A]`; -1 for a model that is no client's upload. None if
             no model is an upload.
         tiers: Weights of the models for the known clients of each of T tiers, `[R, T, A]`. Only models with a weight in
             `weights` may have one; a finite `predict.gamma` weighs among them. None: `weights` hold for all tiers.
@@ -821,7 +825,7 @@ class Answer(NamedTuple):
     combine: Combine | None = None
 
     def drop_absent(self, outputs: Tensor, world: int) -> Tensor:
-        """Returns the outputs (or losses) of a world's models without those of models of weight 0.
+        """Returns the outputs (or losses) of those models of a world that do not have the weight 0.
 
         Args:
             outputs: Outputs of each model, `[A, n, ...]`.
@@ -915,7 +919,7 @@ class StudentEngine(NamedTuple):
     Attributes:
         ask: A function that returns a model's raw outputs, in float64.
         begin: A function (network, start `[d]`, teaching) -> a function that takes the next steps and returns the
-            student after them. A step follows the mean gradient of its batch. Buffers keep their values of the start,
+            student after these steps. A step follows the mean gradient of its batch. Buffers keep their initial values,
             and dropout is off.
     """
 

@@ -90,7 +90,7 @@ def whole(low: int, high: int) -> Check:
 
 
 def real(interval: str) -> Check:
-    """Accepts a number in an interval, written as in mathematics; infinity only if the interval is closed there.
+    """Accepts a number in an interval, written as in mathematics. Infinity is accepted only at a closed end.
 
     Example:
         >>> real("(0, 1]")(1), real("(0, 1]")("1e-3")
@@ -141,7 +141,7 @@ def column_name(value: Any) -> str:
 
 @means("name", "letters, digits, `_` and `-`")
 def label(value: Any) -> str:
-    """Accepts a name that can be part of a key and of a file name."""
+    """Accepts a name that can be part of a key or of a file name."""
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", value):
         raise ValueError("cannot be a name: use up to 64 letters, digits, '_' and '-'")
     return value
@@ -269,7 +269,7 @@ def gpu_share(value: Any) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a name in a scenario stands for: a line of text, the options beside the name, and, for methods, further facts.
+# What belongs to a name in a scenario: a line of text, the options beside the name, and further facts about methods.
 
 REQUIRED: Any = ...  # the default of an option that must be given
 
@@ -294,7 +294,7 @@ class Option(NamedTuple):
             scenario must set the option.
         check: The check of the option's value. If `sections` is true, its second argument is a `ReadSections`.
         text: Meaning of the option, for options of methods.
-        needs: The condition under which the option has an effect; None: always.
+        needs: The condition under which the option has an effect; None if the option always has one.
         sections: Whether the option's value consists of sections like `model`.
     """
 
@@ -325,8 +325,10 @@ class Section(NamedTuple):
 
     Attributes:
         kind: The dataclass with the section's keys.
-        many: `list` if the scenario has a list of such sections, `dict` if it has them by name; None: one section.
-        example: The keys that messages suggest if the user gave a single value; the key of a bare number comes last.
+        many: `list` if the scenario has a list of such sections; `dict` if it has several such sections by name; None
+            if it has one section.
+        example: Keys and values that a message suggests if the user gave a single value instead of a section; the key
+            that a bare number belongs to comes last.
     """
 
     kind: Any
@@ -387,47 +389,50 @@ class NameSpec:
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """The facts about a method that are known by its name; they stand in the method's file in `fedray/methods/`.
+    """The facts that are known about a method by its name; they stand in the method's file in `fedray/methods/`.
 
     Attributes:
         text: One line for `fedray list methods` and the table of all methods.
         family: The method's group in the table of methods.
         models: The number of models K: `any` number, `one` by definition, or one for each of the `clients`.
         options: The method's own keys in the section `method`.
-        defaults: Settings of the method's paper, as a tree of scenario keys; a scenario's own keys win.
+        defaults: Settings of the method's paper, as a tree of scenario keys; keys that a scenario sets take precedence.
         clients: Number of clients N, if neither the scenario nor the data gives it.
         robust: Whether `server.robust` may replace the method's mean.
         optimizer: Whether `server.optimizer` may act on the method's mean delta.
         pooled: Whether one client holds all samples (references without a federation).
         walks: Whether models walk over a graph of clients, without a server.
-        trains: Whether clients train in rounds. `local`, `compress` and `server` then have an effect.
-        averages: Whether uploads of several clients are averaged. `server.weighting` then has an effect.
+        trains: Whether clients train in rounds. Only then have `local`, `compress` and `server` an effect.
+        averages: Whether uploads of several clients are averaged. Only then has `server.weighting` an effect.
         coefficients: Whether `server.coefficients` may weigh the tiers in the mean.
         schedules: Whether `schedule.kind` decides which client trains which model.
-        downloads: Whether clients download anything. `downlink` of `clients.tiers` then has an effect.
-        samples: Whether a prediction is an average even if there is one model.
+        downloads: Whether clients download anything. Only then has `downlink` of `clients.tiers` an effect.
+        samples: Whether a prediction is an average of several predictions, even with one model.
         splits: Whether layers of the network may stay with the clients (`local.private`).
-        own_models: Whether a known client predicts with models of its own. `predict.gamma` then has no effect.
-        all_models: Whether every participant trains all K models, whatever the settings of its tier are.
+        own_models: Whether a known client predicts with models of its own. If so, `predict.gamma` has no effect.
+        all_models: Whether every participant trains all K models, for any settings of its tier.
         in_rounds: The reason why the method needs rounds, as the end of a sentence that starts with the method's name;
             empty: no reason is known.
         private: The state that clients keep for themselves between rounds, in words; empty: there is none.
-        parts: Whether the model consists of parts that train one after another.
+        parts: Whether the method has several trainings one after another, each of a part of the model.
         asks: Whether clients compute predictions of the models and use them in training.
-        fits: For methods whose clients fit learners without gradient descent: what a round adds to the ensemble, `one`
-            learner, all learners as one `committee`, or `each` learner with a vote. Empty: clients train a network.
+        fits: What a round adds to the ensemble if clients fit learners without gradient descent: `one` learner, all
+            learners as one `committee`, or all learners with a vote for `each`. Empty: clients train a network.
         network: A function (network, options, shape of an input, name of the network) -> the module that is trained in
             place of the scenario's network; None: the network itself is trained.
         slices: A function (network, widths of the tiers, one sample of inputs, options, name of the method) -> a
-            `TierNet` for each tier, the part of the network that the tier trains. `width` of `clients.tiers` then has
-            an effect. None: all tiers train the whole network.
+            `TierNet` for each tier, the part of the network that the tier trains. Only with this function has `width`
+            of `clients.tiers` an effect. None: all tiers train the whole network.
         stack: A function (network, number of clients, number of classes, rounds, options) -> the `Stack` of the
-            clients' own networks and of what joins their answers. None: the method joins no networks of clients.
-        mean_field: What a model has beside a Gaussian over the network's weights: its `prior`, or a client's `site`.
-            The first rho of the Gaussian is then an option. Empty: a model is a network.
+            clients' own networks, and of the model or rule that joins their predictions. None: the method joins no
+            networks of clients.
+        mean_field: A model may hold a Gaussian over the network's weights. `prior`: the model also holds the prior of
+            this Gaussian. `site`: it also holds a client's factor. The first rho of the Gaussian is then an option.
+            Empty: a model is a network.
         sparse: Whether uploads may be sparse (`compress.kind` topk or randomk).
-        sampled: Whether a model is several samples of a client's posterior. The number of samples is then an option.
-        step: Name of the option that is a step size beside `local.lr`, with which training can diverge; empty: none.
+        sampled: Whether a model consists of several samples of a client's posterior. Their number is then an option.
+        step: Name of an option that is another step size beside `local.lr`; training can diverge if this step size is
+            too large. Empty: there is no such option.
     """
 
     text: str
@@ -471,21 +476,23 @@ class ReadOptions(NamedTuple):
     """The options with which a user's data are read.
 
     Attributes:
-        target: Name of the column to predict, one column also for a regression; None if the form of the data fixes it.
-        input: The input columns: one of images, lists or text, or several of numbers, truth values and categories.
-            None: the form of the data fixes the inputs, or all other columns of a table are inputs.
-        group: Name of the column with the natural clients.
+        target: Name of the column to predict; a regression also has one such column. None if the form of the data fixes
+            it.
+        input: The names of the input columns: one column of images, lists or text, or several columns of numbers, truth
+            values and categories. None: the form of the data fixes the inputs, or all other columns of a table are
+            inputs.
+        group: Name of the column that holds the natural client of each sample.
         test: The test samples, in the form of the data, or the part of the data that holds them. None: the form of the
             data fixes the test samples, or they are drawn.
         test_fraction: Share of the samples that are drawn as test samples if none are given.
         task: `auto`, `classification` or `regression`.
-        missing: Treatment of missing values. `refuse` raises an error, `mean` fills in the mean of the training samples
-            (a category of its own for text), and `drop` leaves out samples with missing values.
+        missing: What happens to missing values. `refuse` raises an error. `mean` fills in the mean of the training
+            samples; for text it makes missing values a category. `drop` leaves out samples with missing values.
         tokenizer: The tokenizer of text: a function, a tokenizer object, its file, or its name in the user's cache.
         length: Number of tokens in a sample; shorter samples end in zeros. None: the longest sample's number of tokens,
             256 at most.
-        size: Height and width in pixels to which pictures are resized; None: pictures keep their size, which must be
-            the same for all.
+        size: Height and width in pixels to which pictures are resized. None: pictures keep their size, which must be
+            the same for all pictures.
         input_key: Name of the option `input` in messages.
     """
 
@@ -518,7 +525,9 @@ NUMBERS_AND_WORDS = ("test_fraction", "task", "missing", "length", "size")
 
 
 def options_of(names: str) -> OptionSpecs:
-    """Returns the fields of `ReadOptions` with these names, separated by spaces, as options of a data set.
+    """Returns some fields of `ReadOptions` as options of a data set.
+
+    `names` are the names of the fields, separated by spaces.
 
     Example:
         >>> options_of("task size")["task"].default

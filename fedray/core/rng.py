@@ -1,10 +1,10 @@
-"""Computes random numbers from the tuple (seed, purpose, round, client, model), which is called an *address*.
+"""Computes random numbers from a key, the tuple (seed, purpose, round, client, model), which is called an *address*.
 
-The same address gives the same numbers on any machine. So the order of execution does not matter, nor does the packing
-of clients into actors. Two forms exist. `stream(seed, "batches", round, client, model)` is a NumPy generator (Philox)
-for one address. `keys`, `bits` and `uniform` give counter-based numbers for whole arrays of addresses at once
-(splitmix64, Steele, Lea and Flood 2014). A generator object for each client would cost more than to train a small
-client.
+The same address gives the same numbers on any machine. The results therefore do not depend on the order of execution,
+or on the actors to which clients are assigned. Two forms exist. `stream(seed, "batches", round, client, model)` is a
+NumPy generator (Philox) for one address. `keys`, `bits` and `uniform` give counter-based numbers for whole arrays of
+addresses at once (splitmix64, Steele, Lea and Flood 2014). The second form exists because creating a generator object
+takes longer than training a small client.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
 
     Args:
         seed: One seed, or an array of seeds.
-        purpose: The use of the random numbers; numbers of different purposes are independent.
+        purpose: What the random numbers are used for; numbers of different purposes are independent.
         address: Further parts of the address, integers. All parts are broadcast against each other and `seed`.
 
     Example:
@@ -64,7 +64,7 @@ def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
 
 
 def fresh(key: ArrayLike, part: ArrayLike) -> Keys:
-    """Returns keys of addresses with one more part: `keys(..., a, b)` equals `fresh(keys(..., a), b)`."""
+    """Returns the keys of addresses that are one part longer: `keys(..., a, b)` equals `fresh(keys(..., a), b)`."""
     with np.errstate(over="ignore"):
         word = np.asarray(part, dtype=np.int64).astype(np.uint64)
         return _mix((np.asarray(key, dtype=np.uint64) ^ word) * _GOLDEN + word + _GOLDEN)
@@ -100,7 +100,7 @@ def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
 
     Args:
         seed: The seed of the replicate or of the data set.
-        purpose: The use of the random numbers.
+        purpose: What the random numbers are used for.
         address: Further parts of the address, integers.
 
     Example:
@@ -114,8 +114,8 @@ def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
 def torch_scope(key: int, device: Any = None) -> Iterator[None]:
     """Returns a context in which torch's global generator starts at `key`; at its end the old state is restored.
 
-    The context serves code that can only draw from the global generator: constructors of modules, and dropout. If
-    `device` is a CUDA device, its generator is set as well as the CPU's.
+    The context is for code that can draw only from the global generator: constructors of modules, and dropout. If
+    `device` is a CUDA device, the generator of the device is set as well as the CPU's.
     """
     import torch
 
@@ -129,7 +129,7 @@ def torch_scope(key: int, device: Any = None) -> Iterator[None]:
 
 @contextmanager
 def watch_generators() -> Iterator[Callable[[], bool]]:
-    """Returns a context that finds whether a user's code draws from a global generator; it restores all generators.
+    """Returns a context that tells whether a user's code draws from a global generator; it restores all generators.
 
     Example:
         >>> with watch_generators() as have_changed:
@@ -153,8 +153,8 @@ def generators_scope() -> Iterator[Callable[[int], None]]:
     """Returns a context with a function that starts the global generators of torch, NumPy and Python at a key.
 
     At the end of the context all generators have their old states. The context serves a user's code, which may draw
-    from any of these generators. The generators of torch and NumPy are of one kind (MT19937) and start from 32 bits, so
-    each of the two gets its own half of the key.
+    from any of these generators. The generators of torch and NumPy are of one kind (MT19937) and start from 32 bits.
+    Each of the two therefore gets its own half of the key.
 
     Example:
         >>> with generators_scope() as start:

@@ -10,7 +10,7 @@ from fedray.core.types import FloatArray, IntArray
 def round_to_sum(share: FloatArray, total: int) -> IntArray:
     """Rounds shares `[n]` to whole numbers that add up to `total`, by largest remainders.
 
-    Of equal remainders the first one is rounded up.
+    If remainders are equal, the first one is rounded up.
 
     Args:
         share: Shares of at least 0, `[n]`; their sum is `total`, up to rounding errors.

@@ -159,7 +159,7 @@ def find_score(name: str) -> Score | None:
 
 
 def leave_out_repeats(metrics: Mapping[str, _T]) -> dict[str, _T]:
-    """Returns the scores without those of members that only repeat the ensemble's score, as with one model.
+    """Returns the scores without scores of members that only repeat the ensemble's score (as with a single model).
 
     Args:
         metrics: Value of each score, by name.

@@ -1,4 +1,4 @@
-"""Sums whose bits do not depend on their order, and the compiled kernels."""
+"""Computes sums that do not depend on their order, bit for bit, and calls the compiled kernels."""
 
 from __future__ import annotations
 
@@ -130,10 +130,10 @@ def sum_rows(
     limbs: int,
     square: bool,
 ) -> tuple[Tensor, NDArray[np.float64]]:
-    """Sums the limbs of rows, see `fedray.core.sums`.
+    """Sums the limbs of rows (`exact_sum`).
 
-    Returns the sums of each limb, `[limbs, G, d]` float64, and the largest magnitude of each row, `[J]`. If there is a
-    coarse limb, it comes first. The magnitude of a row with a NaN is NaN.
+    Returns the sums of each limb, `[limbs, G, d]` float64, and the largest magnitude in each row, `[J]`. The coarse
+    limb, if there is one, comes first. For a row that holds a NaN, the magnitude is NaN.
 
     Args:
         x: Rows, `[J, d]` float32 or float64, contiguous.
@@ -238,7 +238,7 @@ class Largest:
 
 @dataclass(frozen=True)
 class Kept:
-    """The uploads themselves, for servers that need every upload.
+    """The uploads themselves, for servers that need each upload separately.
 
     Attributes:
         rows: Delta `[d]` of each upload, by (world, model, client).
@@ -260,7 +260,7 @@ def exact_sum(
         group: Group of each row, `[J]` int64, 0 to groups - 1.
         groups: Number of groups, G.
         weight: Integer weight of each row, `[J]`.
-        limbs: Number of fine limbs: 1 resolves 1.5e-11, 2 resolve 5e-20 (for squares of small deltas).
+        limbs: Number of fine limbs. 1 limb resolves 1.5e-11; 2 limbs resolve 5e-20 (for squares of small deltas).
         square: Whether the squares are added.
 
     Raises:
@@ -292,7 +292,7 @@ def exact_sum(
 
 
 def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int, square: bool) -> ExactSum:
-    """Returns the result of `exact_sum`, computed with torch: without a compiled library, and on other devices.
+    """Returns the result of `exact_sum`, computed with torch: if there is no compiled library, and on other devices.
 
     Args:
         x: Rows, `[J, d]` float32 or float64.
@@ -327,7 +327,7 @@ def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, lim
 def _split_limbs(
     x: Tensor, into: Tensor | None, *, limbs: int, scale: Tensor | None, square: bool, big: Tensor | None
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yields the number of each limb and the part of `scale * x` (or of its square) in this limb, float64.
+    """Yields each limb's number and the part of `scale * x` (or of its square) that belongs to the limb, float64.
 
     Args:
         x: Some columns of the rows, `[J, d]`.
@@ -364,7 +364,7 @@ def _check_largest(most: FloatArray, weight: FloatArray, square: bool) -> FloatA
 
 
 def check_finite(rows: Tensor) -> None:
-    """Raises `Overflow` for rows `[n, d]` whose entries do not have a finite sum."""
+    """Raises `Overflow` if a row of `[n, d]` holds entries without a finite sum."""
     bad = torch.nonzero(~torch.isfinite(rows.sum(1))).flatten()
     if len(bad):
         raise Overflow(bad.tolist()[:5])
@@ -430,14 +430,14 @@ def pick_rows(matrix: Any) -> SomeRows:
 
 
 def thin(stats: Stats) -> Stats:
-    """Returns statistics in the form for messages: as NumPy arrays, and exact sums without their rows of zeros."""
+    """Returns statistics in the form for messages: NumPy arrays; exact sums are sent without their rows of zeros."""
     arrays = map_arrays(stats, lambda tensor: tensor.numpy())
     sums = {name: value for name, value in arrays.items() if isinstance(value, ExactSum)}
     return arrays | {name: map_arrays({name: value}, pick_rows)[name] for name, value in sums.items()}
 
 
 class Totals:
-    """Statistics to which others are added in place.
+    """Running totals: other statistics are added to these in place.
 
     Attributes:
         stats: The totals; empty at first.
@@ -460,7 +460,7 @@ class Totals:
         for name, value in thinned.items():
             if isinstance(value, ExactSum):
                 limbs = self.stats.setdefault(name, ExactSum({})).limbs
-                for limb, some in value.limbs.items():  # rows of which none came stay zeros that take no memory
+                for limb, some in value.limbs.items():  # rows that never came stay zeros, which take no memory
                     out = limbs[limb].numpy() if limb in limbs else np.zeros((some.groups, some.rows.shape[1]))
                     for g, row in zip(some.places, some.rows, strict=True):
                         out[g] += row

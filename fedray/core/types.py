@@ -1,17 +1,18 @@
 """The data types of fedray: networks, clients, plans, uploads and states.
 
 The letters are the same everywhere: K models, N clients, J jobs of a round, R worlds, M = R * K rows of parameters, W
-lanes of a block, S steps, B samples a batch, d numbers a model, C classes. So are these words:
+lanes of a block, S steps, B samples per batch, d numbers per model, C classes. These words are the same everywhere,
+too:
 
 - A *world* is one replicate (seed) of one fold of the data.
 - A *job* is "client i trains model k of world w in this round" (Fed-ensemble's delta_ik = 1).
-- A *row* of a state holds the d numbers of one model of one world. A row of a schedule is a client, a slot or a stratum
-  that gets its own permutation of the models.
-- An *age* is K consecutive rounds, in which every row of a permutation schedule trains every model once.
+- A *row* of a state holds the d numbers of one model of one world. A row of a schedule is a client, a slot or a
+  stratum; each of these has a permutation of the models of its own.
+- An *age* is K consecutive rounds. In an age every row of a permutation schedule trains every model once.
 - A *block* is a set of jobs that are trained together as one computation, and a *lane* is one job of a block.
 - A *known client* is a client of the run; a *new client* is one that the run has never seen.
-- An *address* is the tuple (seed, purpose, round, client, model) from which random numbers are computed.
-- FE is the paper of Fed-ensemble (FE-arXiv: its preprint); HPC and LPC are SHEFL's strong and weak clients.
+- An *address* is the key from which random numbers are computed: the tuple (seed, purpose, round, client, model).
+- *FE* is the paper of Fed-ensemble, and *FE-arXiv* its preprint. *HPC* and *LPC* are SHEFL's strong and weak clients.
 
 A `Plan` is the list of the jobs of a round. A method writes plans, trains one job, and merges what the jobs send back.
 
@@ -61,14 +62,14 @@ EVALUATED_CLIENTS = 10_000  # known clients evaluated one by one, by lowest ids;
 class Layout:
     """The order of the d numbers of one model in a row: trainable parameters first, then float buffers (BatchNorm).
 
-    A set of models is one matrix `[..., d]`, on which sums, norms, top-k and hashes are single operations. Networks
+    A set of models is one matrix `[..., d]`. Sums, norms, top-k and hashes are therefore single operations. Networks
     get their tensors from this matrix through `views`. Integer buffers (BatchNorm's step counters) lie in a second
     matrix `[..., c]`.
 
     Attributes:
-        names: Name of each tensor in a row, in the order of the row.
-        shapes: Shape of each tensor in a row, in the same order.
-        trainable: Number of trained numbers; they come first in a row.
+        names: Name of each tensor of the model, in the order of the row.
+        shapes: Shape of each tensor of the model, in the same order.
+        trainable: How many of the d numbers are trained; these come first in a row.
         counters: Names of the c integer buffers.
     """
 
@@ -79,17 +80,17 @@ class Layout:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Number of elements of each tensor."""
+        """Returns the number of elements of each tensor."""
         return tuple(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
 
     @cached_property
     def d(self) -> int:
-        """Length of a row: the numbers of all parameters and float buffers."""
+        """Returns the length of a row: the numbers of all parameters and float buffers."""
         return sum(self.sizes)
 
     @cached_property
     def trainable_tensors(self) -> int:
-        """Number of trained tensors; they come first in a row."""
+        """Returns the number of trained tensors; they come first in a row."""
         return sum(end <= self.trainable for end in accumulate(self.sizes))
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
@@ -99,7 +100,7 @@ class Layout:
         return {n: p.reshape(*lead, *s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
 
     def mask(self, layers: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Returns for each number of a row whether it belongs to one of these layers, `[d]`."""
+        """Returns, for each number of a model, whether it belongs to one of these layers, `[d]`."""
         inside = [name.rpartition(".")[0] in layers for name in self.names]
         return np.repeat(np.array(inside, dtype=np.bool_), self.sizes)
 
@@ -114,7 +115,7 @@ class Net:
         layout: The order of a model's numbers in a row.
         objective: The loss that the network is trained with, see `fedray.models.net.per_sample`.
         outputs: Length of the output for one sample; twice the number of targets for `gaussian_nll`.
-        init: Draws the first row `[d]`, float32, from a random key.
+        init: A function that draws the numbers of a first model, `[d]` float32, from a random key.
     """
 
     name: str
@@ -132,7 +133,7 @@ class Tier:
     Attributes:
         name: Name of the tier in the scenario.
         number: Number of clients in the tier.
-        models_per_round: Models that a client trains in a round it takes part in; None means all K.
+        models_per_round: Number of models that a client trains in a round in which it takes part; None means all K.
         num_cpus: CPUs that Ray reserves for an actor of this tier; None means a share of the machine.
         num_gpus: GPUs that Ray reserves for an actor.
         resources: Further resources that Ray reserves for an actor, by name.
@@ -143,7 +144,7 @@ class Tier:
         downlink: Bytes per virtual second from the server.
         latency: Virtual seconds that are added to the time of each transfer.
         side_by_side: Whether a client trains its models at the same time instead of one after the other.
-        width: Share of the network's channels or blocks that a client trains, where the method slices networks.
+        width: Share of the network's channels or blocks that a client trains, if the method slices networks.
     """
 
     name: str
@@ -174,7 +175,7 @@ class Clients:
 
     @property
     def number(self) -> int:
-        """The number of clients of all tiers, N."""
+        """Returns the number of clients of all tiers, N."""
         return sum(tier.number for tier in self.tiers)
 
     def tier_of(self, client: IntArray) -> IntArray:
@@ -207,12 +208,14 @@ class Flight(NamedTuple):
     """Start and destination of each job in asynchronous training; each field has shape `[J]`.
 
     Attributes:
-        row: Index of the broadcast row that the job starts from.
+        row: Index of the broadcast model (a row of the state) that the job starts from.
         group: The group in which the job's upload is summed; there is one group per world, model and server step.
         weight: Factor on the job's delta, which depends on the staleness of the upload.
         turn: Number of the client's earlier turns; it replaces the round in the key of the job's random numbers.
-        version: Steps that the model had taken when the job started; the learning rate uses it as the round.
-        sender: Who sent the upload: `client + N * (earlier uploads of the client in this server step)`.
+        version: Number of server steps that the model had taken when the job started. The learning rate uses it as the
+            round.
+        sender: The sender of the upload, as the number `client + N * (earlier uploads of the client in this server
+            step)`.
     """
 
     row: IntArray
@@ -264,9 +267,10 @@ class Uploads(NamedTuple):
         size: Number of training samples of each job's client, `[J]`.
         counters: Integer buffers after training, `[J, c]`; None without such buffers.
         own: The clients' private vectors by name, `[J, d]` each; they are never sent.
-        beside: What jobs send with the delta: a vector's change (SCAFFOLD), `[J, d]`, or measurements, `[J, m]`.
+        beside: What each job sends beside the delta: the change of a vector (SCAFFOLD), `[J, d]`, or measured numbers,
+            `[J, m]`.
         key: Key that each job's random numbers are computed from, `[J]` (`rng.Keys`).
-        steps: Optimizer steps of each job's local training, `[J]`; None where a test leaves them out.
+        steps: Optimizer steps of each job's local training, `[J]`; None only if a test leaves them out.
         columns: Rising indices of the trained numbers, `[s]`; all other numbers have delta 0. None: all are trained.
         losses: Mean losses of all K received models on each client's samples, `[J, K]`, which `Phase.choose` needs.
     """

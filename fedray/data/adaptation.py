@@ -12,18 +12,7 @@ import numpy as np
 from fedray.core.errors import BadInput, FedrayWarning, suggest_nearest, warn_user
 from fedray.core.options import ReadOptions
 from fedray.data.files import list_stamps
-from fedray.data.forms import clients, hugging_face, pictures, tables
-from fedray.data.forms.arrays import (
-    COLUMNS,
-    as_array,
-    find_rows,
-    is_array,
-    is_number_text,
-    is_text,
-    list_classes,
-    refuse_rows,
-    spell_columns,
-)
+from fedray.data.forms import arrays, clients, hugging_face, pictures, tables
 from fedray.data.forms.clients import describe_thing, is_pair
 from fedray.data.forms.hugging_face import is_hugging_face, tell_transform
 from fedray.data.forms.rows import make_reading, refuse_idle
@@ -89,7 +78,7 @@ def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
         if not place.exists():
             raise BadInput(f"data = {thing}: there is no such file or folder: correct the path")
         thing = place
-    if "torch.DataLoader" in list_classes(thing):
+    if "torch.DataLoader" in arrays.list_classes(thing):
         raise BadInput("data is a DataLoader: give its data set, loader.dataset")
     if isinstance(thing, str):
         raise BadInput(f"data is text: give pathlib.Path({thing!r}) for a file or a folder, or data__name")
@@ -113,7 +102,7 @@ def _join_target(pair: Any) -> tuple[Any, str]:
 
     if not is_pair(pair) or not is_frame(pair[0]):
         raise BadInput(f"data.test is {describe_thing(pair)}: give a pair (x, y) as the data are")
-    frame, y = as_frame(pair[0]), as_array(pair[1], "data: y")
+    frame, y = as_frame(pair[0]), arrays.as_array(pair[1], "data: y")
     if y.ndim != 1 or len(y) != len(frame):
         raise BadInput(f"data has {len(frame)} inputs, but labels of shape {list(y.shape)}: give one for each input")
     target = str(getattr(pair[1], "name", None) or "target")
@@ -194,7 +183,7 @@ FORMS = (
     ),
     Form(
         "a table with its labels",
-        lambda pair: is_pair(pair) and is_frame(pair[0]) and is_array(pair[1]),
+        lambda pair: is_pair(pair) and is_frame(pair[0]) and arrays.is_array(pair[1]),
         _read_table_with_labels,
         tables.TEXT_OPTIONS - {"target"},
         clients.join_pairs,
@@ -243,7 +232,7 @@ def read_inputs(data: Dataset, x: Any) -> Array:
     """
     if is_frame(x):
         return _encode_table(data, as_frame(x))
-    values = as_array(x, "x")
+    values = arrays.as_array(x, "x")
     if values.dtype.kind in "UO" and data.kind == "tokens":
         raise BadInput(
             f"x is of type {values.dtype}, but this run was trained on tokens: give them as whole numbers "
@@ -256,7 +245,9 @@ def read_inputs(data: Dataset, x: Any) -> Array:
     if data.means is not None and values.shape[1:] == data.means.shape and values.dtype.kind == "f":
         values = np.where(np.isnan(values), data.means, values)
     if values.ndim:
-        refuse_rows(find_rows(values, lambda x: ~np.isfinite(x)), "x", "inputs that are NaN or infinite", REMEDY)
+        arrays.refuse_rows(
+            arrays.find_rows(values, lambda x: ~np.isfinite(x)), "x", "inputs that are NaN or infinite", REMEDY
+        )
     if values.dtype.kind == "b" or data.origin is not None:
         return values.astype(np.float32)
     if values.dtype.kind == "u" and values.dtype.itemsize > 1:  # torch does not compute with these types
@@ -284,13 +275,13 @@ def _check_column(name: str, column: Any, values: list[str] | None, *, fill: boo
     """Refuses an input column with missing values, text among numbers, or infinity, unless training had them."""
     gaps = column.isna().to_numpy(dtype=bool)
     if not fill if values is None else GAP not in values:
-        refuse_rows(gaps, "x", f"no value in column {name}", REMEDY)
+        arrays.refuse_rows(gaps, "x", f"no value in column {name}", REMEDY)
     if values is not None or gaps.all():
         return
-    if (is_text(column) and not is_number_text(column)) or column.dtype.kind not in "iufbO":
+    if (arrays.is_text(column) and not arrays.is_number_text(column)) or column.dtype.kind not in "iufbO":
         raise BadInput(f"x: column {name} is of type {column.dtype}, but held numbers in training: give numbers")
     numbers = np.where(gaps, 0.0, column.to_numpy(dtype=np.float64, na_value=np.nan))
-    refuse_rows(np.isinf(numbers), "x", f"an infinite value in column {name}", REMEDY)
+    arrays.refuse_rows(np.isinf(numbers), "x", f"an infinite value in column {name}", REMEDY)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -375,7 +366,9 @@ def names_data(thing: Any) -> bool:
         return True
     if not isinstance(thing, Mapping) or is_hugging_face(thing):
         return False
-    rest = [value for key, value in thing.items() if key not in (*COLUMNS, "features")]  # their values may be numbers
+    rest = [
+        value for key, value in thing.items() if key not in (*arrays.COLUMNS, "features")
+    ]  # their values may be numbers
     lists = [value for value in rest if isinstance(value, list | tuple)]
     rows = is_leaf(thing) or any(isinstance(one, int | float | list | tuple) for value in lists for one in value)
     return "name" in thing or not (rows or not all(is_plain(value) for value in thing.values()))
@@ -401,7 +394,7 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
             remedy = suggest_nearest(option, known, f"choose one of {', '.join(known)}", prefix="data.")
             raise BadInput(f"{key} is no option of data that are an object: {remedy}")
     given = {key.removeprefix("data."): overrides.pop(key) for key in found}
-    return {key: spell_columns(one, f"data.{key}") if key in COLUMNS else one for key, one in given.items()}
+    return {key: arrays.spell_columns(one) if key in arrays.COLUMNS else one for key, one in given.items()}
 
 
 def is_plain(value: Any) -> bool:
@@ -421,9 +414,9 @@ def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
         place = expand_user_path("data", str(thing))
         name = re.sub(r"[^A-Za-z0-9._-]", "-", place.stem) or "path"
         return (name, [reading, list_stamps(place)]) if place.exists() else None
-    if "datasets.Dataset" in list_classes(thing):
+    if "datasets.Dataset" in arrays.list_classes(thing):
         return "hf", [reading, thing._fingerprint]
-    if "datasets.DatasetDict" in list_classes(thing):
+    if "datasets.DatasetDict" in arrays.list_classes(thing):
         return "hf", [reading, {name: part._fingerprint for name, part in thing.items()}]
     return None
 
@@ -432,11 +425,11 @@ def _keep_rows(data: Dataset) -> Dataset:
     """Puts the samples of a data set into the store if they are large, and returns the data set."""
     from fedray.data.shards import hash_array  # that module imports torch
 
-    arrays = (data.train.x, data.train.y, data.test.x, data.test.y)
-    if sum(array.nbytes for array in arrays) < STORED_BYTES:
+    rows = (data.train.x, data.train.y, data.test.x, data.test.y)
+    if sum(part.nbytes for part in rows) < STORED_BYTES:
         return data
     groups = [part.group for part in (data.train, data.test) if part.group is not None]
-    digests = [hash_array(array) for array in (*arrays, *groups, *data.columns.values())]
+    digests = [hash_array(array) for array in (*rows, *groups, *data.columns.values())]
     named = [data.features, data.table] if data.table else data.features
     further = [part.tolist() for part in (data.means, data.origin) if part is not None]
     return keep_dataset(data.name, [data.class_names, named, data.remarks, digests, *further], lambda: data)

@@ -16,18 +16,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import IntArray
 from fedray.data import partition
 from fedray.data.forms.rows import GIVEN_ROW
-from fedray.data.partition import (
-    Cut,
-    Dealt,
-    Generator,
-    deal_by_function,
-    declares_options,
-    find_partition,
-    gather_cut,
-    share_with_server,
-    wants_columns,
-    withhold,
-)
+from fedray.data.partition import Cut, Dealt, Generator
 from fedray.data.shards import Shards, StoredShards, hash_array
 from fedray.data.shifts import LabelNoise, Shifts, draw_clusters, split_options, split_shifts
 from fedray.data.synthetic import GeneratedShards
@@ -67,9 +56,8 @@ def pack_partition(
     Example:
         >>> import tempfile
         >>> from fedray.data.store import load_data
-        >>> from fedray.data.partition import gather_cut
         >>> data = load_data("digits")
-        >>> cut = gather_cut(np.arange(len(data.train.y)), np.arange(len(data.train.y)) % 3, 3)
+        >>> cut = partition.gather_cut(np.arange(len(data.train.y)), np.arange(len(data.train.y)) % 3, 3)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder) / FILE_NAME
         ...     _ = path.write_bytes(pack_partition(data, Dealt([cut], [cut], [], []), folds=[0]))
@@ -172,8 +160,8 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
             )
         if data.folds and count[data.folds[fold][1]].any():
             raise BadInput(f"{key}: it deals test rows of fold {fold}: give the file of this fold")
-        parts.append([gather_cut(rows[which], owner[which], clients) for which in (kind >= 0, kind == 0, kind == 1)]
-                     + [rows[kind == 2]])  # fmt: skip
+        cuts = [partition.gather_cut(rows[of], owner[of], clients) for of in (kind >= 0, kind == 0, kind == 1)]
+        parts.append((*cuts, rows[kind == 2]))
     owned, kept, held, server = (list(column) for column in zip(*parts, strict=True))
     return Dealt(owned, kept, held if (split == 1).any() else [], server if (split == 2).any() else [])
 
@@ -281,7 +269,7 @@ def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callabl
         cut = deal(mine, len(members))
         every.append(mine[cut.rows])
         owner.append(members[cut.owner])
-    return gather_cut(np.concatenate(every), np.concatenate(owner), len(cluster))
+    return partition.gather_cut(np.concatenate(every), np.concatenate(owner), len(cluster))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -435,14 +423,16 @@ def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
         made = own if own is not None else partition.make_partitioner(options["partitioner"], given, clients)
         columns = partition.list_columns(data)
         return lambda rows, _: partition.deal_by_flower(made, {key: v[rows] for key, v in columns.items()}, clients)
-    function = own if own is not None else find_partition(name)
+    function = own if own is not None else partition.find_partition(name)
     if function is not None:
-        wanted, declares = wants_columns(function), declares_options(name)
+        wanted, declares = partition.wants_columns(function), partition.declares_options(name)
 
         def deal(rows: IntArray | slice, draw: Generator) -> Cut:
             columns = {name: values[rows] for name, values in data.columns.items()} if wanted else None
             labels = data.train.y[rows]
-            return deal_by_function(function, labels, clients or 0, draw, options, columns=columns, declares=declares)
+            return partition.deal_by_function(
+                function, labels, clients or 0, draw, options, columns=columns, declares=declares
+            )
 
         return deal
     values, known = _partition_values(data, name, options), partial(partition.PARTITIONS[name], **options)
@@ -467,10 +457,10 @@ def _set_rows_aside(worlds: list[tuple[int, int]], dealt: Dealt, *, hold_out: fl
     kept, held, taken = [], list(dealt.held), list(dealt.server)
     for (seed, fold), cut in zip(worlds, dealt.kept, strict=True):
         if server and not dealt.server:
-            cut, rows = share_with_server(cut, server, rng.stream(seed, "server data", fold))
+            cut, rows = partition.share_with_server(cut, server, rng.stream(seed, "server data", fold))
             taken.append(rows)
         if hold_out and not dealt.held:
-            cut, rest = withhold(cut, hold_out, rng.stream(seed, "hold_out", fold))
+            cut, rest = partition.withhold(cut, hold_out, rng.stream(seed, "hold_out", fold))
             held.append(rest)
         kept.append(cut)
     return Dealt(dealt.owned, kept, held, taken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import lzma
 import mmap
@@ -65,23 +66,28 @@ def find_file(root: Path | None, name: str, candidates: list[str], needs: str = 
     raise BadInput(f"data.name = {name}, but there is no {where}: {get}set data.root or FEDRAY_DATA")
 
 
-def explain_damage(name: str, path: Path, why: object) -> BadInput:
-    """Returns the error to raise for a data file that cannot be read.
+_FORMATS = (csv.Error, tarfile.TarError, lzma.LZMAError, zlib.error)
+DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, AssertionError, *_FORMATS)
+
+
+@contextmanager
+def blame_file(name: str, path: Path) -> Iterator[None]:
+    """Raises `BadInput` with the name of a data file if the block, which reads this file, raises an error.
 
     Args:
         name: Name of the data set.
         path: The file or folder.
-        why: The error that reading the file raised, or a sentence.
     """
-    reason = " ".join(str(why).split()) or type(why).__name__
-    return BadInput(f"data.name = {name}, but {path} is damaged ({reason}): replace it by the original file")
+    try:
+        yield
+    except DAMAGE as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise BadInput(f"data.name = {name}, but {path} is damaged ({reason}): replace it by the original") from error
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
     """Yields a temporary folder in the cache for unpacked files; the folder with the data stays as it is."""
-    import tempfile
-
     base = find_cache_root()
     try:
         base.mkdir(parents=True, exist_ok=True)
@@ -103,11 +109,8 @@ def gunzip(name: str, source: Path, target: Path) -> None:
     Raises:
         BadInput: The file is damaged.
     """
-    try:
-        with gzip.open(source, "rb") as packed, target.open("wb") as out:
-            shutil.copyfileobj(packed, out)
-    except (EOFError, OSError, zlib.error) as error:
-        raise explain_damage(name, source, error) from error
+    with blame_file(name, source), gzip.open(source, "rb") as packed, target.open("wb") as out:
+        shutil.copyfileobj(packed, out)
 
 
 def untar(name: str, source: Path, target: Path) -> None:
@@ -122,18 +125,15 @@ def untar(name: str, source: Path, target: Path) -> None:
         BadInput: The archive is damaged, or holds anything but files and folders inside `target`.
     """
     root = target.resolve()
-    try:
-        with tarfile.open(source) as archive:
-            for member in archive:  # early releases of Python 3.11 have no filters of `extractall`
-                path = (root / member.name).resolve()
-                if not path.is_relative_to(root) or not (member.isreg() or member.isdir()):
-                    raise OSError(f"{member.name[:100]} is no file or folder inside it")
-                (path if member.isdir() else path.parent).mkdir(parents=True, exist_ok=True)
-                if packed := archive.extractfile(member):
-                    with packed, path.open("wb") as out:
-                        shutil.copyfileobj(packed, out)
-    except (tarfile.TarError, EOFError, OSError, ValueError, lzma.LZMAError, zlib.error) as error:
-        raise explain_damage(name, source, error) from error
+    with blame_file(name, source), tarfile.open(source) as archive:
+        for member in archive:  # early releases of Python 3.11 have no filters of `extractall`
+            path = (root / member.name).resolve()
+            if not path.is_relative_to(root) or not (member.isreg() or member.isdir()):
+                raise OSError(f"{member.name[:100]} is no file or folder inside it")
+            (path if member.isdir() else path.parent).mkdir(parents=True, exist_ok=True)
+            if packed := archive.extractfile(member):
+                with packed, path.open("wb") as out:
+                    shutil.copyfileobj(packed, out)
 
 
 def list_stamps(path: Path) -> list[tuple[str, int, int]]:

@@ -20,7 +20,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.options import ReadOptions
 from fedray.core.types import FloatArray, IntArray
-from fedray.data.files import explain_damage, find_data_root, find_file, gunzip, scratch_folder, untar
+from fedray.data.files import blame_file, find_data_root, find_file, gunzip, scratch_folder, untar
 from fedray.data.forms.clients import read_leaf_files, read_table_folder
 from fedray.data.forms.tables import find_table_file, read_table_file
 from fedray.data.types import Dataset, Split, classification, column_moments, regression, split_stratified
@@ -42,23 +42,17 @@ def load_digits(_root: Path | None) -> Dataset:
         (1438, 1, 8, 8)
     """
     x, y = _read_digits()
-    x, y = x.reshape(-1, 1, 8, 8).astype(np.uint8), y.astype(np.int64)
     train, test = split_stratified(y, 0.2, rng.stream(0, "digits"))
     return classification("digits", Split(x[train], y[train]), Split(x[test], y[test]), tuple("0123456789"))
 
 
 @cache
 def _read_digits() -> tuple[Any, Any]:
-    """Returns inputs `[n, 64]` and labels `[n]` from scikit-learn's file, without the slow import of scikit-learn."""
+    """Returns pictures and labels from scikit-learn's file, without the slow import of scikit-learn."""
     home = importlib.util.find_spec("sklearn")
-    file = Path(home.origin).parent / "datasets" / "data" / "digits.csv.gz" if home and home.origin else None
-    if file is not None and file.is_file():
-        table = np.loadtxt(file, delimiter=",")
-        return table[:, :-1], table[:, -1]
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
-    return x, y
+    assert home is not None and home.origin is not None
+    table = np.loadtxt(Path(home.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    return table[:, :-1].reshape(-1, 1, 8, 8).astype(np.uint8), table[:, -1].astype(np.int64)
 
 
 def find_torchvision_folder(name: str, root: Path | None) -> Path:
@@ -79,13 +73,8 @@ def find_torchvision_folder(name: str, root: Path | None) -> Path:
 def load_torchvision(name: str, root: Path | None) -> Dataset:
     """Loads MNIST, FashionMNIST, CIFAR-10, CIFAR-100 or SVHN with torchvision's own classes."""
     folder = find_torchvision_folder(name, root)
-    with scratch_folder() as space:
-        try:
-            train, test, names = _read_torchvision(name, _unpack(name, folder, space))
-        except (RuntimeError, AssertionError, ValueError, OSError, EOFError, KeyError) as error:
-            raise explain_damage(name, folder, error) from error
-    if len(train.x) != len(train.y) or len(test.x) != len(test.y) or not len(train.x):
-        raise explain_damage(name, folder, f"{len(train.x)} pictures and {len(train.y)} labels")
+    with scratch_folder() as space, blame_file(name, folder):
+        train, test, names = _read_torchvision(name, _unpack(name, folder, space))
     return classification(name, train, test, names)
 
 
@@ -151,23 +140,15 @@ def _read_leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
     """Reads pictures `[n, 1, 28, 28]` uint8 and labels `[n]` of each writer from all JSON files of a folder."""
     found: dict[str, tuple[Any, IntArray]] = {}
     for path in sorted(folder.glob("*.json*")):
-        try:
-            with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-                data = json.load(file)["user_data"]
-            for user, rows in data.items():
-                x = np.asarray(rows["x"], dtype=np.float64)
+        with blame_file("femnist", path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for user, rows in json.load(file)["user_data"].items():
+                x, y = np.asarray(rows["x"], dtype=np.float64), np.asarray(rows["y"], dtype=np.int64)
                 if x.size and not (x.min() >= 0 and x.max() <= 1):
                     raise BadInput(
                         f"data.name = femnist, but {path} has pixels from {x.min():.3g} to {x.max():.3g}, not 0 to 1: "
                         f"read it as it is, data: {{name: leaf, path: {path.parent.parent}}}"
                     )
-                pixels = np.rint(x * 255).astype(np.uint8).reshape(-1, 1, 28, 28)
-                y = np.asarray(rows["y"], dtype=np.int64)
-                if user in found or len(pixels) != len(y) or (len(y) and not 0 <= y.min() <= y.max() < 62):
-                    raise ValueError(f"the rows of writer {user} are inconsistent")
-                found[user] = (pixels, y)
-        except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
-            raise explain_damage("femnist", path, error) from error
+                found[user] = np.rint(x * 255).astype(np.uint8).reshape(len(y), 1, 28, 28), y
     return found
 
 
@@ -196,8 +177,6 @@ def load_uci(name: str, root: Path | None) -> Dataset:
     folds = []
     for k in range(count):
         train, test = (_read_rows(name, folder / f"index_{part}_{k}.txt", len(data)) for part in ("train", "test"))
-        if np.isin(test, train, kind="table").any():
-            raise explain_damage(name, folder / f"index_test_{k}.txt", "rows that are also in the training part")
         folds.append((train, test))
     each = [(*column_moments(x[train]), *column_moments(y[train])) for train, _ in folds]
     a, b, c, d = (np.stack(part) for part in zip(*each, strict=True))
@@ -206,23 +185,19 @@ def load_uci(name: str, root: Path | None) -> Dataset:
 
 def _read_numbers(name: str, path: Path) -> FloatArray:
     """Reads a file of finite numbers, `[rows, columns]`."""
-    if not path.exists():
-        raise BadInput(f"data.name = {name}, but there is no {path}: run `fedray data get {name}`, or put it there")
-    try:
-        delimiter = "," if path.suffix == ".csv" else None
-        values = np.loadtxt(path, delimiter=delimiter, ndmin=2, dtype=np.float64)
-    except (ValueError, OSError) as error:
-        raise explain_damage(name, path, error) from error
-    if not values.size or not np.isfinite(values).all():
-        raise explain_damage(name, path, "empty, or numbers that are not finite")
+    with blame_file(name, path):
+        values = np.loadtxt(path, delimiter="," if path.suffix == ".csv" else None, ndmin=2, dtype=np.float64)
+        if not values.size or not np.isfinite(values).all():
+            raise ValueError("empty, or numbers that are not finite")
     return values
 
 
 def _read_rows(name: str, path: Path, limit: int) -> IntArray:
-    """Reads different indices below `limit`, `[n]`, which the file holds as floats."""
+    """Reads indices below `limit`, `[n]`, which the file holds as floats."""
     index = _read_numbers(name, path).ravel().astype(np.int64)
-    if index.min() < 0 or index.max() >= limit or np.bincount(index).max() > 1:
-        raise explain_damage(name, path, f"indices outside 0 .. {limit - 1}, or twice the same")
+    with blame_file(name, path):
+        if index.min() < 0 or index.max() >= limit:
+            raise ValueError(f"indices outside 0 .. {limit - 1}")
     return index
 
 
@@ -243,10 +218,9 @@ def load_printers(
     parts = []
     for path in sorted(folder.glob("*Printer*_Speed*.csv")):
         if match := re.search(r"Printer(\d+)_Speed(\d+)\.csv$", path.name):
-            values = _read_numbers("printers", path)
-            if values.shape[1] != 3:
-                raise explain_damage("printers", path, f"{values.shape[1]} columns, not 3")
-            parts.append(np.column_stack([values, np.tile([int(match[1]), int(match[2])], (len(values), 1))]))
+            measured, first, second = _read_numbers("printers", path).T
+            of = np.tile([int(match[1]), int(match[2])], (len(measured), 1))
+            parts.append(np.column_stack([measured, first, second, of]))
     rows = np.concatenate(parts)  # [n, 5]: measured, rms_x, rms_y, printer, nominal
     label, group = np.unique(rows[:, 3], return_inverse=True)
     first = rows[:, 4 if speed == "nominal" else 0]
@@ -332,15 +306,13 @@ def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int =
     """
     folder = find_shakespeare_folder(root, source)
     path = next(iter(sorted(folder.glob(_FOLDERS[source][1]))))
-    try:
+    with blame_file("shakespeare", path):
         parse = {"mit_plays": _parse_mit_plays, "tiny": _parse_tiny, "complete": _parse_complete}[source]
         roles = parse(folder if source == "mit_plays" else path)
-    except (OSError, EOFError, UnicodeDecodeError, KeyError, csv.Error) as error:
-        raise explain_damage("shakespeare", path, error) from error
-    tokens = [encode(" ".join(lines)) for _, lines in sorted(roles.items())]
-    tokens = [t for t in tokens if int(len(t) * train) > LENGTH]
-    if not tokens:
-        raise explain_damage("shakespeare", path, "no role has enough text")
+        tokens = [encode(" ".join(lines)) for _, lines in sorted(roles.items())]
+        tokens = [t for t in tokens if int(len(t) * train) > LENGTH]
+        if not tokens:
+            raise ValueError("no role has enough text")
     cuts = [int(len(t) * train) for t in tokens]
     left = _cut_windows([t[:cut] for t, cut in zip(tokens, cuts, strict=True)], stride)
     right = _cut_windows([t[cut:] for t, cut in zip(tokens, cuts, strict=True)], stride)

@@ -230,12 +230,7 @@ def _take_owners(values: Array, clients: int | None, what: str) -> Cut:
     return gather_cut(np.arange(len(values)), owner.astype(np.int64), len(found))
 
 
-def column(
-    values: Array,
-    clients: int | None,
-    _generator: Generator | None = None,
-    column: str = "",
-) -> Cut:
+def column(values: Array, clients: int | None, _generator: Generator | None = None, column: str = "") -> Cut:
     """Makes a client of each different value in a column of a table.
 
     Args:
@@ -693,15 +688,11 @@ def deal_by_function(
     found = contract(where, function, again=True)(labels, clients, generator, given, **more)
     if not declares:
         refuse_unread("data.partition", name_callable(function), recorded)
-    if not isinstance(found, Sequence | np.ndarray) or isinstance(found, str) or len(found) != clients:
-        of = f" of {len(found)}" if isinstance(found, Sequence | np.ndarray) else ""
-        raise BadInput(f"{where}: it returned {name_type(found)}{of}: return a list with the rows of {clients} clients")
-    parts = [np.asarray(rows) for rows in found]
-    for client, rows in enumerate(parts):
-        if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
-            raise BadInput(f"{where}: the rows of client {client} are {name_type(found[client])}: give whole numbers")
-        if len(rows) and (rows.min() < 0 or rows.max() >= len(labels)):
-            raise BadInput(f"{where}: client {client} has rows {rows.min()} to {rows.max()} of 0 to {len(labels) - 1}")
+    parts = [np.asarray(rows) for rows in found] if isinstance(found, Sequence | np.ndarray) else []
+    whole = all(rows.ndim == 1 and (rows.dtype.kind in "iu" or not len(rows)) for rows in parts)
+    if len(parts) != clients or not whole or any(len(r) and not 0 <= r.min() <= r.max() < len(labels) for r in parts):
+        wanted = f"a list of {clients} arrays, each with numbers of rows from 0 to {len(labels) - 1}"
+        raise BadInput(f"{where}: it returned {name_type(found)} of something else: return {wanted}")
     return cut_of_parts(parts, len(labels), where)
 
 
@@ -837,12 +828,9 @@ def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int 
 
 def list_columns(data: Dataset) -> dict[str, Array]:
     """Returns columns by which training rows can be dealt, `[n]` each; regressions have `row` instead of `label`."""
-    known: dict[str, Array] = (
-        {"label": data.train.y} if data.train.y.ndim == 1 else {"row": np.arange(len(data.train.y))}
-    )
-    if data.train.group is not None:
-        known["group"] = data.train.group
-    return {**known, **data.columns}
+    y, group = data.train.y, data.train.group
+    known: dict[str, Array] = {"label": y} if y.ndim == 1 else {"row": np.arange(len(y))}
+    return {**known, **({} if group is None else {"group": group}), **data.columns}
 
 
 def is_partitioner(thing: Any) -> bool:

@@ -16,15 +16,7 @@ from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_CLIENTS, IntArray
 from fedray.data.files import read_pieces
 from fedray.data.partition import Cut, Dealt, gather_cut
-from fedray.data.shifts import (
-    LabelNoise,
-    Shifts,
-    draw_clusters,
-    draw_meanings,
-    mislabel,
-    permute_labels,
-    shift_inputs,
-)
+from fedray.data.shifts import LabelNoise, Shifts, draw_clusters, draw_meanings, mislabel, permute_labels, shift_inputs
 from fedray.data.types import Array, Dataset, Split
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -49,17 +49,8 @@ class Source(NamedTuple):
 
 
 TORCHVISION_NAMES = ("mnist", "fashion_mnist", "cifar10", "cifar100", "svhn")
-UCI_NAMES = (
-    "uci/bostonHousing",
-    "uci/concrete",
-    "uci/energy",
-    "uci/kin8nm",
-    "uci/naval-propulsion-plant",
-    "uci/power-plant",
-    "uci/protein-tertiary-structure",
-    "uci/wine-quality-red",
-    "uci/yacht",
-)
+_UCI = "bostonHousing concrete energy kin8nm naval-propulsion-plant power-plant protein-tertiary-structure"
+UCI_NAMES = tuple(f"uci/{folder}" for folder in f"{_UCI} wine-quality-red yacht".split())
 _SOURCES: dict[str, Source] = {
     "digits": Source(named.load_digits),
     **{

@@ -353,8 +353,7 @@ def join_datasets(parts: Sequence[Dataset], apart: bool = False) -> Dataset:
         )
         for side in ("train", "test")
     ]
-    classes = (
-        tuple(f"{part.name} {name}" for part in parts for name in part.class_names) if apart else first.class_names
-    )
+    own_names = tuple(f"{part.name} {name}" for part in parts for name in part.class_names)
+    classes = own_names if apart else first.class_names
     joined = classification(" + ".join(names), train=splits[0], test=splits[1], names=classes)
     return joined._replace(columns={"domain": np.repeat(names, [len(part.train.y) for part in parts])})

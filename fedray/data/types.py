@@ -12,15 +12,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.core.types import IntArray
 from fedray.data.files import LARGE_BYTES, Spool, read_pieces
-from fedray.data.forms.arrays import (
-    CHANNELS,
-    as_array,
-    as_float32,
-    find_rows,
-    read_labels,
-    refuse_coarse_targets,
-    refuse_rows,
-)
+from fedray.data.forms import arrays
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -129,9 +121,7 @@ def _ends(found: Range) -> tuple[float, float]:
 
 Array = NDArray[Any]
 Float64 = NDArray[np.float64]
-FAR_FROM_ZERO = (
-    8.0  # times half of a column's range: from there on its values lie far from 0, and 3 of 24 bits say nothing
-)
+FAR_FROM_ZERO = 8.0  # times half of a column's range: values beyond lie far from 0, and 3 of 24 bits say nothing
 
 
 def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
@@ -201,7 +191,7 @@ def _convert(x: Array, kind: np.dtype[Any], origin: Float64 | None) -> Array:
 
     def convert(piece: Array) -> Array:
         piece = subtract(piece, origin)
-        return as_float32(piece) if piece.dtype.kind == "f" else piece.astype(kind)
+        return arrays.as_float32(piece) if piece.dtype.kind == "f" else piece.astype(kind)
 
     if x.nbytes < LARGE_BYTES or x.flags.writeable:
         return convert(x)
@@ -402,7 +392,7 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
     """
     train, test, origin = _convert_types(name, train, test, "labels")
     if not all(_are_numbered(part.y, len(names)) for part in (train, test)):
-        labels = read_labels(train.y, test.y, "classification", names)
+        labels = arrays.read_labels(train.y, test.y, "classification", names)
         train = train._replace(y=labels.train)
         test = test._replace(y=train.y[:0] if labels.test is None else labels.test)
         for remark in labels.remarks:
@@ -432,7 +422,7 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
     train, test, origin = _convert_types(name, train, test, "targets")
     if origin is not None and not standardize:
         raise BadInput(f"data {name}: float32 does not tell the inputs apart as they are: subtract a constant first")
-    refuse_coarse_targets([train.y, test.y], f"data {name}: the targets")
+    arrays.refuse_coarse_targets([train.y, test.y], f"data {name}: the targets")
     train, test = _as_columns(train), _as_columns(test)
     if train.y.ndim != 2:
         shape = list(train.y.shape)
@@ -450,21 +440,19 @@ def _convert_types(name: str, train: Any, test: Any, what: str) -> tuple[Split, 
     """Returns both parts as arrays, with real inputs in float32, and the constants subtracted from the inputs."""
     parts: list[Any] = []
     for part, split in (("train", train), ("test", test)):
-        given = split if isinstance(split, Split) else ()
-        arrays: list[Any] = [
-            v if v is None or isinstance(v, np.ndarray) else as_array(v, f"data {name}: {part}") for v in given
-        ]
-        parts.append(Split(*arrays) if given else split)
+        where, given = f"data {name}: {part}", split if isinstance(split, Split) else ()
+        made: list[Any] = [v if v is None else arrays.as_array(v, where) for v in given]
+        parts.append(Split(*made) if given else split)
     check_parts(name, *parts, what=what)
     origin = find_origin(parts[0].x)
-    made = [part._replace(x=as_float32(subtract(part.x, origin))) for part in parts]
-    return made[0], made[1], origin
+    train, test = (part._replace(x=arrays.as_float32(subtract(part.x, origin))) for part in parts)
+    return train, test, origin
 
 
 def _as_columns(split: Split) -> Split:
     """Returns the part of a regression with its targets as `[n, q]` float32."""
     y = split.y[:, None] if split.y.ndim == 1 else split.y
-    return split._replace(y=as_float32(y.astype(np.float32) if y.dtype.kind in "iub" else y))
+    return split._replace(y=arrays.as_float32(y.astype(np.float32) if y.dtype.kind in "iub" else y))
 
 
 def _are_numbered(y: Array, classes: int) -> bool:
@@ -495,15 +483,10 @@ def split_stratified(labels: IntArray, fraction: float, generator: np.random.Gen
 
 def limit_rows(data: Dataset, rows: int) -> Dataset:
     """Returns the data set with at most `rows` training and `rows` test samples; each call draws the same ones."""
-
-    def draw(split: Split, purpose: str) -> Split:
-        return split.take(np.sort(rng.stream(0, purpose).permutation(len(split.y))[:rows]))
-
-    columns = {
-        name: values[np.sort(rng.stream(0, "limit_train").permutation(len(values))[:rows])]
-        for name, values in data.columns.items()
-    }
-    return data._replace(train=draw(data.train, "limit_train"), test=draw(data.test, "limit_test"), columns=columns)
+    sizes = {"limit_train": len(data.train.y), "limit_test": len(data.test.y)}
+    train, test = (np.sort(rng.stream(0, key).permutation(number)[:rows]) for key, number in sizes.items())
+    columns = {name: values[train] for name, values in data.columns.items()}
+    return data._replace(train=data.train.take(train), test=data.test.take(test), columns=columns)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -552,8 +535,6 @@ def check_rows(where: str, split: Any, what: str = "labels") -> None:
     for of, values in (("inputs", split.x), (what, split.y), *groups):
         if not isinstance(values, np.ndarray) or isinstance(values, np.ma.MaskedArray) or not values.ndim:
             raise BadInput(f"{where} has {of} that are {name_type(values)}: give a NumPy array")
-        if not values.dtype.isnative:
-            raise BadInput(f"{where} has {of} of type {values.dtype}: give them in the byte order of this machine")
         if len(values) != len(split.x):
             raise BadInput(f"{where} has {len(split.x)} inputs, but {len(values)} {of}: give one for each input")
     if split.group is not None and (split.group.dtype.kind not in "iu" or split.group.ndim != 1):
@@ -571,35 +552,26 @@ def check_dataset(data: Dataset) -> Dataset:
     name, train, test = f"data {data.name}", data.train, data.test
     what = "labels" if data.classes else "targets"
     check_parts(data.name, train, test, what=what, generated=data.population is not None)
-    if train.x.dtype.kind != test.x.dtype.kind:
-        raise BadInput(f"{name}: inputs of train are {train.x.dtype}, of test {test.x.dtype}: give them one type")
     for where, x, y in ((f"{name}: train", train.x, train.y), (f"{name}: test", test.x, test.y)):
-        if x.ndim == 4 and x.shape[1] not in CHANNELS and x.shape[3] in CHANNELS:
+        if x.ndim == 4 and x.shape[1] not in arrays.CHANNELS and x.shape[3] in arrays.CHANNELS:
             raise BadInput(f"{where} has images with their channels last: give x.transpose(0, 3, 1, 2)")
         if x.ndim == 3 and x.dtype.kind in "iu":
             raise BadInput(f"{where} has whole numbers of two axes, which are no tokens: give images as x[:, None]")
         for of, values in (("inputs", x), (what, y)):
-            wrong = find_rows(values, lambda piece: ~np.isfinite(piece))
-            refuse_rows(wrong, where, f"{of} that are NaN or infinite", "fill or drop them")
-        wanted = (
-            (1, (np.int32, np.int64), "int64, [n]")
-            if data.classes
-            else (2, (np.float32, np.float64), "float32, [n, q]")
-        )
-        if y.ndim != wanted[0] or y.dtype not in wanted[1]:
-            raise BadInput(f"{where} has {what} of type {y.dtype} and shape {list(y.shape)}: give {wanted[2]}")
+            wrong = arrays.find_rows(values, lambda piece: ~np.isfinite(piece))
+            arrays.refuse_rows(wrong, where, f"{of} that are NaN or infinite", "fill or drop them")
+        form, wanted = ((1, "i"), "int64, [n]") if data.classes else ((2, "f"), "float32, [n, q]")
+        if (y.ndim, y.dtype.kind) != form:
+            raise BadInput(f"{where} has {what} of type {y.dtype} and shape {list(y.shape)}: give {wanted}")
         if data.classes and len(y) and (y.min() < 0 or y.max() >= data.classes):
             raise BadInput(f"{where} has labels {y.min()} to {y.max()}: give 0 to {data.classes - 1}")
     if not data.classes:
-        refuse_coarse_targets([train.y, test.y], f"{name}: the targets")
+        arrays.refuse_coarse_targets([train.y, test.y], f"{name}: the targets")
     if not data.folds and not len(test.y):
         remedy = "give some, or data=(x, y), of which a fifth is kept for it"
         raise BadInput(f"{name}: test has no rows, so nothing can be scored: {remedy}")
-    for column, values in data.columns.items():
-        if len(values) != len(train.y):
-            raise BadInput(f"{name}: column {column} has {len(values)} values for {len(train.y)} rows: give one each")
-    if not all(np.isfinite(part).all() for part in (data.shift, data.scale, data.y_shift, data.y_scale)):
-        raise BadInput(f"{name}: a mean or a standard deviation is infinite: look for huge inputs or targets")
+    if short := [column for column, values in data.columns.items() if len(values) != len(train.y)]:
+        raise BadInput(f"{name}: column {short[0]} has no value for each of {len(train.y)} rows: give one each")
     for remark in tell_test_scale(data.kind, train.x, test.x, data.features):
         if remark not in data.remarks:  # otherwise the user was warned already
             warn_user(remark, FedrayWarning)

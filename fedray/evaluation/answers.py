@@ -32,10 +32,12 @@ class Measured(NamedTuple):
         answer: The models that predict.
         test: Raw outputs on the test samples.
         held_out: Raw outputs on the held-out samples.
-        weights: Weights of the known clients over these models, `[N, K]` by world; empty if all clients predict alike.
-        own: Accuracies or RMSEs of known clients with models of their own: (world, client) -> `[2, P]`.
-        residual: For regression, the variance of the residuals on training samples in each world, in squared units of
-            the standardized target.
+        weights: Weights that the known clients give to these models, `[N, K]`, by number of the world; empty if all
+            clients predict alike.
+        own: Accuracies or RMSEs `[2, P]` of known clients with models of their own, by (world, client), as in
+            `ask_own_scores`.
+        residual: For regression, the variance of the standardized target's residuals on training samples, by number of
+            the world.
         ood: Raw outputs on the out-of-distribution inputs.
     """
 
@@ -49,14 +51,14 @@ class Measured(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The weights of known clients over the models that predict: by their losses, by their tiers, or those of everybody.
+# The weights of known clients over the models that predict: by losses, by tiers, or common weights of all clients.
 
 
 def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
     """Returns each client's weights over the models that predict (FE eqs. 3-4).
 
-    Where gamma is infinite or not given, a client takes over the weights of its tier, or those of everybody. A finite
-    gamma weighs the models of the client's tier, or all models.
+    Where gamma is infinite or not given, a client has the weights of its tier. Without weights of tiers, it has the
+    common weights of all clients. With a finite gamma, the losses weigh the models of the client's tier, or all models.
 
     Args:
         study: The trained study.
@@ -90,9 +92,9 @@ def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, cl
 
 
 def weigh_own_models(answer: Answer, world: int, client: IntArray) -> FloatArray:
-    """Returns each client's weights where model i is that of client i, over the K models that predict, `[n, K]`.
+    """Returns each client's weights over the K models that predict, `[n, K]`, where model i belongs to client i.
 
-    A client whose model has no weight has the weights of everybody.
+    A client gives all weight to its own model. A client whose model does not predict has the common weights.
 
     Args:
         answer: The models that predict.
@@ -130,8 +132,8 @@ class WeightedRows(NamedTuple):
     def mean(self, values: ArrayLike) -> FloatArray:
         """Returns the weighted mean of values `[..., n]` of these samples, `[...]`; NaN without samples.
 
-        Values that are all 1 have the mean 1.0. Where all weights are equal, the plain mean is taken: with 13 weights
-        of 1 / 13 the mean of 13 hits would be a little less than 1.
+        Values that are all 1 have the mean 1.0. Where all weights are equal, the plain mean is taken, because rounding
+        makes the sum of 13 weights of 1 / 13 a little less than 1.
 
         Example:
             >>> float(WeightedRows(np.arange(13), np.full(13, 1 / 13)).mean(np.ones(13)))
@@ -149,12 +151,12 @@ RowsOfClient = Callable[[int], WeightedRows]
 
 
 def count_known(study: Study) -> int:
-    """Returns the number of clients that are evaluated one by one; these have the lowest ids."""
+    """Returns the number of clients that are evaluated one by one: the clients with the lowest ids."""
     return min(study.clients.number, EVALUATED_CLIENTS)
 
 
 def pick_recorded_clients(study: Study) -> IntArray:
-    """Returns the ids of the known clients whose scores are recorded, `[n]`: all, or some at equal distances."""
+    """Returns the ids of the known clients whose scores are recorded, `[n]`: all, or evenly spaced ones."""
     known = count_known(study)
     wanted = min(study.evaluation.clients, known)
     return np.arange(wanted) * known // max(1, wanted)
@@ -168,10 +170,10 @@ def weigh_equally(rows: IntArray) -> WeightedRows:
 def own_test_rows(study: Study, world: int) -> RowsOfClient:
     """Returns a function that gives the test samples on which a client is scored.
 
-    A client with test samples of its own is scored on these. Any other client is scored on the test samples of the
-    classes that it holds, reweighted to the client's label shares. This is the expectation over test samples that
-    follow the client's distribution. Without classes, all test samples count. Where the data are copies
-    (`fedray.data.deal`), only the samples of the copy of the client's group count.
+    A client with test samples of its own is scored on its own test samples. Any other client is scored on the test
+    samples of the classes that it holds. These samples are weighted by the client's label shares, so that the score is
+    the expected score of samples with these shares. Without classes, all test samples count. Where groups of clients
+    have changed copies of the data (`fedray.data.deal`), only the samples in the copy of the client's group count.
     """
     labels = study.split("test", world)[1].numpy()
     if study.classes:
@@ -202,7 +204,7 @@ def held_out_rows(study: Study, world: int) -> RowsOfClient:
 
 
 def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
-    """Returns what each model adds to a client's prediction: a vote for each class, or targets in the original unit.
+    """Returns each model's part in a client's prediction: a vote for each class, or targets in the original unit.
 
     Args:
         study: The trained study.
@@ -218,7 +220,7 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
 
 
 def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> FloatArray:
-    """Returns for each sample 1 for a right prediction and else 0, or the squared error as a mean over the targets.
+    """Returns a number for each sample: 1 (right) or 0 (wrong), or for a regression the mean squared error.
 
     Args:
         study: The trained study.
@@ -247,14 +249,14 @@ Group = Callable[
 
 
 def alike(weights: FloatArray | None) -> Group:
-    """Returns a function that puts all clients in one group where they have no weights of their own."""
+    """Returns a function that puts all clients in one group if there are no weights of single clients, else in none."""
     return lambda _client: 0 if weights is None else None
 
 
 def value_each(
     clients: IntArray, find: RowsOfClient, value: Value, group: Group = lambda _client: None
 ) -> Iterator[tuple[WeightedRows, FloatArray]]:
-    """Yields the samples of each client, and the numbers of its predictions there, `[..., n]`, client after client.
+    """Yields for each client its samples, and the numbers of its predictions for these samples, `[..., n]`.
 
     The predictions of all clients are never in memory at once, because thousands may have models of their own.
 
@@ -293,11 +295,11 @@ def measure_clients(
         study: The trained study.
         world: Number of the world.
         outputs: Raw outputs on the whole split of the models that predict, `[K, n, C]`.
-        weights: Weights of each client over the models, `[N, K]`, which sum to 1 over K. None: all clients have the
-            weights of everybody.
+        weights: Weights of each client over the models, `[N, K]`, which sum to 1 over K. None means that all clients
+            have the common weights.
         split: The split, `test` or `hold_out`.
-        clients: Ids of the clients to score; None means those with weights.
-        everybody: Weights of everybody over the models, `[K]`; None means equal ones.
+        clients: Ids of the clients to score; None means all clients with weights.
+        everybody: Common weights of all clients over the models, `[K]`; None means equal ones.
 
     Returns:
         Accuracies from 0 to 1, or RMSEs in the target's unit, `[N]`; NaN for a client without samples in the split.
@@ -322,11 +324,11 @@ def measure_clients(
 def score_own_models(host: Host, state: State, world: int, client: IntArray) -> Iterator[Tensor]:
     """Scores known clients that predict with models of their own (Ditto, LG-FedAvg); see `ask_own_scores`.
 
-    The prediction of a tier's slice is computed once for all clients of the tier.
+    Where tiers train slices of the models, the predictions of a slice are computed once for all clients of the tier.
 
     Args:
         host: The host, which holds the clients.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
         world: Number of the world.
         client: Ids of the clients, `[c]`.
     """
@@ -363,26 +365,28 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
 
 
 def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
-    """Returns the scores of known clients that have models of their own, computed where the clients are.
+    """Returns the scores of known clients that have models of their own; the hosts of the clients compute them.
 
     Args:
         runtime: The runtime that holds the clients.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
 
     Returns:
-        For each (world, client), the accuracies or RMSEs `[2, P]` of the client's P personal passes: on its test
-        samples and on its held-out samples. A client predicts with the average over its K models of a pass. NaN where
-        the client has no such samples.
+        For each (world, client), accuracies or RMSEs `[2, P]` on the client's test samples and on its held-out samples,
+        for each of its P personal passes. In each pass, a client predicts with the average over its K models. The score
+        is NaN where the client has no such samples.
     """
     return runtime.ask(Question(score_own_models, at_home=True), state)
 
 
 def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor:
-    """Returns a known client's own models `[K, d]`; of several personal passes, those best on its held-out samples.
+    """Returns a known client's own models `[K, d]`.
+
+    Of several personal passes, the one with the best score on the client's held-out samples counts.
 
     Args:
         host: The host, which holds the client.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
         world: Number of the world.
         client: Id of the client.
     """
@@ -395,7 +399,7 @@ def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor
 
 
 def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str = "test", *, lowest: bool) -> FloatArray:
-    """Returns each client's score on a split with the pass that is best on its held-out samples, `[N]`.
+    """Returns each client's score on a split, `[N]`, in the personal pass with the best score on its held-out samples.
 
     Args:
         own: Scores by (world, client) on test samples and on held-out samples, `[2, P]`, with one column for each
@@ -411,7 +415,10 @@ def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str =
 
 
 def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
-    """Returns the number of each client's best pass, `[N]`, the first in a tie; NaN is the worst score of `[N, P]`."""
+    """Returns the number of each client's best pass, `[N]`, from the scores `[N, P]` of its passes.
+
+    In a tie, the first pass wins. NaN is the worst score.
+    """
     best: IntArray = np.nan_to_num(-held_out if lowest else held_out, nan=-np.inf, neginf=-np.inf).argmax(axis=1)
     return best
 
@@ -456,8 +463,8 @@ class RowAnswers(NamedTuple):
         votes: Votes of each model, which are averaged, `[K, n, C]`; None for a regression.
         members: Means and variances of each model; None for classes.
         y: True labels `[n]`, or true targets `[n]` in their own unit.
-        u: A uniform random number for each sample, `[n]`, for scores that are randomized.
-        weights: Weights of everybody over the models, `[K]`; None means equal ones.
+        u: A uniform random number for each sample, `[n]`; the conformal scores `aps` and `raps` use it.
+        weights: Common weights of all clients over the models, `[K]`; None means equal ones.
     """
 
     votes: FloatArray | None
@@ -483,8 +490,8 @@ class Joined(NamedTuple):
     sd: Any = None
 
 
-# (study, world, predictions of the models, samples or all, weights or everybody's) -> numbers of each sample, `[...,
-# n]`; a function of a module or a `partial` of one
+# (study, world, predictions of the models, samples or all, weights or the common ones) -> numbers of each sample,
+# `[..., n]`; a function of a module or a `partial` of one
 Measure = Callable[[Study, int, RowAnswers, IntArray | None, FloatArray | None], FloatArray]
 
 
@@ -494,9 +501,9 @@ class Inquiry(NamedTuple):
     Attributes:
         split: The split, `test` or `hold_out`.
         measure: Function that computes the numbers of each sample, `[n]` or `[means, n]`.
-        means: Number of means over its samples that a client returns; 0 means that it returns the numbers of the
-            samples.
-        halved: Whether only every second sample of a client is used.
+        means: Number of means over its samples that each client returns; 0 means that a client returns the numbers of
+            its single samples.
+        halved: Whether only every second sample of each client is used.
     """
 
     split: str
@@ -505,12 +512,12 @@ class Inquiry(NamedTuple):
     halved: bool = False
 
     def rows(self, study: Study, world: int) -> RowsOfClient:
-        """Returns a function that gives the samples of a client that the request is about."""
+        """Returns a function that takes a client and gives its samples for this request."""
         find = rows_of_clients(study, world, self.split)
         return (lambda client: weigh_equally(find(client).rows[1::2])) if self.halved else find
 
     def say(self, each: Iterator[tuple[WeightedRows, FloatArray]]) -> Iterator[FloatArray]:
-        """Yields what each client returns, given the numbers of its samples; means over no samples are NaN."""
+        """Yields for each client the numbers of its samples, or their means, which are NaN without samples."""
         for own, values in each:
             yield np.full(self.means, own.mean(values)) if self.means else values
 
@@ -539,13 +546,13 @@ def read_answers(
         split: The split, `test` or `hold_out`.
         answer: The models that predict.
         rows: Indices of the samples in the split, `[n]`; None means all of them.
-        residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
+        residual: Variance of the standardized target's residuals on training samples; None if unknown.
     """
     y = study.split(split, world)[1].numpy()
     rows = np.arange(len(y)) if rows is None else rows
     u = draw_uniform(study, world, split, rows)
     if study.classes:
-        if answer.combine is not None:  # one voter, who says what the rule says
+        if answer.combine is not None:  # the result of the rule counts as one model
             votes = answer.combine(world, classification.probabilities(outputs.numpy()))[None]
             return RowAnswers(votes, None, y[rows], u)
         votes = classification.member_votes(outputs.numpy(), study.evaluation.average)
@@ -577,7 +584,7 @@ def join_answers(
         study: The trained study.
         of: The predictions of each model.
         rows: Indices of the samples in `of`, `[n]`; None means all of them.
-        weights: Weights over the models, `[K]`; None means those of everybody.
+        weights: Weights over the models, `[K]`; None means the common weights.
     """
     weights = of.weights if weights is None else weights
     chosen: Any = slice(None) if rows is None else rows
@@ -618,8 +625,8 @@ def tell_known(
         measured: The results of the runtime.
         of: The predictions of the models for all samples of the inquiry's split.
         inquiry: The request.
-        own: The numbers of clients with models of their own (`ask_own`); None without such clients.
-        everybody: The numbers of all samples with the weights of everybody, if they are known already.
+        own: The numbers of clients with models of their own (`ask_own`); None if there are no such clients.
+        everybody: The numbers of all samples with the common weights, if they are known already.
     """
     clients, weights = np.arange(count_known(study)), find_weights(study, world, measured)
     if own is not None:
@@ -634,11 +641,11 @@ def tell_known(
 
 
 def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry: Inquiry) -> Iterator[Tensor]:
-    """Computes the requested numbers of known clients with models of their own, where the clients are; see `ask_own`.
+    """Computes the requested numbers of known clients with models of their own, for `ask_own`.
 
     Args:
         host: The host, which holds the clients.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
         world: Number of the world.
         client: Ids of the clients, `[c]`.
         inquiry: The request.
@@ -662,7 +669,7 @@ def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
 
     Args:
         runtime: The runtime that holds the clients.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
         inquiry: The request.
 
     Returns:

@@ -14,7 +14,7 @@ from fedray.metrics import conformal
 from fedray.simulation.study import ClientScores, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conformal scores of samples: from the raw outputs of the models, with the weights of everybody or of a client.
+# Conformal scores of samples: from the raw outputs of the models, with the common weights or the weights of a client.
 
 
 def measure_sets(
@@ -27,7 +27,7 @@ def measure_sets(
     rule: conformal.ConformalRule,
     thresholds: FloatArray | None,
 ) -> FloatArray:
-    """Returns the scores of the true labels `[n]`, or with thresholds `[worlds]` coverage and size `[2, n]`.
+    """Returns the scores of the true labels, `[n]`; given `thresholds`, coverage and size of the sets, `[2, n]`.
 
     This function is a `Measure`.
     """
@@ -62,7 +62,7 @@ class ClientSets(NamedTuple):
 
 
 def list_withheld(study: Study, world: int) -> list[IntArray]:
-    """Returns, for each known client, the indices of its samples among the withheld ones, `[n_k]` each."""
+    """Returns, for each known client, the indices of its samples among all withheld samples, `[n_k]` each."""
     find = answers.held_out_rows(study, world)
     return [find(client).rows for client in range(answers.count_known(study))]
 
@@ -73,7 +73,8 @@ def inquire(split: str, rule: conformal.ConformalRule, thresholds: FloatArray | 
     Args:
         split: `test` or `hold_out`. With thresholds, only every second sample of a client counts in `hold_out`.
         rule: The rule by which conformal sets are made.
-        thresholds: The largest score inside a set, `[worlds]`; None means that it is not known yet.
+        thresholds: The largest score inside a set, in each world, `[worlds]`; None means that the thresholds are not
+            known yet.
     """
     measure = partial(measure_sets, rule=rule, thresholds=thresholds)
     if thresholds is None:
@@ -91,8 +92,8 @@ class Thresholds(NamedTuple):
 
     Attributes:
         everybody: The threshold for the prediction of the ensemble.
-        known: The threshold for known clients with weights or models of their own; without such clients, that of
-            everybody.
+        known: The threshold for known clients with weights or models of their own; without such clients, the same
+            threshold as `everybody`.
     """
 
     everybody: conformal.Threshold
@@ -104,7 +105,8 @@ class Calibration(NamedTuple):
 
     Attributes:
         whole: The thresholds from all withheld samples.
-        half: The thresholds from every second withheld sample of each client; the other samples are scored with them.
+        half: The thresholds from every second withheld sample of each client. The other withheld samples are tested
+            with these thresholds.
     """
 
     whole: Thresholds
@@ -123,8 +125,8 @@ def tell(
 ) -> tuple[FloatArray, list[FloatArray], Any]:
     """Returns the numbers of the ensemble and of the known clients for the samples of a split.
 
-    The first result holds the numbers of all samples with the weights of everybody (`measure_sets`). The second holds,
-    for each known client, the scores of its true labels `[n_k]`, or with thresholds coverage and mean size of its sets,
+    The first result holds the numbers of all samples with the common weights (`measure_sets`). The second holds, for
+    each known client, the scores of its true labels, `[n_k]`; given thresholds, coverage and mean size of its sets,
     `[2]`. The third holds the labels or targets, `[n]`.
 
     Args:
@@ -133,8 +135,8 @@ def tell(
         measured: The results of the runtime.
         split: The split, `test` or `hold_out`.
         rule: The rule by which conformal sets are made.
-        found: The largest scores inside a set; None means that they are not known yet.
-        own: The numbers of clients with models of their own; None without such clients.
+        found: The thresholds; None means that they are not known yet.
+        own: The numbers of clients with models of their own; None if there are no such clients.
     """
     of = answers.read_world(study, world, measured, split)
     everybody, known = (None, None) if found is None else (np.full(study.worlds, one.value) for one in found)
@@ -153,7 +155,7 @@ def calibrate(
         world: Number of the world.
         measured: The results of the runtime.
         rule: The rule by which conformal sets are made.
-        own: Scores of the withheld samples of clients with models of their own; None without such clients.
+        own: Scores of the withheld samples of clients with models of their own; None if there are no such clients.
     """
     numbers, known, _ = tell(study, world, measured, "hold_out", rule, own=own)
     everybody = [numbers[rows] for rows in list_withheld(study, world)]
@@ -169,18 +171,18 @@ def calibrate(
 def measure_all_sets(
     study: Study, runtime: Runtime, state: State, measured: answers.Measured, worlds: int
 ) -> list[tuple[dict[str, Any], ClientSets | None]]:
-    """Measures the sets of each world on test and withheld samples, and those of each known client.
+    """Measures the conformal sets of each world on test and withheld samples, and the sets of each known client.
 
     Args:
         study: The trained study.
         runtime: The runtime in which clients with models of their own predict.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
         measured: The results of the runtime.
         worlds: Number of worlds to measure.
 
     Returns:
-        For each world, metrics by name, and the sets of the known clients on their test samples (None where the test
-        samples are not scored).
+        For each world, two things: metrics by name, and coverage and size of the known clients' sets on their test
+        samples. The latter are None where the test samples are not scored.
     """
     rule = study.evaluation.conformal
     assert rule is not None
@@ -233,7 +235,7 @@ def _measure_world(
 def _summarize(
     study: Study, sets: conformal.Sets, told: list[FloatArray], y: Any, sizes: IntArray
 ) -> tuple[dict[str, Any], ClientSets]:
-    """Returns the metrics of the sets of some samples and of the clients, and the clients' sets.
+    """Returns two things: metrics of the sets of some samples and of all clients, and the sets of each client.
 
     `sizes` holds the number of samples that each client withheld, `[N]`.
     """
@@ -259,7 +261,7 @@ def _summarize(
 
 
 def add_client_sets(study: Study, scores: ClientScores | None, sets: ClientSets | None) -> ClientScores | None:
-    """Adds coverage and size of the clients' sets to the clients' recorded scores, if there are both.
+    """Adds coverage and size of the clients' sets to the recorded scores of clients, if both exist.
 
     Args:
         study: The trained study.

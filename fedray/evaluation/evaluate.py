@@ -66,14 +66,15 @@ from fedray.simulation.study import (
 # ---------------------------------------------------------------------------------------------------------------------
 # The scores of the predictions that known clients get: over all clients, and tier by tier (`evaluate.by_tier`).
 #
-# A client is scored on its own samples by the prediction that it gets: with the weights of everybody, of its tier or of
-# its own, or by models of its own. A score of several clients is the mean of their scores, each with the same weight.
+# A client is scored on its own samples by the prediction that it gets: with common weights, weights of its tier or
+# weights of its own, or by models of its own. A score of several clients is the mean of their scores, each with the
+# same weight.
 
 
 def measure_answers(
     study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
-    """Returns the numbers of each sample from which its scores follow, `[m, n]`; this function is a `Measure`."""
+    """Returns the numbers of each sample that its scores are computed from, `[m, n]`; this function is a `Measure`."""
     said = answers.join_answers(study, of, rows, weights)
     if said.probs is None:
         return regression.row_scores(said.mean, said.sd**2, said.y)
@@ -86,12 +87,12 @@ def inquire(study: Study, split: str) -> answers.Inquiry:
 
 
 def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) -> dict[str, answers.Own]:
-    """Returns, for each split, the predictions of clients that have models of their own; empty if no client has.
+    """Returns, for each split, the numbers of clients with models of their own; empty if there are no such clients.
 
     Args:
         study: The trained study.
         runtime: The runtime that holds the clients.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
         test: Whether the test samples are predicted, too.
     """
     if not study.evaluation.by_tier or not study.method.phase.is_personal:
@@ -103,7 +104,7 @@ def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) ->
 def score_tiers(
     study: Study, world: int, measured: answers.Measured, own: dict[str, answers.Own], sets: ClientSets | None
 ) -> dict[str, float]:
-    """Returns the mean scores of a world's known clients, and those of each tier if there are several tiers.
+    """Returns the mean scores of a world's known clients, and the mean scores of each tier if there are several.
 
     Args:
         study: The trained study.
@@ -113,9 +114,9 @@ def score_tiers(
         sets: The coverage and the size of each client's conformal sets on its test samples; None if there are no sets.
 
     Returns:
-        The scores of all known clients (`personal_NAME`), those of each tier (`tier_TIER_NAME`), and the differences of
-        the first tier and each other one (`tier_FIRST_minus_OTHER_NAME`). `hold_out_` precedes those on held-out
-        samples.
+        The scores of all known clients (`personal_NAME`) and of each tier (`tier_TIER_NAME`), and the differences of
+        the first tier and each other tier (`tier_FIRST_minus_OTHER_NAME`). The names of scores on held-out samples
+        begin with `hold_out_`.
     """
     client, tiers = np.arange(answers.count_known(study)), study.clients.tiers
     tier = study.clients.tier_of(client)
@@ -135,7 +136,7 @@ def score_tiers(
                 continue
             if study.classes:
                 scores = classification.scores_of_means(told[asked].mean(axis=0))
-            else:  # the RMSE is the mean of theirs
+            else:  # the RMSE of several clients is the mean of their RMSEs
                 means = np.concatenate([np.sqrt(told[asked, :1]), told[asked, 1:]], axis=1).mean(axis=0)
                 scores = dict(zip(("rmse", "nll", "coverage_95", "width_95"), means.tolist(), strict=True))
             if sets is not None and split == "test" and group != "personal_":
@@ -165,7 +166,7 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
     Args:
         study: The trained study.
         runtime: The runtime that evaluates the models.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
         test: Whether the test samples are predicted, too.
 
     Raises:
@@ -191,7 +192,7 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
 
 
 def has_client_weights(study: Study, answer: Answer) -> bool:
-    """Returns whether known clients have weights of their own: the scenario requests it, or the method has tiers."""
+    """Returns whether known clients have weights of their own, because of `predict.gamma` or of tiers with weights."""
     return not study.method.phase.is_personal and (study.evaluation.gamma is not None or answer.tiers is not None)
 
 
@@ -200,9 +201,9 @@ def find_client_weights(
 ) -> dict[int, FloatArray]:
     """Returns, by world, the weights of the known clients over the models that predict, `[N, K]`.
 
-    The weights are those that the clients keep (FedEM), those of the clients' tiers, or they follow from the losses on
-    the clients' samples. A client with a model of its own gives that model all weight. If that model does not predict,
-    the client has the weights of everybody.
+    The weights are kept by the clients (FedEM), belong to the clients' tiers, or follow from the losses on the clients'
+    samples. A client with a model of its own gives that model all weight. If that model does not predict, the client
+    has the common weights.
 
     Args:
         study: The trained study.
@@ -216,7 +217,7 @@ def find_client_weights(
     if study.method.one_model_per_client:
         owner = np.arange(min(answer.models, EVALUATED_CLIENTS))
         return {world: answers.weigh_own_models(answer, world, owner) for world in range(count)}
-    if answer.tiers is not None and study.evaluation.gamma in (None, np.inf):  # the tiers alone say it
+    if answer.tiers is not None and study.evaluation.gamma in (None, np.inf):  # weights of tiers need no losses
         none = torch.zeros(answer.models, len(client))
         return {world: answers.weigh_models(study, answer, world, none, client) for world in range(count)}
     losses = runtime.ask(losses_of(answer.models, worlds), answer.state)
@@ -230,12 +231,13 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
 
     The variance is in squared units of the standardized target.
 
-    A client's residuals are those of its own model or upload where these predict, else those of the broadcast models.
+    A client's residuals are the errors of its own model or upload, if this model predicts, else of the broadcast
+    models.
 
     Args:
         study: The trained study.
         runtime: The runtime that computes the losses.
-        state: The state with the broadcast models.
+        state: The state with the models that the server sends to clients.
         answer: The models that predict.
 
     Returns:
@@ -271,11 +273,11 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
 
 
 def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> ClassAnswer:
-    """Returns the predictions of a world's models, and their joint prediction: by the method's rule, or the mean.
+    """Returns the predictions of a world's models, and their joint prediction by the mean, or by the method's own rule.
 
     Args:
         outputs: Logits of all models of the world, `[A, n, C]`.
-        kind: What is averaged, the scenario key `predict.average`.
+        kind: Name of the quantity that is averaged, the scenario key `predict.average`.
         answer: The models that predict.
         world: Number of the world.
     """
@@ -316,13 +318,13 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
 def score_ood_of_clients(
     study: Study, world: int, measured: answers.Measured, known: Tensor, asked: NDArray[np.bool_]
 ) -> dict[str, float]:
-    """Returns the mean of the scores of `score_ood` over some known clients, each with its weights over the models.
+    """Returns the scores of `score_ood` as means over some known clients, each with its own weights of the models.
 
     Args:
         study: The trained study.
         world: Number of the world.
         measured: The predictions and weights that the runtime computed.
-        known: Raw outputs of all models on the samples of a split, `[K, n, C]`; every client is scored on all of them.
+        known: Raw outputs of all models on the samples of a split, `[K, n, C]`; every client is scored on all samples.
         asked: Whether each known client counts, `[N]`.
     """
     weights, answer = answers.find_weights(study, world, measured), measured.answer
@@ -359,11 +361,11 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
 def _measure_uncertainty(
     study: Study, world: int, outputs: Tensor, answer: Answer
 ) -> tuple[FloatArray, FloatArray | None]:
-    """Returns the uncertainty of the predictions for some samples; for a stack, that of its first output.
+    """Returns the uncertainty of the predictions for some samples; for a stack, of its first output.
 
     Returns:
-        The entropy of each prediction `[n]`, and the part of it that disagreement explains, `[n]`; None instead of the
-        part where there is one member or a rule other than the mean.
+        The entropy of each prediction, `[n]`, and the part of the entropy that disagreement explains, `[n]`. The part
+        is None where there is only one member, or a rule other than the mean.
     """
     members, mean = answer_world(outputs, study.evaluation.average, answer, world)
     total = classification.entropies(mean)
@@ -387,8 +389,8 @@ def score_own_metrics(
         world: Number of the world.
         outputs: Raw outputs of the models that predict, on the whole split.
         split: The split, `test` or `hold_out`.
-        answer: The models that predict, with their weights and how they are combined.
-        residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
+        answer: The models that predict, with their weights and the rule that combines them.
+        residual: Variance of the standardized target's residuals on training samples; None if unknown.
     """
     metrics = study.evaluation.metrics
     if not metrics:
@@ -422,7 +424,7 @@ def make_evaluator(
     Args:
         study: The study that is trained.
         runtime: The runtime that evaluates the models.
-        test: Whether the test samples are scored. Sweeps do not score them.
+        test: Whether the test samples are scored. In sweeps they are not.
         keep_clients: Function that takes the scores of each world's clients; called where `evaluate.clients` requests
             some.
     """
@@ -517,8 +519,8 @@ def score_answer(
         outputs: Raw outputs of all models on the whole split, `[K, n, C]`.
         split: The split, `test` or `hold_out`.
         answer: The models that predict.
-        residual: For regression, the variance of the residuals on training samples, in squared standardized units; None
-            if unknown.
+        residual: For regression, the variance of the standardized target's residuals on training samples; None if
+            unknown.
     """
     _, y = study.split(split, world)
     if study.parts:
@@ -535,7 +537,7 @@ def score_answer(
 
 
 def decompose_error(study: Study, pieces: Pieces, answer: Answer) -> list[dict[str, float]]:
-    """Returns bias, variance and noise of a toy data set whose test targets are E[y|x]: one dict per world.
+    """Returns bias, variance and noise on a toy data set, whose test targets are E[y|x]; one dict per world.
 
     Args:
         study: The study that was trained, with several replicates.

@@ -1,4 +1,4 @@
-"""The weights over the models that clients keep private (FedEM), and their use in an evaluation.
+"""Private weights that clients give to the models (FedEM), and how an evaluation uses them.
 
 Example:
     >>> private = {"mixture/keys": torch.tensor([[0, 1, 0], [0, 1, 1]]), "mixture/rows": torch.tensor([[0.2], [0.6]])}
@@ -32,12 +32,12 @@ def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models
     keys, rows = (private.get(f"{MIXTURE}/{part}", torch.zeros(0, 3)).numpy() for part in ("keys", "rows"))
     own = (keys[:, 0] == world) & (keys[:, 1] < clients)
     weights[keys[own, 1].astype(np.int64), keys[own, 2].astype(np.int64)] = rows[own, 0]
-    known: FloatArray = weights / weights.sum(axis=1, keepdims=True)  # a job that failed has left its old number
+    known: FloatArray = weights / weights.sum(axis=1, keepdims=True)  # old numbers of failed jobs remain
     return known
 
 
 def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -> dict[int, FloatArray]:
-    """Returns, by world, the known clients' weights over the models, `[N, K]`; a client without weights fits them.
+    """Returns, by world, the known clients' weights over the models, `[N, K]`; clients without weights fit some.
 
     Args:
         study: The study that is trained.
@@ -56,7 +56,9 @@ def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -
 
 
 def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
-    """Returns the question that lets clients without weights fit them; the result is `[K, c]` by (world, first index).
+    """Returns the question that asks clients without weights to fit some.
+
+    The result holds weights `[K, c]` by (world, index of the first client).
 
     Args:
         models: K, the number of models of each world.
@@ -66,7 +68,7 @@ def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
 
 
 def fit_mixtures(host: Host, state: State, world: int, client: IntArray) -> Tensor:
-    """Fits weights over a world's models at clients without weights: E steps with unchanged models (FedEM).
+    """Fits weights over a world's models at clients without weights, by E steps with unchanged models (FedEM).
 
     Args:
         host: The host, which computes the outputs.

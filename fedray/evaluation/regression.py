@@ -1,4 +1,4 @@
-"""Regression: from raw outputs to Gaussian predictions in the target's original unit, and the scores of these."""
+"""Converts raw outputs of regressions to Gaussian predictions in the target's original unit, and scores these."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from fedray.simulation.study import Study
 
 
 def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
-    """Returns the outputs to average: those of the models, or `[1, n, C]` of the method's rule as if of one model.
+    """Returns the outputs to average, `[K, n, C]`.
+
+    They are the outputs of the models that predict. Where the method combines predictions by a rule of its own, the
+    result of the rule counts as one model (K = 1).
 
     Args:
         outputs: Outputs of all models of the world, `[A, n, C]`.
@@ -30,11 +33,11 @@ def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
     if answer.combine is None:
         return answer.drop_absent(outputs, world)
     joined = answer.combine(world, classification.probabilities(outputs.numpy()))
-    return torch.from_numpy(joined).log()[None]  # their softmax is the answer
+    return torch.from_numpy(joined).log()[None]  # the softmax of these logits is the joint prediction
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Regression: from raw outputs to Gaussian predictions in the target's original unit, and the scores of these.
+# Converts raw outputs of regressions to Gaussian predictions in the target's original unit, and scores these.
 
 MEMBER_TARGET_SCORES = (
     "rmse",
@@ -99,7 +102,7 @@ def read_members(
         split: The split, `test` or `hold_out`.
         answer: The models that predict.
         rows: Indices in the split of the samples that the outputs are for, `[n]`; None means all samples.
-        residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
+        residual: Variance of the standardized target's residuals on training samples; None if unknown.
     """
     scale, (x, targets) = study.target_scale(world) ** 2, study.split(split, world)
     if rows is not None:
@@ -127,7 +130,7 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
         world: Number of the world.
         answer: The models that predict.
         alone: Whether there is only one model, which predicts no variance.
-        residual: Variance of the residuals on training samples, in squared standardized units; None if unknown.
+        residual: Variance of the standardized target's residuals on training samples; None if unknown.
     """
     if answer.noise is not None:
         return float(answer.noise[world])
@@ -140,8 +143,8 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
 def score_regression(of: Members) -> dict[str, Any]:
     """Returns all scores of the ensemble, and the scores `member_...` of each member alone, `[K]` each.
 
-    A single model has no knowledge uncertainty. Where no variance is predicted or added, the variance of its residuals
-    is used.
+    A member alone has no knowledge uncertainty. If it predicts no variance and no noise is added, the variance of the
+    residuals is taken as its variance.
     """
     score = partial(regression.regression_scores, y=of.y, floor=of.floor)
     found: dict[str, Any] = score(
@@ -167,7 +170,7 @@ def predict_means(study: Study, world: int, outputs: Tensor) -> FloatArray:
 def predict_targets(
     study: Study, world: int, outputs: Tensor, x: Tensor, answer: Answer
 ) -> tuple[FloatArray, FloatArray | None]:
-    """Returns each member's mean and predicted variance (None without one), in original units, `[K, n, q]` each.
+    """Returns mean and variance (None if not predicted) of each member in original units, `[K, n, q]` each.
 
     Args:
         study: The trained study.
@@ -190,7 +193,7 @@ def predict_targets(
 def propagate_variance(x: Tensor, spread: Tensor) -> Tensor:
     """Computes `x diag(spread) x^T`, or `x spread x^T` for a full covariance: `[n, p]` -> `[n]` (FedAG eq. 6).
 
-    The row of a linear layer is its weights and then the bias, if any, whose input is 1.
+    The numbers of a linear layer are its weights, and then its bias if it has one. The input of the bias is 1.
     """
     if x.shape[1] < len(spread):
         x = torch.cat([x, x.new_ones(len(x), 1)], dim=1)
@@ -206,8 +209,9 @@ def decompose_squared_error(answers: list[FloatArray], truth: FloatArray) -> lis
 
     Returns:
         One dict per replicate. `variance` is the squared distance of the replicate to the mean of all, times R / (R -
-        1). The mean of these numbers over the replicates is the variance, and their spread shows its error. `bias2` is
-        the same number for all replicates, without the part that R replicates leave by chance (variance / R).
+        1). The mean of these numbers over the replicates is the variance, and their spread shows how exact this mean
+        is. `bias2` is the same number for all replicates. The part that R replicates contribute by chance, variance /
+        R, is already subtracted.
 
     Example:
         >>> decompose_squared_error([np.array([1.0]), np.array([3.0])], np.array([0.0]))

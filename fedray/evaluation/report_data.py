@@ -41,7 +41,7 @@ from fedray.training.choice import choose_engine
 # ---------------------------------------------------------------------------------------------------------------------
 # Drift of known clients: how uncertain the final ensemble is about each client's data, compared with other clients.
 #
-# `metrics.drift` turns the uncertainties into z-scores and flags; `storage.drift` writes them; the report draws them.
+# `metrics.classification.score_drift` turns the uncertainties into z-scores and flags, which the report draws.
 
 MOST_COMPARED_CLIENTS = 2_000  # beyond this number of clients they are not compared one by one
 
@@ -49,9 +49,9 @@ MOST_COMPARED_CLIENTS = 2_000  # beyond this number of clients they are not comp
 def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
     """Returns total and knowledge uncertainty of an ensemble on each sample, `[2, n]` float64.
 
-    For classification both are in nats (`metrics.ensemble.uncertainty`). For regression both are variances in squared
-    units of the standardized targets, as means over the targets. The total is the variance of the mixture of the
-    members, the knowledge uncertainty that of the members' means.
+    For classification both are in nats (`metrics.classification.uncertainty`). For regression both are variances in
+    squared units of the standardized targets, as means over the targets. The total is the variance of the mixture of
+    the members. The knowledge uncertainty is the variance of the members' means.
 
     Args:
         objective: Name of the loss that the models were trained with.
@@ -160,9 +160,9 @@ def measure_loss_plane(study: Study, state: State) -> dict[str, FloatArray]:
     The result is empty for fewer members, or for a large network.
 
     Returns:
-        `loss_plane`: log mean training loss on a grid of g points per side, `[g, g]`, from the lowest row to the
-        highest. `loss_plane_points`: coordinates of the three members, `[3, 2]`. `loss_plane_extent`: left, right,
-        bottom and top end of the grid, `[4]`, in distance between weights.
+        `loss_plane`: logarithm of the mean training loss on a grid of g points per side, `[g, g]`, from the lowest row
+        of the grid to the highest. `loss_plane_points`: coordinates of the three members, `[3, 2]`.
+        `loss_plane_extent`: left, right, bottom and top end of the grid, `[4]`, in distance between weights.
     """
     engine = choose_engine(study.net, example=study.example)
     if study.method.phase.models < 3 or engine.name not in PLANE_RESOLUTION:
@@ -206,7 +206,7 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
         runtime: The runtime that evaluates the models.
         progress: The progress at the end of the run.
         path: Path of the file.
-        drift: The drift scores of the first world's clients; None if they were not compared.
+        drift: The drift scores of the first world's clients; None if the clients were not compared.
     """
     answer = study.answer(progress.state)
     pieces = runtime.ask(outputs_on("test", answer.models, worlds=1), answer.state)
@@ -235,7 +235,7 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
     if study.method.phase.walk is not None:
         arrays["graph_edges"] = study.method.phase.walk.edges
     wanted = study.method.answer is None or study.evaluation.gamma is not None or answer.tiers is not None
-    if study.clients.number <= MOST_COMPARED_CLIENTS and wanted:  # a hundred teachers only on request
+    if study.clients.number <= MOST_COMPARED_CLIENTS and wanted:  # no hundred teachers without a request
         arrays |= _client_arrays(study, runtime, progress.state, outputs)
     if study.evaluation.conformal is not None:
         arrays |= _conformal_arrays(study, runtime, progress, answer, pieces)
@@ -265,8 +265,8 @@ def compare_members(members: FloatArray) -> FloatArray:
 def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor) -> dict[str, Any]:
     """Returns arrays with one row for each known client: losses of the models, weights over them, and scores.
 
-    For classes, the scores are the accuracy, beside label counts. For a regression, they are the RMSE with the client's
-    own weights or models, and the RMSE of the prediction that new clients get.
+    For classes, the scores are accuracies, and label counts are returned, too. For a regression, there are two scores:
+    the RMSE with the client's own weights or models, and the RMSE of the prediction that new clients get.
     """
     answer = study.answer(state)
     pieces = runtime.ask(losses_of(answer.models, worlds=1), answer.state)

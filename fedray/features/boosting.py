@@ -1,4 +1,4 @@
-"""Clients that fit decision trees instead of training by gradients, and report on which samples each tree is wrong."""
+"""Lets clients fit decision trees instead of training by gradients, and measure on which samples trees are wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedray.features.stacking import make_classifier
 from fedray.training.update import Site
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A boosted ensemble as a network: its numbers are trees and their weights; it predicts shares of their votes.
+# A boosted ensemble as a network: the numbers of the network are trees and their weights. It predicts vote shares.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Decision trees as plain numbers: three float32 for each node, which predict exactly what scikit-learn's tree does.
@@ -29,10 +29,11 @@ from fedray.training.update import Site
 # - An inner node has kind = feature + 1, value = threshold and child = its left child; the right child is the next
 # node. A sample goes left where its feature is at most the threshold.
 # - A leaf has kind = -1 and value = its class.
-# - Zeros mean that there is no node; a tree whose root is zeros is *absent*.
+# - Three zeros mean that there is no node. A tree without a root is *absent*.
 #
 # A tree of L leaves has 2 L - 1 nodes. scikit-learn compares float32 features with float64 thresholds. Here the
-# threshold is rounded down to float32. No float32 lies between the two, so every sample goes the same way.
+# threshold is rounded down to float32. No float32 lies between the threshold and the rounded threshold, so every
+# sample goes the same way.
 
 NUMBERS = 3  # numbers of a node
 LEAF = -1.0
@@ -51,8 +52,8 @@ def write_tree(tree: Any, leaves: int) -> Tensor:
         leaves: L, the number of leaves for which the array has room.
 
     Returns:
-        The nodes of the tree, `[2 L - 1, 3]` float32. The class of a leaf is its most frequent class, in a tie the
-        first.
+        The nodes of the tree, `[2 L - 1, 3]` float32. The class of a leaf is its most frequent class; in a tie the
+        first of these classes.
 
     Example:
         >>> from sklearn.tree import DecisionTreeClassifier
@@ -79,7 +80,7 @@ def write_tree(tree: Any, leaves: int) -> Tensor:
 
 
 def has_root(trees: Tensor) -> Tensor:
-    """Returns which entries of `[..., n, 3]` hold a tree, `[...]`."""
+    """Returns whether each entry of an array of trees `[..., n, 3]` holds a tree, `[...]`."""
     return trees[..., 0, 0] != 0
 
 
@@ -109,7 +110,7 @@ def classify_rows(trees: Tensor, x: Tensor) -> Tensor:
 
 
 def vote(classes: Tensor, number: int) -> Tensor:
-    """Returns the class with the most votes of a committee, the first in a tie; -1 without votes.
+    """Returns the class that gets the most votes of a committee (in a tie the first such class); -1 without votes.
 
     Args:
         classes: The class that each of S members votes for, `[..., S]`; -1 for an absent member.
@@ -126,8 +127,8 @@ def vote(classes: Tensor, number: int) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# So the trees of a run are a row of the state, like the weights of any model. Checkpoints, hashes, exports, evaluation
-# and `Run.predict` need not distinguish them, and nothing is ever unpickled.
+# The trees of a run are a row of the state, like the weights of any model. Checkpoints, hashes, exports, evaluation and
+# `Run.predict` treat trees and weights alike, and nothing is ever unpickled.
 
 CHUNK = 256  # trees that classify together: [500 rows, 256 trees] int64 are 1 MB
 NO_VOTE = torch.finfo(torch.float32).eps  # stands for a share of 0: smaller ones add nothing to 1
@@ -141,7 +142,7 @@ class Ensemble(NamedTuple):
         seats: S, the largest number of learners that a round adds.
         leaves: L, the largest number of leaves of a tree.
         classes: C, the number of classes.
-        committee: Whether the learners of a round have one vote together; otherwise each has its own.
+        committee: Whether the learners of a round have one vote together; otherwise each learner has a vote of its own.
     """
 
     rounds: int
@@ -260,17 +261,17 @@ def is_chance(error: float, classes: int) -> bool:
 
 
 def each_alone(learners: Tensor) -> Tensor:
-    """Makes every learner of every client a candidate: `[P, F, n, 3]` -> `[P F, 1, n, 3]`."""
+    """Makes each learner of each client a candidate of its own: `[P, F, n, 3]` -> `[P F, 1, n, 3]`."""
     return learners.flatten(0, 1)[:, None]
 
 
 def as_committee(learners: Tensor) -> Tensor:
-    """Makes all learners together the only candidate: `[P, F, n, 3]` -> `[1, P F, n, 3]`."""
+    """Makes one candidate of all learners together, the only one of the round: `[P, F, n, 3]` -> `[1, P F, n, 3]`."""
     return learners.flatten(0, 1)[None]
 
 
 def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
-    """Returns the candidates of a round in every world, `[R, M, S, n, 3]`, in the order of the clients; else zeros.
+    """Returns the candidates of a round in every world, `[R, M, S, n, 3]`, ordered by client; unused entries are zeros.
 
     Args:
         worlds: R, the number of worlds.
@@ -289,9 +290,9 @@ def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
 
 
 def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], State | None]:
-    """Returns a function that adds a round's candidates, about which clients are asked, to the state.
+    """Returns a function that adds a round's candidates to the state; clients are then asked about these candidates.
 
-    The function returns None if the clients were asked already.
+    The function returns None if the clients were already asked in this round.
 
     Args:
         worlds: R, the number of worlds.
@@ -309,15 +310,16 @@ def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], S
 def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
     """Returns the weights of a client's samples, divided by a power of two if they are too large to be added.
 
-    Where some clients are absent, the weights of all samples may add up to more than 1. For example, a learner that is
-    never wrong on the participants' samples has alpha = 23 and more, and log Z = 0.
+    If some clients did not take part in a round, the weights of all samples may add up to more than 1. For example, a
+    learner may never be wrong on the participants' samples. Its weight alpha is then 23 or more, and nothing is
+    normalized (log Z = 0). Weights of an absent client grow by e^23 for samples on which the learner is wrong.
 
     Args:
         log: Logarithms of the factors by which the weights have changed, `[n]`.
         rows: Number of samples of all clients.
 
     Returns:
-        The weights `[n]`, and the exponent b of the power: a multiple of 16, at least 0.
+        The weights `[n]`, and the exponent b of the power of two: a multiple of 16, at least 0.
 
     Example:
         >>> bound_weights(torch.zeros(2, dtype=torch.float64), rows=4)
@@ -334,10 +336,10 @@ def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
 
 
 def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> Stats:
-    """Returns the statistics of sums of sample weights: of all samples, and of those where each candidate is wrong.
+    """Returns sums of sample weights, as statistics: of all samples, and of samples on which each candidate is wrong.
 
     Args:
-        errors: These sums for each client, `[J, 1 + M]`.
+        errors: These 1 + M sums for each client, `[J, 1 + M]`.
         world: Number of the world of each client, `[J]`.
         worlds: R, the number of worlds.
         shift: Exponent of the power of two by which the sums were divided.
@@ -347,7 +349,9 @@ def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> 
 
 
 def join_errors(stats: Stats) -> Tensor:
-    """Returns the sums `[R, 1 + M]` over all clients, divided in each world by the largest power of two of its clients.
+    """Returns the sums `[R, 1 + M]` over all clients, divided by a power of two.
+
+    In each world the divisor is the largest power of two by which a client of the world divided its sums.
 
     Args:
         stats: The added statistics of `sum_errors`.
@@ -368,14 +372,14 @@ def join_errors(stats: Stats) -> Tensor:
 
 
 def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = False) -> Server:
-    """Returns a server that adds the candidate of least error to the ensemble, with SAMME's weight.
+    """Returns a server that adds the candidate with the least error to the ensemble; its weight is that of `samme`.
 
     A world stops when its best candidate is no better than guessing.
 
     Args:
         sizes: The sizes of the ensemble.
         candidates: Function that turns the learners of a round into candidates, such as `each_alone`.
-        keeps_pool: Whether the candidates of the first round are those of all rounds.
+        keeps_pool: Whether the candidates of the first round serve in all rounds.
     """
 
     def init(_models: Tensor) -> dict[str, Tensor]:
@@ -418,7 +422,7 @@ def bagging_server(sizes: Sizes) -> Server:
 
 
 def until_chance(schedule: Schedule) -> Schedule:
-    """Returns a schedule without the worlds whose boosting has stopped."""
+    """Returns a schedule that plans no jobs for worlds in which boosting has stopped."""
 
     def plan(t: int, state: State | None) -> Plan:
         jobs = schedule(t, state)
@@ -428,7 +432,7 @@ def until_chance(schedule: Schedule) -> Schedule:
 
 
 def explain_stop(state: State) -> str:
-    """Returns why boosting is over in every world; empty while it goes on in one."""
+    """Returns why boosting is over; an empty text while at least one world goes on."""
     return "no learner is better than guessing" if bool((state.extra["stopped"] > 0).all()) else ""
 
 
@@ -445,8 +449,8 @@ def _join_parts(parts: dict[str, Tensor]) -> Tensor:
 # Bytes of boosting: learners, errors and choices as they would really be sent.
 #
 # A learner takes 4 bytes per number, and a sum of weights 8 bytes. A choice takes 8 bytes: the number of a learner and
-# its weight. A client that was away for some rounds also fetches the learners chosen meanwhile, from which its weights
-# follow.
+# its weight. A client that was away for some rounds also fetches the learners that were chosen meanwhile: the weights
+# of the client's samples follow from these learners.
 
 
 class Sent(NamedTuple):
@@ -456,7 +460,7 @@ class Sent(NamedTuple):
         learner: Number of bytes of a learner.
         series: F, the number of learners that a client sends.
         seats: S, the number of learners that a round adds to the ensemble.
-        asked: Whether clients are asked about every learner alone; otherwise about all of them as one.
+        asked: Whether clients are asked about every learner separately; otherwise about all learners as one committee.
         pool: Whether learners are sent in the first round only.
     """
 
@@ -468,7 +472,7 @@ class Sent(NamedTuple):
 
 
 def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int], IntArray]:
-    """Returns a function from a round to the last earlier round of each client's jobs, `[R * N]`; -1 for none.
+    """Returns a function from a round to the last earlier round in which each client had a job, `[R * N]`; -1 for none.
 
     Args:
         schedule: A schedule that plans without a state.
@@ -538,8 +542,8 @@ def bagging_traffic(learner: int) -> Traffic:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The weights of a client's samples follow from the ensemble and the samples. A process keeps them from round to round,
-# as long as the ensemble that it receives continues the one it has. Otherwise it computes them again, with equal
-# results bit for bit.
+# as long as the received ensemble continues the ensemble from which the weights were computed. Otherwise the process
+# computes the weights again, with equal results bit for bit.
 
 Draw = Literal["rows", "weights", "bootstrap"]
 
@@ -570,14 +574,14 @@ class KnownWeights(NamedTuple):
 
 @dataclass
 class Known:
-    """The memory of a process about its clients between rounds.
+    """The results that a process keeps about its clients between rounds.
 
     Attributes:
         row: The ensemble of each world, as it was last sent.
         weights: The weights of each client's samples, by (world, client).
-        classes: The classes that the learners of a pool predict for a client's samples.
-        pool: The pool of these learners.
-        rows: Number of training samples of all clients of a world.
+        classes: The classes that the candidates predict for each client's samples, by (world, client).
+        pool: The candidates to which `classes` belong; None if there are none yet.
+        rows: Number of training samples of all clients together, for each world.
     """
 
     row: dict[int, Tensor] = field(default_factory=dict)
@@ -588,7 +592,7 @@ class Known:
 
 
 class OneJob(NamedTuple):
-    """A client's job: the site, the memory of the process, the round, the state, the client, and its samples."""
+    """A client's job: the site, the results that the process keeps, the round, the state, the client, its samples."""
 
     site: Site
     known: Known
@@ -607,8 +611,8 @@ class FitTrees(Work):
         options: Options of the decision tree, by scikit-learn's names.
         leaves: L, the largest number of leaves of a tree.
         classes: C, the number of classes.
-        draw: How a client's weights are used. `rows`: samples are drawn with these weights. `weights`: the learner gets
-            them. `bootstrap`: they are not used, and samples are drawn with equal odds.
+        draw: How a client's weights are used. `rows`: samples are drawn with odds equal to the weights. `weights`: the
+            learner gets the weights. `bootstrap`: the weights are not used, and samples are drawn with equal odds.
         series: F, the number of learners that a client boosts one after another on its own samples; 1: one learner.
         numbers: Length of one learner as an array of numbers.
     """
@@ -627,7 +631,10 @@ class FitTrees(Work):
         return "sklearn", f"every client fits decision trees of at most {self.leaves} leaves"
 
     def begin(self, site: Site, kept: dict[Any, Any], t: int, state: State) -> None:
-        """Drops results that were computed from ensembles other than the beginnings of those that are sent now."""
+        """Drops kept results that do not belong to the ensembles and candidates that are sent now.
+
+        Kept weights of samples stay if the sent ensemble continues the ensemble from which they were computed.
+        """
         known = _known(kept)
         pool = state.extra.get(CANDIDATES)
         if pool is not None and (known.pool is None or not torch.equal(pool, known.pool)):
@@ -643,11 +650,11 @@ class FitTrees(Work):
             known.row[world] = row.clone()
 
     def do(self, site: Site, kept: dict[Any, Any], t: int, job: SizedPlan, state: State) -> tuple[Stats, Tensor]:
-        """Fits the learners of round t, or sums the weights of wrong samples for the candidates in the state.
+        """Fits the learners of round t; if the state holds candidates, measures the errors of the candidates instead.
 
         Returns:
-            The learners, or sums of weights; and the loss. The loss is the learner's own weighted error on the client's
-            samples, or the least of the candidates' errors there.
+            The learners, or the sums of weights; and the loss. The loss is the first learner's weighted error on the
+            client's samples, or the least error of a candidate on these samples.
         """
         (client,), (world,) = job.plan.client.tolist(), job.plan.world.tolist()
         work = self._fit if CANDIDATES not in state.extra else self._count_errors
@@ -657,7 +664,8 @@ class FitTrees(Work):
     def _fit(self, job: OneJob) -> tuple[Stats, float]:
         """Returns the learners of a client, `[F, n, 3]`.
 
-        The first one uses the ensemble's weights, each later one the weights after the one before (local AdaBoost).
+        The first learner uses the weights that follow from the ensemble. Each later learner uses the weights after the
+        learner before it (local AdaBoost).
         """
         rows, weight = job.rows, self._weigh(job)[0]
         learners = torch.zeros(self.series, self.numbers // 3, 3)  # nodes, and the numbers of each
@@ -688,7 +696,7 @@ class FitTrees(Work):
         return write_tree(tree.fit(x[drawn], y[drawn]), self.leaves)
 
     def _count_errors(self, job: OneJob) -> tuple[Stats, float]:
-        """Returns sums of a client's weights: over all its samples, and over those on which each candidate is wrong."""
+        """Returns sums of a client's weights: of all samples, and of the samples on which each candidate is wrong."""
         rows, asked, known, world = job.rows, job.state.extra[CANDIDATES], job.known, job.world
         weight, shift = self._weigh(job)
         key = (world, job.client)
@@ -703,7 +711,7 @@ class FitTrees(Work):
     def _weigh(self, job: OneJob) -> tuple[FloatArray, int]:
         """Returns the weights of a client's samples before round t, in the form of `bound_weights`.
 
-        The weights of all clients add up to 1 where all clients have taken part.
+        The weights of all clients add up to 1 if all clients took part in every round.
         """
         site, known, t, state, client, world, rows = job
         equal = KnownWeights(0, torch.zeros(len(rows.y), dtype=torch.float64))

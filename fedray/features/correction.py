@@ -1,4 +1,4 @@
-"""Changes of the local gradient: corrections, sharpness-aware steps, layers in turns, a contrastive loss."""
+"""Changes the local gradient: corrections, sharpness-aware steps, layers that train in turns, a contrastive loss."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedray.training.update import Update
 
 @dataclass(frozen=True)
 class Vectors(Piece):
-    """Vectors of a model's length that each job sends and receives beside its model.
+    """Sends and receives vectors of a model's length beside each model.
 
     Attributes:
         up: Number of vectors that a client sends.
@@ -63,14 +63,16 @@ class Vectors(Piece):
 class Correction(Piece):
     """A private vector for each client and model that corrects the local gradient.
 
-    Where the server broadcasts a vector, too, the change of the private vector is sent beside the delta, and counted.
+    If the server also broadcasts a vector, clients send the change of the private vector beside the delta; its bytes
+    count.
 
     Attributes:
         name: Name of the private vector.
-        offset: Function that makes the term b of the local gradient (`Local`), `[W, d]`, from the private vectors and
-            the server's vectors (or None).
-        update: Function that makes the private vectors after local training. It takes the private vectors, the server's
-            vectors (or None), the deltas, and steps x learning rate `[W, 1]`.
+        offset: Function that returns the term `offset` of the local gradient (see `Local`), `[W, d]`, from the private
+            vectors and the server's vectors (or None).
+        update: Function that returns the private vectors after local training. It has four arguments: the private
+            vectors, the server's vectors (or None), the deltas, and the number of steps times the learning rate, `[W,
+            1]`.
         shared: Name of the server's vector that is broadcast with the models; None if there is none.
 
     Example:
@@ -124,7 +126,7 @@ _TINY = 1e-12  # smallest divisor, for the norm of a gradient that is 0
 
 
 def sharpness_aware(rho: float) -> Transform:
-    """Returns a transformation that takes the gradient at `w + rho g / |g|` instead of the gradient g at w.
+    """Returns a transformation that replaces the gradient g at w by the gradient at `w + rho g / |g|`.
 
     Source: Foret, Kleiner, Mobahi, Neyshabur, *Sharpness-Aware Minimization*, ICLR 2021, equations 2 and 3.
 
@@ -142,10 +144,10 @@ def sharpness_aware(rho: float) -> Transform:
 
 
 def chain(*rules: Transform | None) -> Transform | None:
-    """Joins transformations one after another, the first one on the gradient of the data; None if all are None.
+    """Joins transformations in order: the first one gets the gradient of the data; None if all of them are None.
 
     Raises:
-        BadInput: Two of them choose where a step takes its gradient.
+        BadInput: Two transformations choose where a step takes its gradient.
     """
     known = [rule for rule in rules if rule is not None]
     if len(known) < 2:
@@ -168,13 +170,14 @@ def chain(*rules: Transform | None) -> Transform | None:
 
 
 def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Transform:
-    """Returns SGD that trains the head first, and in the last epochs everything but the head.
+    """Returns SGD that trains only the head first, and only the other layers (the body) in the last epochs.
 
     Args:
         head: Mask of the parameters that belong to the head, `[p]`.
-        body: Number of last epochs in which the body trains, at most `epochs`; it has at least one step.
+        body: Number of epochs, at most `epochs`, in which the body trains: the last ones. The body trains at least one
+            step.
         epochs: Number of epochs of a local training.
-        momentum: Momentum of SGD, 0 to 1; parameters that do not train have none.
+        momentum: Momentum of SGD, 0 to 1; parameters that stay fixed have no momentum.
 
     Example:
         >>> import torch
@@ -201,8 +204,8 @@ def contrast_models(mu: float, temperature: float) -> LocalLoss:
     """Returns the network's loss plus `mu` times a contrastive loss of features (MOON).
 
     The contrastive loss is `-log(e^(s(z, z_glob)/tau) / (e^(s(z, z_glob)/tau) + e^(s(z, z_prev)/tau)))`. Here s is the
-    cosine of the angle between two features. They are z of the trained model, z_glob of the broadcast model, and z_prev
-    of the client's previous model.
+    cosine of the angle between two features. The features are z of the trained model, z_glob of the broadcast model,
+    and z_prev of the client's previous model.
 
     Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, equations 3 and 4.
 

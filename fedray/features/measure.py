@@ -1,11 +1,11 @@
-"""Numbers that clients measure at their trained models, over their own samples, and send beside the models.
+"""Measures numbers at a client's trained model, over the client's samples; the client sends them beside the model.
 
-They depend only on the client's samples, its model and the random key of its draw. So they do not depend on which
-clients share a block.
+These numbers depend only on the client's samples, its model and a random key of the job. The other clients of a block
+do not change them.
 
 Example:
-    The number of samples of each class. The Fisher of a linear model's squared loss is the second moment of its inputs,
-    whatever its weights are.
+    The first example counts the samples of each class. In the second, the Fisher diagonal of a linear model's squared
+    loss is the second moment of the inputs, for any weights.
 
     >>> count = ClientSums(lambda seen: torch.bincount(seen.targets, minlength=3), numbers=3)
     >>> count.function(SeenRows(None, None, None, torch.tensor([0, 2, 2]))).tolist()
@@ -39,7 +39,7 @@ MAPPED_NUMBERS = 8 << 20  # numbers of the gradients that are computed at a time
 
 
 class Measure(Piece):
-    """The common base of both measures: the client runs the module itself."""
+    """The base class of both measures: the client calls the network's module."""
 
     @property
     def calls_module(self) -> bool:
@@ -48,10 +48,11 @@ class Measure(Piece):
 
 @dataclass(frozen=True)
 class Curvature(Measure):
-    """The diagonal of the Fisher information, a vector as long as a model; 0 without samples.
+    """Measures the diagonal of the Fisher information, a vector as long as a model; 0 without samples.
 
-    For `model` it is the mean over the client's samples of `sum_y p(y | x, w) (d log p(y | x, w) / dw)^2`, `[d]`. For
-    `empirical` it is the mean square of the loss's gradient at the sample's own label. The loss is the network's own.
+    For `model` the diagonal is the mean over the client's samples of `sum_y p(y | x, w) (d log p(y | x, w) / dw)^2`,
+    `[d]`. For `empirical` it is the mean square of the gradient of the loss at the sample's true label. The loss is the
+    network's own.
 
     Attributes:
         kind: `model` or `empirical`.
@@ -77,7 +78,7 @@ class Curvature(Measure):
         return update._replace(beside=found)
 
     def _draw_rows(self, site: Site, t: int, client: int, world: int) -> IntArray:
-        """Draws the samples of a client that are used, and returns their indices among the client's samples, rising."""
+        """Draws the samples that are used, and returns their indices among the client's samples, rising."""
         size = int(site.shards.sizes(np.array([world]), np.array([client]))[0])
         if self.rows is None or self.rows >= size:
             return np.arange(size)
@@ -86,7 +87,7 @@ class Curvature(Measure):
 
 
 class SeenRows(NamedTuple):
-    """Some samples of a client, and the outputs of its trained model for them in evaluation mode.
+    """Some samples of a client, and the trained model's outputs for these samples in evaluation mode.
 
     Attributes:
         inputs: Inputs of the network, `[n, ...]`.
@@ -103,11 +104,13 @@ class SeenRows(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientSums(Measure):
-    """Sums over a client's training samples, such as the features by class (FedProto); 0 without samples.
+    """Adds up a user's function over a client's training samples, such as the features by class (FedProto).
+
+    The sum is 0 for a client without samples.
 
     Attributes:
-        function: Function from the `SeenRows` of some samples to their sum, `[numbers]`. The sums of all parts are
-            added. Random numbers that it takes from the global generators begin at the job's random key.
+        function: Function from some samples (`SeenRows`) to their sum, `[numbers]`. The samples come in several parts,
+            and the sums of all parts are added. The global random generators start at the job's random key.
         numbers: Length of the sum, which each job sends as float32.
     """
 
@@ -124,7 +127,7 @@ class ClientSums(Measure):
         """Adds up the sums of each job and attaches them to the update.
 
         Raises:
-            BadInput: The function did not return such sums.
+            BadInput: The function did not return a tensor of `numbers` numbers.
         """
         site, net, plan, models = update.site, update.site.net, update.real.plan, update.models()
         total = torch.zeros(len(plan.client), self.numbers, dtype=torch.float64, device=models.device)
@@ -166,7 +169,7 @@ def _read_rows(site: Site, client: int, world: int, place: IntArray) -> Iterator
 
 
 def sum_curvature(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
-    """Returns the sum over some samples of the Fisher diagonal, `[d]` float64; 0 for float buffers of a network.
+    """Returns the sum of the Fisher diagonals of some samples, `[d]` float64; the entries of float buffers are 0.
 
     Args:
         net: The network.
@@ -208,7 +211,7 @@ def _find_vectors(net: Net, out: Tensor, y: Tensor, kind: str) -> Tensor:
 
 
 def _map_rows(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
-    """Returns the sum over some samples, `[p]` float64, computed in one call."""
+    """Returns the sum of the Fisher diagonals of some samples, `[p]` float64, computed in one call."""
     views = net.layout.views(row.detach())
     names = net.layout.names[: net.layout.trainable_tensors]
     parameters = {name: views[name] for name in names}
@@ -224,7 +227,7 @@ def _map_rows(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
 
 
 def _differentiate_rows(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
-    """Returns the sum over some samples, `[p]` float64, computed sample by sample."""
+    """Returns the sum of the Fisher diagonals of some samples, `[p]` float64, computed sample by sample."""
     total = row.new_zeros(net.layout.trainable, dtype=torch.float64)
     with torch.enable_grad():
         leaf, k = row.detach().clone().requires_grad_(), net.layout.trainable_tensors

@@ -1,10 +1,10 @@
-"""Clients whose data are a mixture of K models' distributions: they weigh their samples before they train (FedEM).
+"""Weighs a client's samples before training, as a mixture of the distributions of K models (FedEM).
 
-The weights of samples multiply those of batches in `runtime/worker.py` (`deal_data`). `evaluation/mixture.py` computes
-the weights of models with which such clients predict.
+`runtime/worker.py` (`deal_data`) multiplies the weights of a batch by the weights of its samples.
+`evaluation/mixture.py` computes the weights of the models with which such clients predict.
 
 Example:
-    Of two samples the first is explained by model 0 and the second by neither more than by the other.
+    Model 0 explains the first of two samples better. Both models explain the second sample equally well.
 
     >>> share = share_samples(np.array([[0.0, 1.0], [50.0, 1.0]]), np.array([0.5, 0.5]))
     >>> share.round(2).tolist(), share.mean(axis=1).round(2).tolist()
@@ -34,7 +34,7 @@ STEPS = 20  # E steps of a client whose weights are not known yet
 
 @dataclass(frozen=True)
 class Mixture(Piece):
-    """Shares each client's samples out among all models (the E step), and trains each model on its shares."""
+    """Divides each client's samples among all models (the E step), and trains each model on its shares."""
 
     @property
     def keeps(self) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class Mixture(Piece):
         return update.keep(**{MIXTURE: self._shares(update).weights(update.jobs.plan)})
 
     def _shares(self, update: Update) -> Shares:
-        """Returns the shares of the round, which are the same for all of its blocks."""
+        """Returns the shares of the round; all blocks of the round use the same ones."""
         found: Shares = update.memo.setdefault(MIXTURE, Shares(update.site, update.state, update.phase.models))
         return found
 
@@ -70,7 +70,7 @@ def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
     The shares of a sample sum to 1 over the models.
 
     Args:
-        losses: Loss of each model on each sample, a negative log-likelihood, `[K, n]`.
+        losses: Loss of each model on each sample (a negative log-likelihood), `[K, n]`.
         weights: Weight pi of each model, `[K]`, at least 0.
 
     Source: Marfoq et al. 2021, equation 11.
@@ -83,7 +83,7 @@ def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
 
 
 def fit_weights(losses: ArrayLike, steps: int = STEPS) -> FloatArray:
-    """Returns the weights of a client over models that stay unchanged, `[K]`: E steps from equal weights.
+    """Returns a client's weights of models that stay unchanged, `[K]`, after E steps from equal weights.
 
     Args:
         losses: Loss of each model on each of the client's samples, `[K, n]`; without samples the weights stay equal.
@@ -108,17 +108,17 @@ class _Shared(NamedTuple):
 
 
 class Shares:
-    """The shares of the samples of a round's clients, each computed when the first job of the client needs it.
+    """The shares of samples in a round; a client's shares are computed when the first job of the client needs them.
 
-    A client's shares depend only on its own samples, the models of the round and its private weights. So they do not
-    depend on which clients share a block.
+    A client's shares depend only on the client's samples, the models of the round and the client's private weights. The
+    other clients of a block do not change them.
     """
 
     def __init__(self, site: Site, state: State, models: int) -> None:
         """Stores the site, the state and the number of models of the round.
 
         Args:
-            site: The site, with the weights of clients that took part before.
+            site: The site, which holds the weights of clients that took part before.
             state: The state with the models of the round.
             models: K, the number of models.
         """
@@ -126,11 +126,11 @@ class Shares:
         self._known: dict[tuple[int, int], _Shared] = {}
 
     def of_places(self, plan: Plan, place: Tensor) -> Tensor:
-        """Returns the share of each lane's model in each sample of its batches, `[S, W, B]`.
+        """Returns, for each sample in the batches of each lane, the share of the lane's model, `[S, W, B]`.
 
         Args:
             plan: The lanes, `[W]`.
-            place: Indices of the samples among those of the lane's client, `[S, W, B]`.
+            place: Indices of the samples among the samples of the lane's client, `[S, W, B]`.
         """
         lanes = [
             self._of(world, client).share[model][place[:, lane]]
@@ -159,7 +159,7 @@ def sample_losses(site: Site, state: State, models: int, world: int, client: int
     """Returns the loss of each model of a world on each training sample of a client, `[K, n]` float64.
 
     Args:
-        site: The site of the worker; the network's own loss is a negative log-likelihood.
+        site: The site of the worker. The loss of the site's network must be a negative log-likelihood.
         state: The state with the models.
         models: K, the number of models.
         world: Number of the world.

@@ -1,15 +1,15 @@
-"""Clients whose K models move together, as particles of one distribution, and the particles that they keep (DSVGD).
+"""Moves the K models of a client together, as particles of one distribution; a client also keeps particles (DSVGD).
 
-The lanes of a client are neighbors in its block (`runtime/exchange.py`), so a step has all of them at hand.
+The lanes of a client are neighbors in a block (`runtime/exchange.py`), so a step can use all of them.
 
 Example:
-    Particles that share the mean of their gradients.
+    The particles of each client all move by the mean of their gradients.
 
     >>> share = Particles(2, lambda g, *_: g.mean(0, keepdim=True).expand_as(g), lambda now, *_: now, steps=0)
     >>> for_each_client(2, lambda lanes: share.move(lanes), torch.tensor([[1.0], [3.0], [5.0], [5.0]])).T
     tensor([[2., 2., 5., 5.]])
 
-    Two particles that nothing pulls leave each other.
+    Two particles with gradients of 0 move away from each other.
 
     >>> find_direction(torch.zeros(2, 1), torch.tensor([[-1.0], [1.0]])).flatten()
     tensor([-0.1221,  0.1221])
@@ -44,16 +44,18 @@ _FUDGE = 1e-6  # added to the root of a running mean of squares
 class Particles(Piece):
     """The K models of a client are particles of one distribution: they move together (DSVGD).
 
-    A client also keeps K particles of its own, its factor of the distribution. Before its first training these are the
-    first models; afterwards they learn what each training has changed. The functions take the tensors of one client,
-    `[K, p]` each.
+    A client also keeps K particles of its own, which stand for its factor of the distribution. Before the client's
+    first training these are the first models. After each training they learn what the training has changed. The
+    functions below take the tensors of one client, `[K, p]` each.
 
     Attributes:
         models: K, the number of models.
-        move: Function that gives the direction by which a step descends. It takes the gradients of the loss; the
-            particles as received, as they are now, and the client's own; and the number of the client's samples.
-        learn: Function that gives the direction for the client's own particles. It takes them as they are now; the
-            particles as received and as trained; and the own particles before.
+        move: Function that returns the direction of a descent step. Its arguments are the gradients of the loss, the
+            received particles, the current particles, the client's own particles, and the number of the client's
+            samples.
+        learn: Function that returns the direction of a descent step of the client's own particles. Its arguments are
+            the own particles as they are now, the received particles, the trained particles, and the own particles
+            before.
         steps: Number of steps of the client's own particles after its training.
     """
 
@@ -82,8 +84,8 @@ class Particles(Piece):
     def end(self, update: Update) -> Update:
         """Lets the clients' own particles learn what the training has changed.
 
-        The particles begin where they were, and make steps with the optimizer of the training, whose memory is empty at
-        first.
+        The particles continue from their last positions. They move with the optimizer of the training, which starts
+        without memory.
         """
         assert update.block is not None and update.final is not None
         own, received, trained = update.own[PARTICLES], update.block.start, update.final
@@ -93,7 +95,7 @@ class Particles(Piece):
         return update.keep(**{PARTICLES: now})
 
     def _couple(self, received: Tensor, own: Tensor, size: Tensor) -> Couple:
-        """Returns how the gradients of a client's K lanes, which are neighbors, depend on each other."""
+        """Returns a function that joins the gradients of each client's K lanes, which are neighbors in the block."""
 
         def move(g: Tensor, received: Tensor, now: Tensor, own: Tensor, size: Tensor) -> Tensor:
             return self.move(g, received, now, own, size[0])
@@ -115,7 +117,7 @@ class Particles(Piece):
 
 
 def for_each_client(models: int, function: Callable[..., Tensor], *lanes: Tensor) -> Tensor:
-    """Applies a function of one client's lanes to those of all clients, `[W, p]`.
+    """Applies a function of one client's lanes to the lanes of each client, and returns the results `[W, p]`.
 
     Args:
         models: K, the number of lanes of a client.
@@ -126,7 +128,7 @@ def for_each_client(models: int, function: Callable[..., Tensor], *lanes: Tensor
 
 
 def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tensor, int], None]:
-    """Returns a function (parameters `[W, p]`, direction, step) that makes a step in place, without data."""
+    """Returns a function (parameters `[W, p]`, direction, step) that makes one step, in place and without data."""
     rule = local.step
     if not isinstance(rule, Transform):
         optimize = make_optimizer(local, lr, [], [])
@@ -147,22 +149,22 @@ def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tenso
 
 
 def _refuse_data(_parameters: Tensor) -> Tensor:
-    """Raises an error in place of a rule's use of data, because a client's own particles learn without samples."""
+    """Raises an error if a rule uses data: a client's own particles learn without samples."""
     raise FedrayError("local.step reads a gradient or a loss, but the particles that clients keep have no rows")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Stein variational gradient descent of particles, and of the factor of a posterior that a client keeps as particles.
-# The density of particles is the sum of Gaussian kernels at each of them, with the bandwidth lambda.
+# The density of particles is the sum of one Gaussian kernel around each particle, with the bandwidth lambda.
 
 
 class Target(NamedTuple):
     """The density that the particles should be samples of: `p_0(w) exp(-sum of all samples' losses / temperature)`.
 
     Attributes:
-        temperature: alpha, above 0.
+        temperature: alpha, above 0, by which the losses are divided.
         precision: Precision of the prior p_0, `N(0, 1 / precision)` in each number; 0 means a flat prior.
-        bandwidth: lambda, the width of the kernels by which particles become a density.
+        bandwidth: lambda, the width of the Gaussian kernels around the particles.
     """
 
     temperature: float
@@ -171,10 +173,11 @@ class Target(NamedTuple):
 
 
 def find_direction(score: Tensor, particles: Tensor) -> Tensor:
-    """Returns the direction in which particles become a sample of a density, `[K, p]`.
+    """Returns the direction in which particles move to become samples of a density, `[K, p]`.
 
-    It is `mean_j k(w_j, w) score_j + grad_{w_j} k(w_j, w)`. The kernel k is `exp(-|v - w|^2 / (2 h))` with `h = m / (2
-    log(K + 1))`, where m is the median of all K x K squared distances. A single particle moves along its own score.
+    The direction at w is `mean_j k(w_j, w) score_j + grad_{w_j} k(w_j, w)`. The kernel k is `exp(-|v - w|^2 / (2 h))`
+    with `h = m / (2 log(K + 1))`, where m is the median of all K x K squared distances. A single particle moves along
+    its own score.
 
     Args:
         score: Gradients of the density's logarithm at the particles, `[K, p]`.
@@ -192,9 +195,10 @@ def find_direction(score: Tensor, particles: Tensor) -> Tensor:
 
 
 def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
-    """Returns means of particles, weighted by their Gaussian kernels at some points, `[n, p]`.
+    """Returns for each of some points the mean of particles, weighted by their Gaussian kernels at the point, `[n, p]`.
 
-    The particles describe a density. The gradient of its logarithm is `(mean - point) / bandwidth^2`.
+    The particles describe a density. At a point the gradient of the logarithm of this density is `(mean - point) /
+    bandwidth^2`.
 
     Args:
         at: The points, `[n, p]`.
@@ -206,11 +210,12 @@ def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
 
 
 def approach(target: Target, models: int, steps: int) -> Particles:
-    """Returns particles that approach a posterior client by client, together with each client's factor of it.
+    """Returns the piece that moves particles to a posterior, client by client, and learns each client's factor.
 
-    Client k's factor t_k, times the prior, is kept as particles whose density is t. At first these are the first
-    particles, which are drawn from the prior, and `t_k = 1`. A client's particles move to `q / t p_0 exp(-losses /
-    temperature)` with the density q that the client received. Then its own particles move to `q_new / q t`.
+    The factor t_k of client k, times the prior, is the density t of the client's own particles. At first these are the
+    first models, which stand for draws from the prior, and `t_k = 1`. A client moves the received particles to the
+    density `q / t p_0 exp(-losses / temperature)`, where q is the density of the received particles. Then the client's
+    own particles move to the density `q_new / q t`.
 
     Args:
         target: The density that is the product of all factors.
@@ -232,7 +237,9 @@ def approach(target: Target, models: int, steps: int) -> Particles:
 
 
 def divide_by_root(decay: float) -> Transform:
-    """Returns steps divided by the root of a running mean of their squares, which starts at those of the first step.
+    """Returns a transformation that divides steps by the root of a running mean of their squares.
+
+    The running mean starts at the squares of the first step.
 
     Args:
         decay: Share of the earlier squares, in [0, 1).
@@ -248,7 +255,7 @@ def divide_by_root(decay: float) -> Transform:
 def _square_distances(one: Tensor, other: Tensor) -> Tensor:
     """Returns `|v - w|^2` of all pairs, `[n, m]`.
 
-    They follow from a product of matrices relative to the first w, because the points may be far from 0.
+    The distances are computed by a product of matrices, relative to the first w, because the points may be far from 0.
     """
     v, w = one - other[:1], other - other[:1]
     return (v.square().sum(1)[:, None] + w.square().sum(1) - 2.0 * v @ w.T).clamp(min=0.0)

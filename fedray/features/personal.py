@@ -1,4 +1,4 @@
-"""Layers that a client never sends (FedPer, FedBN), and personal models beside the received one (Ditto)."""
+"""Keeps layers that a client never sends (FedPer, FedBN), and personal models beside the received one (Ditto)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from fedray.core.types import Layout, Plan
 from fedray.training.update import Site, Update
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Layers that stay with the clients, which start from their own copies of them (LG-FedAvg), and the upload of the rest.
+# Layers that stay with the clients (LG-FedAvg), and the upload of the other layers. A client trains its own copy of the
+# private layers.
 #
 # A layer is a module that owns tensors of the model. Private layers, including their float buffers, are neither sent
 # nor counted.
@@ -26,13 +27,13 @@ LAYERS = "layers"  # name of the private vector that holds a client's own layers
 
 @dataclass(frozen=True)
 class PrivateLayers(Piece):
-    """Keeps some layers with the client, which trains and predicts with its own copy of them.
+    """Keeps some layers with the client; the client trains and predicts with its own copy of these layers.
 
-    A client that has not trained yet uses these layers of the broadcast model.
+    A client that has not trained yet takes these layers from the broadcast model.
 
     Attributes:
         layers: The names of the private layers.
-        memory: The names of those private layers that are used in training only, and not to predict (PVI).
+        memory: The names of those private layers that are used only in training, and not in prediction (PVI).
     """
 
     layers: tuple[str, ...]
@@ -97,7 +98,7 @@ def drop_layers(layout: Layout, layers: tuple[str, ...]) -> Layout:
 
 
 def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: tuple[str, ...]) -> Compress:
-    """Returns a compression of all layers but the private ones, which are sent as 0.
+    """Returns a compression of all layers except the private ones, which arrive at the server as 0.
 
     Args:
         make: Function that makes the compression for a layout.
@@ -120,11 +121,11 @@ class PersonalPasses(Piece):
 
     The batches of a personal model are drawn separately.
 
-    A known client predicts with its personal model. Of several it uses the one that is best on its withheld samples.
+    A known client predicts with its personal model. If it has several, it predicts with the model that is best on its
+    withheld samples.
 
     Attributes:
-        each: The settings of local training of each personal model. A personal model continues from the client's last
-            training of that same model.
+        each: How each personal model is trained. Each personal model continues from its own last training.
 
     Example:
         >>> passes = PersonalPasses((Local(pull=0.1), Local(pull=1.0)))

@@ -1,4 +1,4 @@
-"""Slices of a network that the clients of each tier train, their uploads, and the mean of each number (HeteroFL)."""
+"""Cuts slices of a network for the clients of each tier, and averages each number over its uploads (HeteroFL)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CHANNEL = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout2d)  # l
 
 
 class Scaler(nn.Module):
-    """Divides by r, so that sums over a slice's channels become as large as sums over all channels.
+    """Divides by r. Sums over a slice's channels then become as large as sums over all channels.
 
     The division also happens when the slice predicts, because the next layers were trained with it.
 
@@ -74,7 +74,7 @@ class TierNet(NamedTuple):
 
     Attributes:
         width: r, the width of the slice, in (0, 1].
-        net: The network of the slice; the whole network itself where r is 1.
+        net: The network of the slice; if r is 1, the whole network.
         layers: The layers of the whole network.
         work: Arithmetic of the slice as a share of the whole network's.
         scaler: Whether the slice has a `Scaler` after each hidden layer.
@@ -93,9 +93,9 @@ def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bo
     Args:
         net: The whole network.
         widths: r, the width of each tier's slice.
-        row: One input of the network, `[1, ...]`.
+        row: The input of one sample, `[1, ...]`.
         scaler: Whether slices have a `Scaler` after each hidden layer.
-        who: Name of what slices the network, for messages.
+        who: Name of the method that slices the network, for messages.
 
     Raises:
         BadInput: A network that should be sliced is not made of plain layers.
@@ -109,7 +109,7 @@ def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bo
 
 
 def keep_channels(width: float, channels: int) -> int:
-    """Returns the number of channels of a slice: `ceil(r c)`, at least 1, without rounding errors of `r c`.
+    """Returns the number of channels of a slice: `ceil(r c)`, at least 1; rounding errors of `r c` do not count.
 
     Example:
         >>> keep_channels(0.1, 30), keep_channels(0.1, 31)
@@ -123,10 +123,10 @@ def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
 
     Args:
         net: The network.
-        who: Name of what slices the network, for messages.
+        who: Name of the method that slices the network, for messages.
 
     Raises:
-        BadInput: The network has layers whose channels cannot be cut.
+        BadInput: The network has layers that cannot be cut by channels.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -206,12 +206,12 @@ def scale_hidden(layers: Sequence[SlicedLayer], width: float) -> Tensor:
 
 
 def _channels(channels: int, width: float, first: First) -> IntArray:
-    """Returns the channels of a hidden layer that a slice has, rising."""
+    """Returns the channels of a hidden layer that belong to the slice, rising."""
     return np.sort((first(channels) + np.arange(keep_channels(width, channels))) % channels)
 
 
 def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
-    """Returns the network of a slice, or the network itself where r is 1.
+    """Returns the network of a slice; if r is 1, the network itself.
 
     Args:
         net: The whole network, of layers that can be cut.
@@ -251,11 +251,11 @@ def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Training a slice of a network: lanes of the whole network are cut to lanes of a smaller one, and put back.
+# Training a slice of a network: the numbers of the slice are cut out of the lanes, trained, and put back.
 
 
 def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
-    """Returns the engine of a slice for models of the whole network; the other numbers stay unchanged.
+    """Returns an engine that trains the slice within models of the whole network; the other numbers stay unchanged.
 
     Args:
         engine: The engine that trains the slice.
@@ -273,7 +273,7 @@ def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
 
 
 def cut_block(block: Block, columns: Tensor) -> Block:
-    """Returns a block of lanes of the whole network as one of a slice.
+    """Returns a block of lanes of the whole network as a block of lanes of the slice.
 
     Args:
         block: The lanes, `[W, d]`.
@@ -307,15 +307,15 @@ _KEPT = 64  # pairs of round and tier whose indices are remembered
 
 @dataclass(frozen=True)
 class Slices(Piece):
-    """The slice of one network that each of T tiers trains.
+    """Trains in each of T tiers another slice of one network.
 
     Attributes:
         tier_nets: The network of each tier; a tier that trains everything has the whole network.
         places: Function from round and tier to the indices of the slice's numbers in the whole model, `[s]`, rising.
-        share: Arithmetic of each tier's network as a share of the whole one's, `[T]`, in (0, 1].
-        answers: Whether known clients predict with their tier's slice, which then is the same in every round.
-        factors: For each tier, the factors of the whole model's numbers when the tier's slice predicts, `[d]` each;
-            used where its layers divide by the width. None means no factors.
+        share: Arithmetic of each tier's network as a share of the whole network's, `[T]`, in (0, 1].
+        answers: Whether known clients predict with their tier's slice. The slice must then be the same in every round.
+        factors: For each tier, factors of the whole model's numbers `[d]`, applied when the tier's slice predicts. They
+            replace the division by the width in the slice's layers. None, or an empty tuple, means no factors.
     """
 
     tier_nets: tuple[Net, ...]
@@ -336,7 +336,7 @@ class Slices(Piece):
         return found
 
     def own_models(self, site: Site, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
-        """Returns whole models that are 0 outside of the tier's slice of round 0; they predict as the slice does."""
+        """Returns whole models in which all numbers outside the tier's slice are 0; they predict as the slice does."""
         columns, factor = self.columns(0, tier), self.factors[tier] if self.factors else None
         kept = torch.zeros_like(broadcast).index_copy_(1, columns, broadcast[:, columns])
         return kept if factor is None else kept * factor.to(kept)
@@ -348,8 +348,8 @@ def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False
     Args:
         nets: The network of each tier.
         window: Function that gives the first channel of the slices in a layer.
-        answers: Whether known clients predict with their tier's slice, if one is narrow; the window then is the same in
-            every round.
+        answers: Whether known clients predict with their tier's slice, provided that a slice is narrower than the
+            network. The window must then be the same in every round.
 
     Raises:
         BadInput: The networks of the tiers are missing.
@@ -373,7 +373,7 @@ def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False
 
 
 def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
-    """Returns a function from the round to the numbers that each tier trains, `[T, d]` float64 of 0 and 1.
+    """Returns a function: round -> marks of the numbers that each tier trains, `[T, d]` float64 of 0 and 1.
 
     Args:
         slices: The slices of the tiers.
@@ -390,15 +390,15 @@ def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
 
 
 def mean_of_slices(rows: Rows, weighting: Weighting, held: Callable[[int], Tensor]) -> Server:
-    """Returns a server that averages each number over the uploads whose slice holds it; other numbers stay.
+    """Returns a server that averages each number over the uploads of slices that hold it; other numbers stay.
 
     Args:
-        rows: The order of the models in the state.
+        rows: The order in which the state holds the models.
         weighting: How the uploads are weighted.
-        held: Function from the round to the numbers that each of T tiers trains, `[T, d]` float64 of 0 and 1.
+        held: Function: round -> marks of the numbers that each of T tiers trains, `[T, d]` float64 of 0 and 1.
 
     Example:
-        Two clients, of which the second has trained the first number alone.
+        There are two clients. The second client has trained only the first number.
 
         >>> server = mean_of_slices(Rows(1, 1), "uniform", lambda _t: torch.tensor([[1.0, 1.0], [1.0, 0.0]]).double())
         >>> delta, one = torch.tensor([[1.0, 5.0], [3.0, 0.0]]), np.array([0, 1])
@@ -422,9 +422,9 @@ def mean_of_slices(rows: Rows, weighting: Weighting, held: Callable[[int], Tenso
 
 
 def compress_slices(each: Sequence[Compress]) -> Compress:
-    """Returns the compression of whole models that compresses each tier's slice; other numbers are sent as 0.
+    """Returns a compression that compresses each tier's slice of the model; the other numbers arrive as 0.
 
-    The part of a number that error feedback has kept waits until the number is in the client's slice again.
+    If error feedback has kept a part of a number, this part waits until the number is in the client's slice again.
 
     Args:
         each: The compression of each tier's slice, `[s]`.

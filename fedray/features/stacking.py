@@ -1,4 +1,4 @@
-"""Stacks of models: the samples for base models and for the second level, and the networks of the second level."""
+"""Builds stacks of models: the samples for the base models and the meta model, and the networks of the second level."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Compute = Callable[[int, int], Tensor]  # (world, client) -> features of the cli
 
 
 class FeatureShards:
-    """Shards whose training inputs are computed when they are fetched; test and withheld samples stay raw."""
+    """Shards that compute their training inputs when these are fetched; test and withheld samples stay as they are."""
 
     def __init__(self, whole: Shards, width: int, compute: Compute, pooled: bool = False) -> None:
         """Wraps other shards.
@@ -41,8 +41,8 @@ class FeatureShards:
             whole: The shards that give the labels, and all samples that are not used for training.
             width: F, the number of features.
             compute: Function that gives the features of a client's samples.
-            pooled: Whether client 0 stands for a server that has the features of all clients, while all others have
-                none.
+            pooled: Whether client 0 stands for a server that has the features of all clients; the other clients then
+                have no samples.
         """
         self.whole, self.width, self.compute, self.pooled = whole, width, compute, pooled
         none = Split(np.zeros((0, width), np.float32), np.zeros(0, np.int64))
@@ -54,11 +54,11 @@ class FeatureShards:
 
     @property
     def at_server(self) -> bool:
-        """Returns whether client 0 stands for a server, which alone has samples."""
+        """Returns whether client 0 stands for a server; only this client then has samples."""
         return self.pooled or isinstance(self.whole, ServerShards)
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the sizes of the wrapped shards; if pooled, all samples are at client 0."""
+        """Returns how many samples each job has, `[J]`, as the wrapped shards; if pooled, client 0 has all samples."""
         if not self.pooled:
             return self.whole.sizes(world, client)
         everyone = np.arange(self.number)
@@ -66,7 +66,7 @@ class FeatureShards:
         return np.where(client == 0, each.sum(axis=1), 0)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns features that are computed in this call, with the labels of the wrapped shards."""
+        """Returns the features, which are computed in this call, and the labels of the wrapped shards."""
         if not self.pooled:
             return self._fetch(world, client)
         each = self._fetch(np.repeat(world, self.number), np.tile(np.arange(self.number), len(world)))
@@ -107,7 +107,7 @@ def mask_rows(fetched: Fetched, masks: list[NDArray[np.bool_]]) -> Fetched:
 
 
 class LeaveOutShards:
-    """Shards with one world for each pair of a world and a fold; world `w * folds + f` lacks the samples of fold f.
+    """Shards with one world for each pair of a world w and a fold f; world `w * folds + f` lacks the samples of fold f.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -156,14 +156,14 @@ class LeaveOutShards:
         return np.asarray(order % self.folds, dtype=np.int64)
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the number of samples without those of the fold, `[J]`."""
+        """Returns how many samples each job has without the samples of the fold, `[J]`."""
         size, fold = self.whole.sizes(world // self.folds, client), world % self.folds
         if not self.within:
             return np.where(client == fold, 0, size)
         return np.asarray(size - (size - fold + self.folds - 1) // self.folds)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns the samples of the wrapped shards without those of the fold."""
+        """Returns the samples of the wrapped shards without the samples of the fold."""
         fetched, masks = self.whole.fetch(world // self.folds, client), []
         for j, (w, c) in enumerate(zip(world.tolist(), client.tolist(), strict=True)):
             masks.append(self.fold_of(w // self.folds, c, int(fetched.size[j])) != w % self.folds)
@@ -225,7 +225,7 @@ class ProxyShards:
 # Stacks: an ensemble of base networks of several architectures, and a meta model whose inputs are their probabilities.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Ways to combine the predictions of N clients' networks: without training, or by a small network on their logits.
+# Ways to combine the predictions of N clients' networks: a fixed rule, or a small network that gets the logits.
 #
 # `combine_outputs` computes `mean`, `label_shares` and `voting`. `build_aggregator` makes the trained ones:
 # `client_weights` (one weight per client), `class_weights` (one per client and class) and `neural` (`W2 relu(W1 z)`,
@@ -255,7 +255,7 @@ class WeightedLogits(nn.Module):
 
 
 def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
-    """Returns a network whose inputs are the logits of all clients' networks side by side, `[B, N * C]`.
+    """Returns a network that joins the logits of all clients' networks, which are its inputs, `[B, N * C]`.
 
     Args:
         kind: `neural`, `client_weights` or `class_weights`.
@@ -280,12 +280,12 @@ def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
 
 
 def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) -> Tensor:
-    """Returns the logarithm of joint probabilities, `[n, C]` float64.
+    """Returns the logarithms of the joint probabilities, `[n, C]` float64.
 
     Args:
-        kind: `mean`: the mean of the probabilities. `label_shares`: each class's probability is weighted by the
-            clients' shares of the samples of the class. `voting`: the share of the clients whose largest logit is that
-            of the class.
+        kind: The rule. `mean`: the mean of the clients' probabilities. `label_shares`: the probability of a class is a
+            weighted sum; a client's weight is its share of the samples of the class. `voting`: the share of clients
+            whose largest logit is that of the class.
         outputs: Raw outputs of the clients' networks, `[N, n, C]`.
         shares: For `label_shares`: each client's share of the samples of a class, `[N, C]`.
 
@@ -315,7 +315,7 @@ class ProductAndMixture(nn.Module):
     """A network between the product and the mixture of the clients' predictions (`interpolate_answers`).
 
     Attributes:
-        beta: The position between the two: 1 is the product, 0 the mixture, `[1]`.
+        beta: The position between mixture (0) and product (1), `[1]`.
     """
 
     def __init__(self, classes: int, beta: float) -> None:
@@ -329,21 +329,21 @@ class ProductAndMixture(nn.Module):
 
 
 def build_interpolation(classes: int, beta: float) -> Net:
-    """Returns a network of one number, whose inputs are the logits of all clients' networks side by side, `[B, N * C]`.
+    """Returns a network with one number; its inputs are the logits of all clients' networks side by side, `[B, N * C]`.
 
     Args:
         classes: C, the number of classes.
-        beta: Initial value of that number.
+        beta: Initial value of the number.
     """
     return net_of(lambda: ProductAndMixture(classes, beta), "product_and_mixture", "cross_entropy", classes)
 
 
 def interpolate_answers(outputs: Tensor, beta: Tensor) -> Tensor:
-    """Returns the logarithm of probabilities between the product and the mixture of the clients' ones, `[n, C]`.
+    """Returns log-probabilities between the product and the mixture of the clients' probabilities, `[n, C]`.
 
-    It is `log p_beta = beta log P + (1 - beta) log Q - log sum_y exp(...)`, where negative factors count as 0. P is the
-    product of the clients' probabilities, normalized to sum 1 (a Bayesian committee machine with a uniform prior of the
-    classes). Q is their mean.
+    The result is `log p_beta = beta log P + (1 - beta) log Q - log sum_y exp(...)`, where negative factors count as 0.
+    P is the product of the clients' probabilities, normalized to sum 1 (a Bayesian committee machine with a uniform
+    prior of the classes). Q is the mean of the clients' probabilities.
 
     Source: Hasan et al., *Calibrated One Round Federated Learning with Bayesian Inference in the Predictive Space*,
     AAAI 2024.
@@ -387,9 +387,9 @@ class Base(NamedTuple):
     Attributes:
         net: The network of this architecture.
         models: Number of models of this architecture in an ensemble.
-        voter: A classifier in place of a trained network; `net` is then a `voting_net`. None for a network.
+        voter: A classifier that takes the place of a trained network; `net` is then a `voting_net`. None for a network.
         members: The clients that have this architecture; None means all of them.
-        answers: Whether this base counts in the mean that predicts where there is no meta model.
+        answers: Whether this base counts in the mean that predicts if there is no meta model.
     """
 
     net: Net
@@ -404,25 +404,25 @@ class Stack(NamedTuple):
 
     Attributes:
         bases: The n architectures.
-        meta: The meta model, whose inputs are the n * C probabilities of the bases; None averages the bases.
+        meta: The meta model. Its inputs are the n * C probabilities of the bases. None: the bases are averaged.
         rounds: Number of rounds in which the bases are trained.
         folds: F, the number of folds; 1 means that no samples are left out.
         within: Whether fold f is a part of every client's samples; otherwise it is all samples of client f.
         meta_rounds: Number of rounds in which the meta model is trained.
         meta_lr: Learning rate of the meta model.
         meta_optimizer: Optimizer of the meta model.
-        combine: None for stacking. Otherwise the one base has a model of its own for each client. The inputs of the
-            meta model are the logits of all of them. Without a meta model they are combined by this rule
-            (`combine_outputs`).
-        proxy: Share of each client's samples on which the meta model is trained, where each client has a model of its
-            own. With 0 both trainings use all samples.
+        combine: None for stacking. Otherwise there is one base, with a model of its own for each client. The inputs of
+            the meta model are then the logits of all these models. Without a meta model the logits are combined by this
+            rule (`combine_outputs`).
+        proxy: Share of each client's samples on which the meta model is trained if each client has a model of its own.
+            With 0 both trainings use all samples.
         features: What the meta model learns from. `out_of_fold`: predictions of sub models that were not trained on the
-            sample. `all`: the mean over all sub models of a base, as for a new sample. `side_by_side`: the predictions
-            of all sub models.
-        pooled: Whether the clients upload these predictions and their labels, and the server trains the meta model on
-            them.
+            sample. `all`: the mean of the predictions of all sub models of a base, as for a new sample. `side_by_side`:
+            the predictions of all sub models, without averaging.
+        pooled: Whether the clients upload these predictions with the labels of the samples, and the server trains the
+            meta model on them.
         at_server: Whether the server trains the meta model on samples of its own.
-        answers_at_once: Whether the meta model predicts before it was trained, with its initial weights.
+        answers_at_once: Whether the meta model, with its initial weights, predicts even before it was trained.
         name: Name of the network in messages.
     """
 
@@ -456,7 +456,7 @@ class Stack(NamedTuple):
 
 
 class StackModule(nn.Module):
-    """The module of a stack; the inputs of its meta model are the mean probabilities of each base, side by side.
+    """The module of a stack. Its meta model gets the mean probabilities of each base, side by side.
 
     Without a meta model, or until it has been trained, the bases whose `answers` is true are averaged.
 
@@ -512,7 +512,7 @@ class StackModule(nn.Module):
 
 
 class VotingModule(nn.Module):
-    """Stands for classifiers that clients fit: it has no parameters and cannot predict by itself."""
+    """Stands in a stack for classifiers that clients fit. The module has no parameters and cannot predict by itself."""
 
     def forward(self, _x: Tensor) -> Tensor:
         """Raises an error, because only the clients' classifiers can predict."""
@@ -520,7 +520,7 @@ class VotingModule(nn.Module):
 
 
 def voting_net(name: str, classes: int) -> Net:
-    """Returns a network without parameters, which stands for a base whose classifiers vote.
+    """Returns a network without parameters; it stands for a base whose classifiers vote.
 
     Example:
         >>> net = voting_net("sklearn/decision_tree", classes=10)

@@ -1,11 +1,12 @@
-"""Local training that is sampled: means of its models over windows of steps, and a client's upload made of them.
+"""Samples local training: averages the models over windows of steps, and makes the upload from these means.
 
-For the engine, every step is a training of its own. It starts where the last one ended, on the batch that the step has
-anyway. So all engines can be sampled, and trainings without windows are unchanged bit for bit. The only memory of SGD
-is its velocity, which is kept here.
+The engine is called for each step as for a training of its own. Each call starts where the last one ended, on the batch
+of this step. All engines can therefore be sampled, and trainings without windows stay unchanged bit for bit. SGD's only
+memory is its velocity, which is kept here.
 
 Example:
-    Ten steps with a fifth of them before the first of three windows, and two steps.
+    The first client makes ten steps: two before the first of three windows, and eight in the windows. The second client
+    makes only two steps.
 
     >>> assign_windows(np.array([10, 2]), Windows(torch.sub, number=3, mixing=0.2)).T.tolist()
     [[-1, -1, 0, 0, 0, 1, 1, 1, 2, 2], [0, 1, -1, -1, -1, -1, -1, -1, -1, -1]]
@@ -37,17 +38,18 @@ _STEP = -4  # the part of a random key for the draws of a step, where each step 
 
 @dataclass(frozen=True)
 class Windows(Piece):
-    """Makes the upload of local training from means over its models, and not from the last model (FedPA).
+    """Makes the upload from means over the models of local training, and not from the last model (FedPA).
 
     The steps after the first ones are cut into windows of equal length, and the models after the steps of each window
     are averaged. Clients train with SGD; of a user's own code, only a loss is allowed.
 
     Attributes:
-        combine: Function from the parameters at the start `[p]` and the means of the windows `[l, p]`, both float64, to
-            the change of the parameters `[p]`.
-        number: l, the number of windows; a client with fewer remaining steps has one window for each of them.
+        combine: Function that returns the change of the parameters `[p]` that is sent. Its arguments are the parameters
+            at the start `[p]` and the means of the windows `[l, p]`, both float64.
+        number: l, the number of windows. A client with fewer than l steps after the first ones has one window for each
+            of them.
         mixing: Share of the steps of a local training before its first window, in [0, 1).
-        burn_in: Number of first rounds without windows.
+        burn_in: Number of rounds at the start without windows.
     """
 
     combine: Callable[[Tensor, Tensor], Tensor]
@@ -95,11 +97,11 @@ class Windows(Piece):
 
 @dataclass(frozen=True)
 class Finish(Piece):
-    """Replaces the model that a client has trained by another one, which the client sends and keeps.
+    """Replaces the model that a client has trained by another model, which the client then sends and keeps.
 
     Attributes:
-        finish: Function from the models `[W, d]` before and after all steps to the models that replace the latter, `[W,
-            d]`. It applies to clients that have made steps.
+        finish: Function from the models before all steps and after them, `[W, d]` each, to the models that replace the
+            trained ones, `[W, d]`. It applies only to clients that have made steps.
     """
 
     takes: ClassVar[Mapping[str, str]] = {"finish": "start, final"}
@@ -169,7 +171,7 @@ def _sample(engine: Engine, net: Net, block: Block, windows: Windows) -> tuple[l
 
 
 def _advance(engine: Engine, net: Net, one: Block, now: _Sampled, *, real: int, momentum: float) -> None:
-    """Makes the step `one` of the first `real` lanes, in place."""
+    """Makes one step (`one`) of the first `real` lanes, in place."""
     trained = engine.train(net, one._replace(start=now.rows, counters=now.counters))
     before, after, p = now.rows[:real], trained.final[:real], net.layout.trainable
     if momentum:
@@ -181,7 +183,7 @@ def _advance(engine: Engine, net: Net, one: Block, now: _Sampled, *, real: int, 
 
 
 def _cut_steps(block: Block) -> Iterator[Block]:
-    """Yields each step of a block as a block of one step of plain SGD; its models are those of the first step."""
+    """Yields each step of a block as a block of one step of plain SGD; the models are those of the first step."""
     plain, source = replace(block.local, momentum=0.0), block.source
     anchor = block.start if block.anchor is None else block.anchor
     steps = np.arange(int(block.steps.max()))

@@ -1,4 +1,4 @@
-"""Readers of the files of a run directory; each error is one line with the name of the file."""
+"""Readers of the files of a run directory, whose errors are one line with the name of the file."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ MOST_BYTES = 10**9  # largest file that is read whole: a forged file may have an
 
 
 def seal_entries(entries: Mapping[str, Any], name: str | None = None) -> str:
-    """Returns the SHA-256 of the entries of a JSON object and the name of its file, in hexadecimal digits."""
+    """Returns the SHA-256 of the entries of a JSON object and of the file's name, in hexadecimal digits."""
     named = entries if name is None else {**entries, SEAL: name}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
 
 def write_sealed(path: Path, entries: Mapping[str, Any]) -> None:
-    """Writes a JSON object atomically, with a digest of its entries and file name; NaN and infinity become null.
+    """Writes a JSON object atomically, with a digest of the entries and the file name; NaN and infinity become null.
 
     Example:
         >>> import tempfile
@@ -53,7 +53,7 @@ def write_sealed(path: Path, entries: Mapping[str, Any]) -> None:
 
 
 def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
-    """Reads a JSON object, checks its digest, and returns the other entries; an old file without a digest is accepted.
+    """Reads a JSON object, checks its digest, and returns the other entries. An old file without a digest is accepted.
 
     Args:
         path: The file.
@@ -76,11 +76,11 @@ def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
 
 
 def read_or_explain(path: Path, remedy: str) -> bytes:
-    """Returns the bytes of a file of a run directory, which somebody else may have made.
+    """Returns the bytes of a file of a run directory. Somebody else may have made the file.
 
     Args:
         path: The file.
-        remedy: The advice in the message if the file is missing or no plain file.
+        remedy: The advice in the message if the file is missing or is no plain file.
 
     Raises:
         Damaged: The file is missing, is no plain file (a link, for example), or has more than 1 GB.
@@ -101,8 +101,8 @@ def read_or_explain(path: Path, remedy: str) -> bytes:
 def tell_apart(path: Path, error: OSError, remedy: str) -> FedrayError:
     """Returns the error to raise for an unreadable file.
 
-    The error is `Damaged` for a path that is missing or is a directory, `BadInput` for a path that this user may not
-    read, and `FedrayError` for a fault of the disk.
+    The error is `Damaged` if the path is missing or is a directory. It is `BadInput` if this user may not read the
+    path, and `FedrayError` if the disk has a fault.
 
     Args:
         path: The file or the directory.
@@ -143,7 +143,7 @@ def read_parquet_files(
 
     Args:
         paths: The files.
-        wanted: Names of the columns to read; a name that a file lacks is skipped. None means all columns.
+        wanted: Names of the columns to read; None: all columns. A column that a file lacks is skipped.
         remedy: The advice in the message if a file is damaged.
 
     Raises:
@@ -167,11 +167,11 @@ def read_parquet_files(
 
 
 def read_array_archive(path: Path, wanted: Collection[str], remedy: str = RESTORE) -> dict[str, NDArray[Any]]:
-    """Returns arrays of a `.npz` file by name; nothing in the file is unpickled.
+    """Returns arrays of a `.npz` file by name, without unpickling anything.
 
     Args:
         path: The file.
-        wanted: Names of the arrays to read; a name that the file lacks is skipped.
+        wanted: Names of the arrays to read. An array that the file lacks is skipped.
         remedy: The advice in the message if the file is damaged.
 
     Raises:
@@ -215,7 +215,7 @@ _PART = re.compile(r"part-(\d{1,18})\.parquet")
 
 
 def find_checkpoints(folder: Path) -> list[int]:
-    """Returns the rounds that have a checkpoint, in rising order.
+    """Returns the rounds that have a checkpoint, in ascending order.
 
     Args:
         folder: The folder `checkpoints` of a run directory.
@@ -243,7 +243,7 @@ def read_totals(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def read_vouched(out: Path, remedy: str) -> FileSums:
-    """Returns the list of files in the newest checkpoint of a run directory; empty where there is none.
+    """Returns the list of files in the newest checkpoint of a run directory; empty if there is no checkpoint.
 
     Raises:
         Damaged: The newest checkpoint is damaged.
@@ -256,12 +256,12 @@ def read_vouched(out: Path, remedy: str) -> FileSums:
 
 
 def name_part(round: int) -> str:
-    """Returns the file name of the part of a table that ends with this round."""
+    """Returns the file name of the part of a table whose last round is `round`."""
     return f"part-{round:09d}.parquet"
 
 
 def list_parts(out: Path, table: str) -> dict[int, Path]:
-    """Returns the parts of a table by the last round of each, in rising order; other files there are ignored.
+    """Returns the parts of a table by the last round of each part, in ascending order. Other files are ignored.
 
     Args:
         out: The run directory.
@@ -274,7 +274,7 @@ def list_parts(out: Path, table: str) -> dict[int, Path]:
 
 
 def sum_file(path: Path) -> list[Any]:
-    """Returns the number of bytes and the digest of a file, as the list of files keeps them.
+    """Returns the number of bytes and the digest of a file, in the form of an entry of `FileSums`.
 
     Raises:
         OSError: The file is missing or cannot be read.
@@ -301,7 +301,9 @@ def check_file(path: Path, wanted: list[Any], remedy: str) -> None:
 
 
 def check_parts(out: Path, table: str) -> list[Path]:
-    """Checks the parts of a table and returns their paths in order; parts after the checkpoint have no digest yet.
+    """Checks the parts of a table, and returns their paths in order.
+
+    Parts after the newest checkpoint have no digest yet.
 
     Args:
         out: The run directory.
@@ -331,7 +333,7 @@ def check_files(out: Path, files: FileSums, begin: str = "") -> None:
     Args:
         out: The run directory.
         files: The list in a checkpoint or in the summary; the state of a checkpoint is left out.
-        begin: Beginning of the names of the files that are checked; all by default.
+        begin: Beginning of the names of the files that are checked; by default all files are checked.
 
     Raises:
         Damaged: A file is missing or was changed.
@@ -343,12 +345,12 @@ def check_files(out: Path, files: FileSums, begin: str = "") -> None:
 
 
 def sum_final_files(out: Path) -> FileSums:
-    """Returns the list of the files that a run writes at its end; the summary keeps this list."""
+    """Returns the list of files that a run has written at its end. The summary keeps this list."""
     return {name: sum_file(out / name) for name in FINAL_FILES if (out / name).is_file()}
 
 
 def sum_parts(out: Path) -> FileSums:
-    """Returns the list of all parts in a run directory, for directories whose checkpoints have no list yet."""
+    """Returns a list of all parts in a run directory, for directories whose checkpoints have no such list."""
     return {f"{table}/{path.name}": sum_file(path) for table in TABLES for path in list_parts(out, table).values()}
 
 

@@ -1,4 +1,4 @@
-"""Finds parts, clients and classes by the names of a user's folders and files; hidden files are ignored."""
+"""Finds the parts, clients and classes of a user's data by the names of folders and files; hidden files are ignored."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Parts(NamedTuple):
 
     Attributes:
         train: The name of the training part.
-        test: The name of the test part: a validation part, if no part is called test. None: test rows are drawn.
+        test: The name of the test part; if no part is called test, that of the validation part. None: test samples are
+            drawn.
         remarks: Sentences for the user about parts that are left out.
     """
 
@@ -47,7 +48,7 @@ class ClassFolder(NamedTuple):
 
     Attributes:
         part: `train` or `test`.
-        client: Name of the client that holds these pictures; empty where the folders name no clients.
+        client: Name of the client that holds these pictures; empty if folders do not name clients.
         name: Name of the class.
         path: Path of the folder.
     """
@@ -71,14 +72,14 @@ class PictureFolders(NamedTuple):
 
 
 def find_parts(names: Iterable[str], where: str = "data", test: str | None = None) -> Parts | None:
-    """Returns the training part and the test part among names; None where no name means a part.
+    """Returns the training part and the test part among names; None if no name means a part.
 
-    Either all names mean parts, or one means train and another means test or validation.
+    Either all names must mean parts, or one name must mean train and another test or validation.
 
     Args:
         names: Names of keys, splits, files or folders.
-        where: What has these names, for messages.
-        test: The name that the user gives for the test part; None: find the test part by its name.
+        where: The thing that has these names, for messages.
+        test: The user's name of the test part; None: the test part is found by its name.
 
     Raises:
         BadInput: Only some names mean parts, there is no training part, or two names mean the same part.
@@ -113,7 +114,10 @@ def list_files(folder: Path, *, inside: bool = True) -> list[Path]:
 
 
 def list_tables(folder: Path) -> list[Path]:
-    """Returns the tables in a folder, sorted by name; none beside folders of pictures, which tables only describe."""
+    """Returns the tables in a folder, sorted by name.
+
+    The result is empty if the folder also has folders of pictures: then tables only describe the pictures.
+    """
     if sum(_has_pictures(at, inside=True) for at in list_folders(folder)) > 1:
         return []
     files = [path for path in list_files(folder, inside=False) if path.suffix.lower() in TABLES]
@@ -121,12 +125,15 @@ def list_tables(folder: Path) -> list[Path]:
 
 
 def find_table_parts(files: Sequence[Path], test: str | None = None) -> Parts | None:
-    """Returns the parts in a folder of tables, by file names without endings; None: each table is of one client."""
+    """Returns the parts in a folder of tables, by file names without endings.
+
+    The result is None if each table belongs to one client.
+    """
     return find_parts([file.name.partition(".")[0] for file in files], "data.path", test)
 
 
 def tell_endings(folder: Path, files: Iterable[Path]) -> list[str]:
-    """Returns a remark in a list that counts the unread files of each ending; an empty list if there are none.
+    """Returns a list with one remark on the number of unread files of each ending; empty if there are no such files.
 
     Args:
         folder: The folder that has these files.
@@ -140,7 +147,7 @@ def tell_endings(folder: Path, files: Iterable[Path]) -> list[str]:
 
 
 def holds_clients(name: str, path: object) -> bool:
-    """Returns whether a folder has a table, or a folder of pictures, for each client.
+    """Returns whether a folder has one table, or one folder of pictures, for each client.
 
     Args:
         name: Name of the data set: `table` or `folder`. For any other name the result is False.
@@ -160,11 +167,11 @@ def holds_clients(name: str, path: object) -> bool:
 
 
 def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
-    """Finds the folders of classes: in a folder, in its folders of parts or clients, or one level deeper.
+    """Finds the folders of classes: in a folder, in its folders for parts or clients, or one level deeper.
 
     Args:
         folder: The folder of the data set.
-        test: The folder of the test part: a name in `folder` or a path. None: find it by its name.
+        test: The folder of the test part: a name in `folder`, or a path. None: this folder is found by its name.
 
     Raises:
         BadInput: The folders are of several kinds, or no folder holds pictures.
@@ -200,7 +207,7 @@ def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
 
 
 def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Path | None) -> None:
-    """Adds the folders of classes that lie in one folder: that of the data set, of a part, or of a client."""
+    """Adds the folders of classes to `layout` that are in the folder of the data set, of a part or of a client."""
     full = [at for at in list_folders(folder) if at != skip and _has_pictures(at, inside=True)]
     names, direct = [at.name for at in full], [at for at in full if _has_pictures(at)]
     if direct:
@@ -222,7 +229,7 @@ def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Pa
 
 
 def _has_pictures(folder: Path, *, inside: bool = False) -> bool:
-    """Returns whether a folder holds pictures; with `inside` also those in its folders count."""
+    """Returns whether a folder holds pictures; with `inside` pictures in its subfolders count, too."""
     return any(path.suffix.lower() in PICTURES for path in _walk_files(folder, inside=inside))
 
 
@@ -234,7 +241,10 @@ def _walk_files(folder: Path, *, inside: bool) -> Iterator[Path]:
 
 
 def find_part(name: str) -> str:
-    """Returns the part that a name means, also for a numbered file (`train-00000-of-00002`); empty for other names."""
+    """Returns the part that a name means, also of a numbered file (`train-00000-of-00002`).
+
+    For any other name the text is empty.
+    """
     return PARTS.get(re.sub(r"-\d+-of-\d+$", "", name).casefold(), "")
 
 
@@ -246,7 +256,7 @@ BEGIN = 4096  # bytes at the start of a file in which its first keys are looked 
 
 
 def is_leaf(thing: Any) -> bool:
-    """Returns whether an object is the content of a file of LEAF's JSON.
+    """Returns whether an object is the content of a JSON file in LEAF's format.
 
     Example:
         >>> import tempfile
@@ -260,7 +270,7 @@ def is_leaf(thing: Any) -> bool:
 
 
 def list_leaf_files(place: Path) -> dict[str, list[Path]]:
-    """Returns the files of LEAF's JSON in a file or a folder, by the name of their part; empty where there are none.
+    """Returns the JSON files in LEAF's format at a path, by the name of their part; empty if there are none.
 
     Args:
         place: A file, a folder of files, or a folder with one folder of files for each part.
@@ -273,7 +283,7 @@ def list_leaf_files(place: Path) -> dict[str, list[Path]]:
 
 
 def load_json(file: Path) -> Any:
-    """Returns the content of a file of LEAF's JSON.
+    """Returns the content of a JSON file in LEAF's format.
 
     Raises:
         BadInput: The file is no JSON, or is JSON of another kind.
@@ -289,12 +299,12 @@ def load_json(file: Path) -> Any:
 
 
 def _list_json(folder: Path) -> list[Path]:
-    """Returns the files of LEAF's JSON in a folder."""
+    """Returns the JSON files in LEAF's format in a folder."""
     return [file for file in list_files(folder, inside=False) if _is_leaf_file(file)]
 
 
 def _is_leaf_file(file: Path) -> bool:
-    """Returns whether a file is named as JSON and begins with the keys of LEAF."""
+    """Returns whether a file has the name of a JSON file and begins with the keys of LEAF's format."""
     if not file.name.lower().endswith(ENDINGS):
         return False
     try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def explain_unwritable(path: Path) -> Iterator[None]:
-    """Turns errors of the block, which writes a file or a folder of a run, into `Unwritable`."""
+    """Raises `Unwritable` for an error of the block, which writes a file or a folder of a run."""
     try:
         yield
     except FileNotFoundError:
@@ -36,9 +36,9 @@ def explain_unwritable(path: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file of a run; readers see the old file or the new one, never half of it.
+    """Writes a file of a run; readers see the old file or the new one, never a half.
 
-    The directory is not made: a run directory that was moved away must not begin again at its old path.
+    The directory must exist: a run directory that was moved must not appear again at its old path.
 
     Raises:
         Unwritable: The file cannot be written.
@@ -49,13 +49,13 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def open_replacement(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a new file that replaces `path` when the block ends without an error; the directory must exist.
+    """Opens a new file, which replaces `path` when the block ends without an error; the directory must exist.
 
     The file has a temporary name until it is complete and on the disk itself. A crash therefore leaves the old file,
     and several processes may write the same path at once.
 
     Raises:
-        OSError: The file cannot be written, or a directory or device has this name. Whatever had the name before is
+        OSError: The file cannot be written, or a directory or device has this name. Then the old file or directory is
             unchanged.
     """
     part = path.with_name(f".{secrets.token_hex(12)}.part")
@@ -126,11 +126,11 @@ def expand_user_path(key: str, text: str) -> Path:
 
 
 def explain_missing_path(path: Path, what: str) -> str:
-    """Returns advice for a path in a scenario that does not exist; relative paths start at the working directory.
+    """Returns advice for a scenario's path that does not exist; relative paths start at the working directory.
 
     Args:
         path: The path.
-        what: What should be there, such as `file`.
+        what: Kind of the missing thing, such as `file`.
 
     Example:
         >>> explain_missing_path(Path("/data/mine.csv"), "file")
@@ -142,7 +142,7 @@ def explain_missing_path(path: Path, what: str) -> str:
 
 
 def confirm_writable(key: str, folder: Path) -> None:
-    """Checks, before hours of training, that a directory can be written: writes and removes a small file there.
+    """Checks that a directory can be written, before hours of training: writes and removes a small file there.
 
     Args:
         key: The option or argument, for the message.
@@ -179,7 +179,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def replace_infinite(value: Any) -> Any:
-    """Returns a JSON value with null instead of NaN and infinity."""
+    """Returns a JSON value in which None replaces NaN and infinity."""
     if isinstance(value, dict):
         return {k: replace_infinite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -242,7 +242,7 @@ def hold_lock(path: Path, taken: BadInput | FedrayError, *, wait: bool = True) -
 
 
 def is_locked(path: Path) -> bool:
-    """Returns whether a process holds the lock of a file now; False where there is no such file.
+    """Returns whether a process holds the lock of a file now; False if the file does not exist.
 
     Example:
         >>> is_locked(Path("no such file"))
@@ -309,12 +309,12 @@ def choose_out(out: str | Path | None, name: str) -> Iterator[Path]:
 
 
 def find_temporary(places: Sequence[Path], prefix: str = PREFIX, mark: str = OWNER) -> list[Path]:
-    """Returns the temporary folders of this user, also those whose process is still running.
+    """Returns the temporary folders of this user, including those whose process is still running.
 
     Args:
         places: The directories in which to look.
         prefix: Beginning of the names of the folders.
-        mark: A file that is in each of them.
+        mark: Name of a file that is in each of these folders.
     """
     found = []
     for path in sorted(path for place in places for path in place.glob(f"{prefix}*")):

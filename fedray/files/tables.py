@@ -31,8 +31,8 @@ class Column(NamedTuple):
     Attributes:
         kind: Type of the values: `whole` (int64), `number` (float64), `text`, `flag`, `numbers` (a list of float64), or
             `record` (a struct).
-        unit: Unit of the values; empty where they have none.
-        text: Meaning of the values, in a few words.
+        unit: Unit of the values; empty if the values have no unit.
+        text: The meaning of the values, in a few words.
     """
 
     kind: ColumnKind
@@ -44,18 +44,20 @@ _WORLD = {
     "replicate": Column("whole", "", "number of the replicate, from 0; its seed is `seed` plus this number"),
     "fold": Column("whole", "", "number of the fold of the data"),
 }
-_FLYING = "only without rounds (`participation.mode`)"
-_ROUND = Column("whole", "", "completed rounds; 0 before the first")
+_FLYING = "only in asynchronous training (`participation.mode`)"
+_ROUND = Column("whole", "", "number of completed rounds; 0 before the first round")
 _CLIENT = Column("whole", "", "id of the client, from 0")
 _TIER = Column("text", "", "name of the client's tier")
 COLUMNS: Mapping[str, Mapping[str, Column]] = {
     "rounds": {
         **_WORLD,
         "round": _ROUND,
-        "sim_seconds": Column("number", "virtual seconds", "since the start of the run"),
-        "wall_seconds": Column("number", "seconds", "real time since the start, without start-up and report"),
-        "up_bytes": Column("whole", "bytes", "sent by all clients so far, and used"),
-        "down_bytes": Column("whole", "bytes", "received by all clients so far, for jobs that have ended"),
+        "sim_seconds": Column("number", "virtual seconds", "virtual time since the start of the run"),
+        "wall_seconds": Column(
+            "number", "seconds", "real time since the start of the run, without start-up and report"
+        ),
+        "up_bytes": Column("whole", "bytes", "sent so far by all clients, in uploads that the server used"),
+        "down_bytes": Column("whole", "bytes", "received so far by all clients, for jobs that have ended"),
     },
     "clients": {
         **_WORLD,
@@ -63,19 +65,23 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "client": _CLIENT,
         "tier": _TIER,
         "model": Column("whole", "", "number of the model that the client trained, from 0"),
-        "samples": Column("whole", "samples", "training samples of the job"),
-        "steps": Column("whole", "steps", "steps of the optimizer; 0 where the job did not count"),
-        "loss": Column("number", "unit of the loss", "mean over the steps; empty where nothing was trained"),
-        "up_bytes": Column("whole", "bytes", "sent and used; 0 where the job did not count"),
-        "down_bytes": Column("whole", "bytes", "received; 0 where the client was never reached"),
-        "sim_seconds": Column("number", "virtual seconds", "that the job takes"),
-        "status": Column("text", "", "whether the upload was used, and if not, why: ok, late, dropped, failed ..."),
-        "error": Column("text", "", "traceback of a job that failed; else empty"),
-        "start_seconds": Column("number", "virtual seconds", f"at which the job started; {_FLYING}"),
-        "arrival_seconds": Column("number", "virtual seconds", f"at which it arrived; {_FLYING}"),
-        "version": Column("whole", "server steps", f"of its model before it started; {_FLYING}"),
+        "samples": Column("whole", "samples", "number of training samples of the job"),
+        "steps": Column("whole", "steps", "number of optimizer steps; 0 if the upload was not used"),
+        "loss": Column("number", "unit of the loss", "mean loss over the steps; empty if the job was not trained"),
+        "up_bytes": Column("whole", "bytes", "size of the upload; 0 if the upload was not used"),
+        "down_bytes": Column("whole", "bytes", "received by the client for the job; 0 if the client was never reached"),
+        "sim_seconds": Column("number", "virtual seconds", "duration of the job"),
+        "status": Column("text", "", "`ok` if the upload was used; otherwise why not: `late`, `dropped`, `failed` ..."),
+        "error": Column("text", "", "traceback of a job that failed; empty for other jobs"),
+        "start_seconds": Column("number", "virtual seconds", f"time at which the job started; {_FLYING}"),
+        "arrival_seconds": Column(
+            "number", "virtual seconds", f"time at which the upload arrived or would have arrived; {_FLYING}"
+        ),
+        "version": Column("whole", "server steps", f"steps that the model had taken when the job started; {_FLYING}"),
         "staleness": Column(
-            "whole", "server steps", f"of its model from its start to its use; empty if unused; {_FLYING}"
+            "whole",
+            "server steps",
+            f"steps that the model took between the job's start and the use of the upload; empty if unused; {_FLYING}",
         ),
     },
     "client_scores": {
@@ -83,60 +89,86 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "round": _ROUND,
         "client": _CLIENT,
         "tier": _TIER,
-        "samples": Column("whole", "samples", "training samples of the client"),
-        "accuracy": Column("number", "share", "of the client's test rows that it is answered right"),
-        "hold_out_accuracy": Column("number", "share", "the same on its held-out rows"),
-        "rmse": Column("number", "target units", "of what the client is answered on its test rows"),
-        "hold_out_rmse": Column("number", "target units", "the same on its held-out rows"),
-        "conformal_coverage": Column("number", "share", "of its test rows whose answer is in the set"),
-        "conformal_size": Column("number", "labels", "mean size of the sets of its test rows"),
-        "conformal_width": Column("number", "target units", "mean width of the intervals of its rows"),
+        "samples": Column("whole", "samples", "number of training samples of the client"),
+        "accuracy": Column("number", "share", "accuracy on the client's test samples"),
+        "hold_out_accuracy": Column("number", "share", "accuracy on the client's held-out samples"),
+        "rmse": Column("number", "target units", "root mean squared error on the client's test samples"),
+        "hold_out_rmse": Column("number", "target units", "root mean squared error on the client's held-out samples"),
+        "conformal_coverage": Column(
+            "number", "share", "share of the client's test samples whose true value is in the conformal set"
+        ),
+        "conformal_size": Column("number", "labels", "mean size of the conformal sets of the client's test samples"),
+        "conformal_width": Column(
+            "number", "target units", "mean width of the conformal intervals of the client's test samples"
+        ),
     },
     "drift": {
         **_WORLD,
         "client": _CLIENT,
-        "samples": Column("whole", "samples", "training samples of the client"),
-        "total": Column("number", "nats, or squared target units", "mean uncertainty of the ensemble on its data"),
-        "knowledge": Column("number", "nats, or squared target units", "the part that the models' disagreement makes"),
-        "z_total": Column("number", "standard deviations", "z-score of `total` over the clients; empty without data"),
-        "z_knowledge": Column("number", "standard deviations", "z-score of `knowledge`: the drift score"),
-        "anomaly": Column("flag", "", "whether the drift score is beyond 3"),
+        "samples": Column("whole", "samples", "number of training samples of the client"),
+        "total": Column(
+            "number", "nats, or squared target units", "mean uncertainty of the ensemble on the client's samples"
+        ),
+        "knowledge": Column(
+            "number", "nats, or squared target units", "part of `total` that comes from disagreement of the models"
+        ),
+        "z_total": Column(
+            "number", "standard deviations", "z-score of `total` among all clients; empty for a client without samples"
+        ),
+        "z_knowledge": Column("number", "standard deviations", "drift score: z-score of `knowledge` among all clients"),
+        "anomaly": Column("flag", "", "whether the drift score is above 3 or below -3"),
     },
     "trials": {
         "number": Column("whole", "", "number of the trial, from 0"),
         "state": Column("text", "", "`complete`, `pruned`, `failed` or `running`"),
-        "values": Column("record", "as the objective", "a field for each objective, on held-out rows"),
-        "params": Column("record", "as the key", "a field for each key of the space"),
-        "run_directory": Column("text", "", "of the training that answered it, relative to the sweep's"),
-        "how": Column("text", "", "`trained`, `looked up` or `refused`"),
-        "rounds": Column("whole", "rounds", "that were trained for it"),
-        "training_seconds": Column("number", "seconds", "wall time of its own training"),
-        "seconds_saved": Column("number", "seconds", "wall time of the training that was looked up"),
-        "error": Column("text", "", "why it failed; else empty"),
-        "standard_errors": Column("record", "as the objective", "of the values, over replicates and folds"),
+        "values": Column(
+            "record", "as the objective", "value of each objective on held-out samples, one field for each"
+        ),
+        "params": Column("record", "as the key", "value of each key of the search space, one field for each"),
+        "run_directory": Column(
+            "text", "", "run directory with the trial's training, relative to the directory of the sweep"
+        ),
+        "how": Column(
+            "text", "", "`trained`, `looked up` (an equal training was found) or `refused` (the scenario is wrong)"
+        ),
+        "rounds": Column("whole", "rounds", "number of rounds that were trained for the trial"),
+        "training_seconds": Column("number", "seconds", "wall time of the trial's own training"),
+        "seconds_saved": Column("number", "seconds", "wall time of the earlier training that was looked up"),
+        "error": Column("text", "", "why the trial failed; empty for other trials"),
+        "standard_errors": Column(
+            "record", "as the objective", "standard error of each value, over replicates and folds"
+        ),
     },
     "table": {
         "cell": Column("text", "", "name of the cell"),
         "method": Column("text", "", "name of the method"),
         "metric": Column("text", "", "name of the score, as in `summary.json`"),
-        "mean": Column("number", "as the score", "over replicates and folds"),
-        "sd": Column("number", "as the score", "over replicates and folds; empty for a single one"),
-        "n": Column("whole", "", "replicates and folds that have the score"),
-        "published": Column("number", "as the score", "the paper's figure; empty where there is none"),
-        "rounds": Column("whole", "rounds", "that the cell trained"),
-        "up_bytes": Column("whole", "bytes", "sent by all clients of all replicates and folds, and used"),
+        "mean": Column("number", "as the score", "mean of the score over replicates and folds"),
+        "sd": Column(
+            "number", "as the score", "standard deviation over replicates and folds; empty for a single value"
+        ),
+        "n": Column("whole", "", "number of pairs of replicate and fold that have the score"),
+        "published": Column("number", "as the score", "value in the paper; empty if the paper has none"),
+        "rounds": Column("whole", "rounds", "number of rounds of the cell"),
+        "up_bytes": Column(
+            "whole", "bytes", "sent by all clients of all replicates and folds, in uploads that the server used"
+        ),
         "down_bytes": Column("whole", "bytes", "received by all clients of all replicates and folds"),
-        "sim_seconds": Column("number", "virtual seconds", "of the slowest replicate and fold"),
-        "wall_seconds": Column("number", "seconds", "real time of the rounds"),
-        "error": Column("text", "", "why the cell failed; else empty"),
+        "sim_seconds": Column("number", "virtual seconds", "virtual time of the slowest pair of replicate and fold"),
+        "wall_seconds": Column("number", "seconds", "real time of all rounds"),
+        "error": Column("text", "", "why the cell failed; empty for other cells"),
     },
     "partition": {
         **_WORLD,
-        "row": Column("whole", "", "of the training rows of the data set, from 0"),
+        "row": Column("whole", "", "index of the sample among the training samples of the data set, from 0"),
         "client": _CLIENT,
-        "split": Column("text", "", "`train`, `hold_out`, or `server` for rows that the server holds in its place"),
-        "cluster": Column("whole", "", "true cluster of the client, from 0, where it is known"),
-        "given_row": Column("whole", "", "which of the rows that the user gave it is, from 0"),
+        "split": Column(
+            "text", "", "`train`, `hold_out`, or `server` for samples that the server holds instead of the client"
+        ),
+        "cluster": Column(
+            "whole", "", "true cluster of the client, from 0; the column is absent if no clusters are known"
+        ),
+        "given_row": Column("whole", "", "index of the sample among the samples that the user gave, from 0"),
     },
 }
 
@@ -233,7 +265,9 @@ def read_summary(out: Path) -> dict[str, Any]:
 
 
 def read_parts(out: Path, name: str) -> pa.Table | None:
-    """Returns all parts of `rounds`, `clients` or `client_scores` as one table, in the order of writing; None if empty.
+    """Returns all parts of a table in a run directory as one table, in the order of writing.
+
+    The table is `rounds`, `clients` or `client_scores`. The result is None if the table has no rows.
 
     Raises:
         Damaged: A part cannot be read.
@@ -253,7 +287,7 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
 
 
 def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
-    """Returns the arrays of `pictures.npz` that are not empty, by name; an empty dict where there is no file.
+    """Returns the arrays of `pictures.npz` that are not empty, by name; an empty dict if there is no file.
 
     Raises:
         Damaged: The file cannot be read.

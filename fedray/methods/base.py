@@ -1,8 +1,8 @@
-"""The building blocks of methods: one federated training, whose ingredients a paper names one by one.
+"""Composes a federated training from ingredients; a paper's file names its ingredients one by one.
 
-A method names its ingredients. They are used where the scenario leaves a key at the method's default. A scenario that
-sets such a key (`schedule.kind`, `compress.kind`, `server.coefficients`, ...) replaces the ingredient. The file of a
-method therefore reads like the paper's algorithm, and an ablation is a key.
+The ingredients of a method are used if the scenario leaves a key at the method's default. A scenario that sets such a
+key (`schedule.kind`, `compress.kind`, `server.coefficients`, ...) replaces the ingredient. The file of a method
+therefore reads like the paper's algorithm, and an ablation is a key.
 
 Example:
     >>> import fedray
@@ -48,7 +48,7 @@ def federated(
     merge: Merge = mean,
     pieces: Sequence[Piece] = (),
 ) -> Phase:
-    """Makes one federated training of K models `[K, d]`; by default that of FedAvg, for K models under a schedule.
+    """Makes one federated training of K models `[K, d]`; the default is FedAvg, for K models under a schedule.
 
     Args:
         setting: what the scenario decides.
@@ -129,7 +129,7 @@ def federated_slices(
 
 
 def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
-    """Makes the schedule: the scenario's participants, and the scenario's assignment of models or the given one."""
+    """Makes the schedule from the scenario's participants and its assignment of models, or the given assignment."""
     kind = setting.assign
     if kind is not None and assign is not permutation:
         _say_replaced(setting, f"schedule.kind = {kind if isinstance(kind, str) else 'your own'}", "assign")
@@ -141,7 +141,7 @@ def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
 
 
 def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
-    """Returns how uploads are compressed: as the scenario says, else in the given way; private layers are not sent."""
+    """Returns the compression of uploads: the scenario's, else the given one. Private layers are not sent."""
     if setting.compress is not None and compress is not dense:
         _say_replaced(setting, "the section compress", "compress")
     make = setting.compress or compress
@@ -149,7 +149,7 @@ def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
 
 
 def make_server(setting: Setting, merge: Merge = mean) -> Server:
-    """Returns the server: `merge_uploads`, then the scenario's server optimizer, which acts on the mean delta."""
+    """Returns the server: it merges uploads, and then applies the scenario's server optimizer to the mean delta."""
     base, optimizer = merge_uploads(setting, merge), setting.optimizer
     if optimizer.kind == "none":
         return base
@@ -184,7 +184,7 @@ def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:
 
 
 def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
-    """Warns where a key of the scenario takes the place of an ingredient that a user's own method names."""
+    """Warns if a key of the scenario replaces an ingredient that a user's own method names."""
     if setting.own_method:
         warn_user(
             f"{key} takes the place of the {ingredient} of {setting.own_method}: leave the key out to train with that"
@@ -192,7 +192,7 @@ def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
 
 
 def require(method: str, **keys: tuple[object, object]) -> None:
-    """Refuses a key whose value is not the one that a method needs.
+    """Refuses a key of the scenario if its value is not the value that the method needs.
 
     Args:
         method: Name of the method in messages.
@@ -213,7 +213,7 @@ def check_own_prior(local: Local, method: str, key: str) -> None:
     """Refuses keys that would change the loss of clients, for methods with a prior of their own.
 
     Args:
-        local: How clients train.
+        local: The settings of the clients' training.
         method: Name of the method in messages.
         key: The method's key that replaces weight decay.
 

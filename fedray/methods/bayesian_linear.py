@@ -1,25 +1,25 @@
 r"""Bayesian linear regression on the pooled data in closed form: the linear reference of FedAG's Tables 2 to 4.
 
-The weights are `w ~ N(0, I / alpha)` (including the bias), and the targets `y ~ N(w^T x, 1 / beta)`. The posterior is
-Gaussian with covariance `S = (alpha I + beta X^T X)^-1` and mean `beta S X^T y`; a prediction is `N(mean^T x, 1 / beta
-+ x^T S x)`. `precisions: unit` takes alpha = 1 and `1 / beta` = the variance of the training target (FedAG section 4);
-`evidence` maximizes the marginal likelihood over both (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2, the
-fixed point `gamma = sum l / (l + alpha)`, `alpha = gamma / |mean|^2`, `1 / beta = |y - X mean|^2 / (n - gamma)`).
+The weights (with the bias) are `w ~ N(0, I / alpha)`, and the targets `y ~ N(w^T x, 1 / beta)`. The posterior is
+Gaussian with covariance `S = (alpha I + beta X^T X)^-1` and mean `beta S X^T y`. A prediction is Gaussian, with mean
+`mean^T x` and variance `1 / beta + x^T S x`. `precisions: unit` takes alpha = 1, and the variance of the training
+target as `1 / beta` (FedAG section 4). `precisions: evidence` maximizes the marginal likelihood over alpha and beta by
+fixed-point steps (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2).
 
 Formulas of bayesian_linear:
-    With $w \sim N(0, \alpha^{-1} I)$ and $y \sim N(w^\top x, \beta^{-1})$ on the pooled rows $X, y$:
+    With $w \sim N(0, \alpha^{-1} I)$ and $y \sim N(w^\top x, \beta^{-1})$ on the pooled samples $X, y$:
 
     $$
     S = (\alpha I + \beta X^\top X)^{-1}, \qquad m = \beta \, S X^\top y, \qquad
     y \mid x \sim N\bigl(m^\top x,\; \beta^{-1} + x^\top S \, x\bigr).
     $$
 
-    `unit` takes $\alpha = 1$ and $\beta^{-1}$ = the variance of the target. `evidence` iterates $\gamma = \sum_l
+    `unit` takes $\alpha = 1$, and the variance of the target as $\beta^{-1}$. `evidence` iterates $\gamma = \sum_l
     \frac{\lambda_l}{\lambda_l + \alpha}$, $\alpha = \gamma / \lVert m \rVert^2$, $\beta^{-1} = \lVert y - X m \rVert^2
     / (n - \gamma)$, where $\lambda_l$ are the eigenvalues of $\beta X^\top X$.
 
 Deviations:
-    1. There are no rounds: the state is the posterior from the start, and nothing is sent.
+    1. There are no rounds: the state holds the posterior from the start, and nothing is sent.
 
 Example:
     >>> import fedray
@@ -74,7 +74,7 @@ class Posterior(NamedTuple):
 
 
 def bayesian_linear(setting: kit.Setting) -> kit.Method:
-    """Composes one linear model `[1, d]`; its posterior covariance `[d, d]` and noise variance are in the state."""
+    """Composes one linear model `[1, d]`; the state also has its posterior covariance `[d, d]` and noise variance."""
     if setting.features is None:
         raise BadInput(
             "method.name = bayesian_linear needs data with one real target, and a linear network: choose linear or rbf "
@@ -137,7 +137,7 @@ def unit_precisions(x: kit.types.FloatArray, y: kit.types.FloatArray) -> Posteri
 
 
 def evidence_precisions(x: kit.types.FloatArray, y: kit.types.FloatArray) -> Posterior:
-    """The precisions that maximise the marginal likelihood.
+    """Computes the posterior for the precisions that maximize the marginal likelihood.
 
     Example:
         >>> x = kit.numpy.linspace(-1, 1, 50)[:, None]

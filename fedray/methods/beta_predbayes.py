@@ -3,14 +3,14 @@ r"""β-Predictive Bayes: clients send posterior samples once; beta mixes the pro
 Source: Hasan, Zhang, Guo, Chen, Poupart, *Calibrated One Round Federated Learning with Bayesian Inference in the
 Predictive Space*, AAAI 2024, arXiv 2312.09817; details follow the authors' code (hasanmohsin/betaPredBayesFL).
 
-A client samples M networks by cyclical SGHMC. The mean of the networks' probabilities is the client's prediction p_k.
-The product P of all p_k (BCM) is right if clients have different samples of one distribution. It is too sure if clients
-have different labels. The mean Q of all p_k is too unsure. Between P and Q lies `log p_beta = beta log P + (1 - beta)
-log Q + const`, and the server finds the beta of least log loss on its own labelled samples.
+A client samples M networks by cyclical SGHMC. The client's prediction p_k is the mean of the networks' probabilities.
+The product P of all p_k (BCM) is right if all clients have samples of one distribution. If clients have different
+labels, P is too confident. The mean Q of all p_k is not confident enough. A prediction between P and Q is `log p_beta =
+beta log P + (1 - beta) log Q + const`. The server finds the beta of least log loss on its own labelled samples.
 
 Formulas of beta_predbayes:
-    Client $k$ starts at weights of its own and samples its posterior by SGHMC, with the friction $a = 1 -$
-    `local.momentum`, the rate $\ell_s$ and the gradient $g$ of the mean loss of a batch, weight decay included:
+    Client $k$ starts at weights of its own and samples its posterior by SGHMC. The friction is $a = 1 -$
+    `local.momentum`, the rate is $\ell_s$, and $g$ is the gradient of the mean loss of a batch, with weight decay:
 
     $$
     b \leftarrow (1 - a) \, b - \ell_s \, g + \mathbb{1}_s \sqrt{\frac{2 a \, \ell_s T}{n_k}} \; \varepsilon, \qquad w
@@ -18,12 +18,14 @@ Formulas of beta_predbayes:
     \qquad \ell_s = \frac{\ell}{2} \left(1 + \cos \pi r_s\right).
     $$
 
-    $n_k$ is the number of the client's training samples, without those that the server took. $\varepsilon$ is a
-    standard normal number for each weight. $b$ is 0 at the start of a local training, and goes on from cycle to cycle.
-    A training of $L$ steps, $s = 0, \dots, L - 1$, has $c =$ `cycles` of equal length, even if $L / c$ is no whole
-    number: $r_s \in [0, 1)$ is the fractional part of $s c / L$. $\mathbb{1}_s$ is 1 where $r_s \ge e =$ `exploration`.
-    Of the $q$ samples of a cycle (`samples_per_cycle`), number $j = 1, \dots, q$ of cycle $i = 0, \dots, c - 1$ is $w$
-    after $\bigl\lceil (i + e + (1 - e) \, j / q) \, L / c \bigr\rceil$ steps; the last one is at the end.
+    $n_k$ is the number of the client's training samples, without the samples that the server took. $\varepsilon$ is a
+    standard normal number for each weight. The velocity $b$ is 0 at the start of a local training, and continues from
+    cycle to cycle. A training of $L$ steps, $s = 0, \dots, L - 1$, has $c =$ `cycles` of equal length, even if $L / c$
+    is no whole number: $r_s \in [0, 1)$ is the fractional part of $s c / L$. The factor $\mathbb{1}_s$ is 1 if $r_s \ge
+    e =$ `exploration`, else 0.
+
+    A cycle gives $q$ samples (`samples_per_cycle`). Number $j = 1, \dots, q$ of cycle $i = 0, \dots, c - 1$ is $w$
+    after $\bigl\lceil (i + e + (1 - e) \, j / q) \, L / c \bigr\rceil$ steps; the last one is at the end of the cycle.
 
     On a quadratic mean loss with curvature $h$, at a small constant rate, the variance of $w$ is $T / (n_k h)$. For the
     `temperature` $T = 1$ this is the variance of the posterior. The client sends its last $M$ samples (`samples`),
@@ -41,29 +43,32 @@ Formulas of beta_predbayes:
     \mid x) + (1 - \beta) \log Q(y' \mid x)}
     $$
 
-    (no share is below 0: beyond 1, $1 - \beta$ counts as 0). `beta: fit` finds the $\beta$ of least $-\sum \log
-    p_\beta(y \mid x)$ on the server's rows by Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$), from 0.5 on, in `beta_epochs`
-    passes in batches of `beta_batch` rows. Between 0 and 1 this is a convex function of $\beta$. The fit may give more
-    than 1; the prediction is then $P^\beta$, made to sum to 1. A step of Adam moves $\beta$ by about `beta_lr`: with
-    few rows at the server, a larger `beta_lr` or more `beta_epochs` are needed. If `beta` is a number, it is not
-    fitted. One client with one sample predicts as its network, whatever $\beta$ is.
+    (negative weights count as 0: if $\beta > 1$, $1 - \beta$ counts as 0). `beta: fit` finds the $\beta$ of least
+    $-\sum \log p_\beta(y \mid x)$ on the server's samples. It uses Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$), starts at
+    0.5, and makes `beta_epochs` passes in batches of `beta_batch` samples.
+
+    Between 0 and 1 the log loss is a convex function of $\beta$. The fit may give more than 1; the prediction is then
+    $P^\beta$, normalized to sum 1. A step of Adam moves $\beta$ by about `beta_lr`: with few samples at the server, a
+    larger `beta_lr` or more `beta_epochs` are needed. If `beta` is a number, it is not fitted. One client with one
+    sample predicts as its network, for any $\beta$.
 
 Deviations:
-    1. The noise has `temperature` 1 by default. The samples are then those of the client's posterior, where n counts
-       its own samples. In the authors' code n counts the samples of all clients together, and the temperature is 1 / n,
-       which is little noise.
-    2. The position in a cycle is the share of the cycle's steps that are done. Samples are taken at equal distances in
-       the part with noise. The authors' code counts batches and epochs, and its cosine takes the batch size for the
-       number of batches. `local.momentum` is 1 - a: the code's a is 0.9.
-    3. The server's rows (`server_data`, 0.2) are taken from the clients at random, also for a fixed `beta`, so that
-       runs with different `beta` use the same samples. Prior shares of the classes are equal in the product, as in the
-       code.
+    1. The noise has `temperature` 1 by default. The samples are then samples of the client's posterior, where n is the
+       number of the client's own training samples. In the authors' code n counts the samples of all clients together,
+       and the temperature is 1 / n, which is little noise.
+    2. The position in a cycle is the share of the cycle's steps that are done, and samples are taken at equal distances
+       in the part with noise. The authors' code counts batches and epochs, and its cosine uses the batch size in place
+       of the number of batches. `local.momentum` is 1 - a; the code's a is 0.9.
+    3. The server's samples (`server_data`, 0.2) are taken from the clients at random, even for a fixed `beta`: runs
+       with different `beta` then train on the same samples. Prior shares of the classes are equal in the product, as in
+       the code.
     4. Products are sums of logarithms, and nothing is cut off at 1e-41.
-    5. The fit takes the virtual time that its steps take on the device of client 0, and no bytes.
-    6. The last step, distillation into one network, is `Run.distil`, for any method. Regression is left out.
-    7. A client whose training fails, that drops out, or that has no rows, predicts with its first network. A client
-       with fewer steps than samples sends some samples twice (a warning says so), and cycles of one or two steps have
-       no noise. In later rounds the chains go on with $b = 0$ at first, and the last round's samples count.
+    5. The fit costs no bytes. Its virtual time is the time that its steps take on the device of client 0.
+    6. The paper's last step, distillation into one network, is `Run.distil`, for any method. Regression is left out.
+    7. If a client's training fails, or the client drops out or has no samples, it predicts with its first network. A
+       client with fewer steps than samples sends some samples twice (a warning says so), and cycles of one or two steps
+       have no noise. In later rounds the chains continue with $b = 0$ at first, and only the samples of the last round
+       count.
     8. Normalization layers with running statistics are refused: each sample would need statistics of its own.
 
 Example:
@@ -94,7 +99,7 @@ _IS_FITTED = Needs("method.beta", (FIT,))
 
 
 def add_samples(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
-    """Returns the network as samples of its weights."""
+    """Returns a network that holds several samples of the weights of the given network."""
     return kit.net.Samples(net, options["samples"], name)
 
 
@@ -102,7 +107,7 @@ def join_samples(net: kit.types.Net, clients: int, classes: int, rounds: int, op
     """Returns the stack of β-Predictive Bayes: one base with each client's samples, and the number beta.
 
     Raises:
-        BadInput: the server has no rows on which it could fit beta.
+        BadInput: the server has no samples to which it could fit beta.
     """
     fitted = options["beta"] == FIT
     if fitted and not options["server_data"]:
@@ -190,13 +195,13 @@ SPECS = {
 
 
 def beta_predbayes(setting: kit.Setting) -> kit.Method:
-    """Composes N times M samples `[N, M p]` (client i's in row i), and then beta `[1, 1]`, which the server fits.
+    """Composes M samples of each client, `[N, M p]` (client i's in row i), and beta `[1, 1]`, which the server fits.
 
-    `fedray.simulation.stacking` makes one study of the two trainings.
+    `fedray.simulation.stacking` joins the two trainings into one study.
 
     Raises:
-        BadInput: clients train with another optimizer than SGD, the network has running statistics, or chains take
-            fewer samples than are to be kept.
+        BadInput: clients train with an optimizer other than SGD, the network has running statistics, or chains take
+            fewer samples than a client should send.
     """
     stack = setting.stack
     assert stack is not None and stack.meta is not None
@@ -226,7 +231,7 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
 
 
 def read_cycles(options: Mapping[str, Any]) -> kit.one_shot.Cycles:
-    """Returns when chains take samples, from the options.
+    """Returns the steps of the cycles after which chains take samples, from the options.
 
     Args:
         options: the options of the method.

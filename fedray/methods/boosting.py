@@ -1,27 +1,27 @@
-r"""AdaBoost.F, DistBoost.F, PreWeak.F and federated bagging: ensembles of weak learners, and no gradients.
+r"""AdaBoost.F, DistBoost.F, PreWeak.F and federated bagging: ensembles of weak learners, without gradients.
 
 Source: Polato, Esposito, Aldinucci, *Boosting the federation: cross-silo federated learning without gradient descent*,
-IJCNN 2022. Client i holds n_i rows with weights D_i. The weights of all rows of all clients add up to 1, and are equal
-at first. In each round:
+IJCNN 2022. Client i holds n_i samples with weights D_i. The weights of all samples of all clients add up to 1, and are
+equal at first. In each round:
 
-1. Client i draws n_i rows by D_i and fits a weak learner h_i. Every client receives the learners of all clients.
-2. Client i sends e_ij, the sum of D_i over the rows on which h_j is wrong, and the sum of all its D_i. The error of h_j
-   is e_j = sum_i e_ij / sum_i sum(D_i).
-3. AdaBoost.F takes the h_j of the least error. DistBoost.F takes the vote of all h_j as one learner. In PreWeak.F every
-   client first runs AdaBoost on its own rows for T rounds; later rounds choose among these learners and fit none.
+1. Client i draws n_i samples by D_i and fits a weak learner h_i. Every client receives the learners of all clients.
+2. Client i sends e_ij, the sum of D_i over the samples on which h_j is wrong, and the sum of all its D_i. The error of
+   h_j is e_j = sum_i e_ij / sum_i sum(D_i).
+3. AdaBoost.F takes the h_j with the least error. DistBoost.F takes the vote of all h_j as one learner. In PreWeak.F
+   every client first runs AdaBoost on its own samples for T rounds; each round then chooses among these learners.
 4. alpha_t = log((1 - e) / (e + 1e-10)) + log(C - 1), SAMME's weight; boosting stops where e >= 1 - 1 / C.
 5. D_i(x) is multiplied by exp(alpha_t) where h_t is wrong, and all weights are normalized.
 6. The prediction is the class with the largest sum of alpha_t over the learners h_t that choose this class.
 
-Federated bagging has no weights: client i fits a learner on n_i rows drawn with equal odds, and every learner has one
-vote (Breiman 1996, applied to each client).
+Federated bagging has no weights. Client i fits a learner on n_i samples drawn with equal odds, and every learner has
+one vote (Breiman 1996, applied to each client).
 
 Formulas of adaboost_f:
-    The weights $D_i(x)$ of all rows of all clients add up to 1. In round $t$
+    The weights $D_i(x)$ of all samples of all clients add up to 1. In round $t$
 
     $$
     \begin{aligned}
-    h_i &= \text{a learner on } n_i \text{ rows of client } i \text{, drawn by } D_i,\\
+    h_i &= \text{a learner on } n_i \text{ samples of client } i \text{, drawn by } D_i,\\
     e_j &= \frac{\sum_i \sum_{x \in D_i} D_i(x)\, [h_j(x) \ne y]}{\sum_i \sum_{x} D_i(x)},\\
     h_t &= h_j \text{ of the least } e_j,\\
     \alpha_t &= \log \frac{1 - e}{e + 10^{-10}} + \log(C - 1), \qquad D_i(x) \propto D_i(x) \, e^{\alpha_t [h_t(x) \ne
@@ -33,11 +33,11 @@ Formulas of adaboost_f:
     C$.
 
 Formulas of distboost_f:
-    The weights $D_i(x)$ of all rows of all clients add up to 1. In round $t$
+    The weights $D_i(x)$ of all samples of all clients add up to 1. In round $t$
 
     $$
     \begin{aligned}
-    h_i &= \text{a learner on } n_i \text{ rows of client } i \text{, drawn by } D_i,\\
+    h_i &= \text{a learner on } n_i \text{ samples of client } i \text{, drawn by } D_i,\\
     e_j &= \frac{\sum_i \sum_{x \in D_i} D_i(x)\, [h_j(x) \ne y]}{\sum_i \sum_{x} D_i(x)},\\
     h_t &= \text{the vote of all } h_j \text{, with the error } e \text{ of that vote},\\
     \alpha_t &= \log \frac{1 - e}{e + 10^{-10}} + \log(C - 1), \qquad D_i(x) \propto D_i(x) \, e^{\alpha_t [h_t(x) \ne
@@ -49,29 +49,28 @@ Formulas of distboost_f:
     C$.
 
 Formulas of preweak_f:
-    As AdaBoost.F, but in the first round every client runs AdaBoost on its own rows for $T$ rounds and sends all its
-    learners. Later rounds choose among these and fit none. In a client's own AdaBoost $C$ is the number of classes
-    among its own rows.
+    PreWeak.F is AdaBoost.F with another first round: every client runs AdaBoost on its own samples for $T$ rounds and
+    sends all its learners. Later rounds choose among these learners and fit none. In a client's own AdaBoost $C$ is the
+    number of classes among the client's samples.
 
 Formulas of federated_bagging:
-    In each round client $i$ fits $h_i$ on $n_i$ of its rows, drawn with equal odds and with replacement. Every learner
-    has one vote: $\operatorname*{argmax}_c \sum_{t, i} [h_{ti}(x) = c]$.
+    In each round client $i$ fits $h_i$ on $n_i$ of its samples, drawn with equal odds and with replacement. Every
+    learner has one vote: $\operatorname*{argmax}_c \sum_{t, i} [h_{ti}(x) = c]$.
 
 Deviations:
-    1. The authors' code never stops where e >= 1 - 1 / C; the weight of such a learner is negative there.
-    2. `draw: weights` gives D_i to the learner as sample weights, as scikit-learn's AdaBoostClassifier does, and draws
-       no rows. The default `rows` is the paper's.
-    3. A client's weights are not kept: they follow from the ensemble and the client's rows. A client that takes part
+    1. The authors' code does not stop if e >= 1 - 1 / C; the weight of such a learner is negative.
+    2. The default `draw: rows` draws samples, as the paper does. `draw: weights` draws none, and gives D_i to the
+       learner as sample weights, as scikit-learn's AdaBoostClassifier does.
+    3. A client's weights are not kept: they follow from the ensemble and the client's samples. A client that takes part
        for the first time, or again, downloads the learners that it lacks; these bytes count. If only some clients take
        part, the sums in step 2 run over these clients.
-    4. PreWeak.F's candidates are compared by their weighted errors. The authors' code compares them on rows drawn from
-       all clients together, which no federation can do. A client stops its own boosting when its learner is no better
-       than guessing among its own classes. A client whose rows have one class fits one learner.
-    5. Computing takes the virtual time of one pass over the client's rows per round, also in PreWeak.F's first round.
-       All messages of a round count in the bytes; their latency counts once in each direction. Bytes count the planned
-       clients: a client that drops out still counts in the number of learners that the others receive.
-    6. A learner's random numbers differ from client to client and from round to round; the authors' learners share one
-       seed.
+    4. PreWeak.F's candidates are compared by their weighted errors. The authors' code compares them on samples drawn
+       from all clients together, which no federation can do. A client stops its own boosting when its learner is no
+       better than guessing among its own classes. A client whose samples have one class fits one learner.
+    5. In each round computing takes the virtual time of one pass over the client's samples, even in PreWeak.F's first
+       round. All messages of a round count in the bytes; their latency counts once in each direction. Bytes are
+       computed for the planned clients: the learner of a client that drops out still counts as sent to the others.
+    6. Random numbers of learners differ between clients and between rounds; the authors' learners share one seed.
 
 Example:
     >>> import fedray
@@ -97,10 +96,10 @@ _LEARNER: dict[str, Any] = {"name": _TREE, "max_leaf_nodes": 10}  # as in the pa
 
 @means("word or section", "`sklearn/decision_tree`, with its options")
 def check_learner(value: Any, read: ReadSections) -> dict[str, Any]:
-    """Checks the learner, a name or a section; a learner must have a form in plain numbers with equal predictions.
+    """Checks the learner, a name or a section. The learner must have a form in plain numbers that predicts the same.
 
     Raises:
-        ValueError: the value is neither.
+        ValueError: the value is neither a name nor a section.
         BadInput: the learner has no such form, or an option is wrong; the message names the key.
     """
     given = {"name": value} if isinstance(value, str) else value
@@ -184,7 +183,7 @@ def preweak_f(setting: kit.Setting) -> kit.Method:
 
 
 def federated_bagging(setting: kit.Setting) -> kit.Method:
-    """Composes federated bagging: each learner is fitted on rows drawn with equal odds, and has one vote."""
+    """Composes federated bagging: each learner is fitted on samples drawn with equal odds, and has one vote."""
     size = _ensemble(setting)
     return kit.Method(
         "federated_bagging",

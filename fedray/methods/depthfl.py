@@ -12,9 +12,9 @@ Formulas of depthfl:
     \mathrm{KL}\bigl(\mathrm{softmax}(z_j) \,\Vert\, \mathrm{softmax}(z_h)\bigr),
     $$
 
-    where $z_j$ has no gradient, and $c_t = c \, \exp\bigl(-5 \, (1 - \min(1, t / T))^2\bigr)$ rises in $T$ rounds.
-    Every number $n$ is averaged over the participants $S_n$ that have it, with FedDyn's corrections (`feddyn`), if
-    $\alpha > 0$:
+    where $z_j$ has no gradient, and $c_t = c \, \exp\bigl(-5 \, (1 - \min(1, t / T))^2\bigr)$ rises for $T$ rounds.
+    Every number $n$ is averaged over the set $S_n$ of participants that have it. If $\alpha > 0$, FedDyn's corrections
+    (`feddyn`) are added:
 
     $$
     h_n \leftarrow h_n - \frac{\alpha}{N} \sum_{i \in S_n} (u_{i,n} - w_n), \qquad
@@ -22,13 +22,13 @@ Formulas of depthfl:
     $$
 
     The prediction is the softmax of the mean of the heads' logits; a known client uses the heads up to its depth. With
-    `extended: false` a client has and trains only the last of its heads, which is InclusiveFL without its momentum.
+    `extended: false` a client has and trains only the last of these heads; this is InclusiveFL without its momentum.
 
 Deviations:
     1. The network is the scenario's, cut as `fedray.models.nets.add_exits` says: ResNet-18 into the four stages of the
-       paper, a `cnn` before its layers with weights. A new head takes the mean of each channel, followed by a linear
-       layer. The paper's heads have attention and convolutions of their own.
-    2. Networks whose running statistics count batches are refused if a tier has only a part of the network: take
+       paper, a `cnn` before each of its layers with weights. An added head is a linear layer on the means of the
+       channels. The paper's heads have attention and convolutions of their own.
+    2. If a tier has only a part of the network, networks with running statistics that count batches are refused: use
        `model.norm: group`. The paper averages the statistics like weights.
     3. Heads that no client trains do not predict. With `extended: false` the trained heads predict together; a known
        client predicts with its own head.
@@ -38,7 +38,7 @@ Deviations:
 Example:
     >>> import fedray
     >>> tiers = {"strong": {"share": 0.5}, "weak": {"share": 0.5, "width": 0.5}}
-    >>> scenario = {"method": "depthfl", "rounds": 3, "clients": {"number": 10, "tiers": tiers}, "runtime": "inline"}
+    >>> scenario = {"method": "depthfl", "rounds": 1, "clients": {"number": 10, "tiers": tiers}, "runtime": "inline"}
     >>> run = fedray.run(scenario, model__hidden=[50, 50], local__lr=0.1, report=False)
     >>> jobs = run.clients.to_pandas().groupby("tier")
     >>> jobs["up_bytes"].max().to_dict()  # 4 bytes a number: blocks of 3,250 and 2,550 numbers, and heads of 510
@@ -186,7 +186,7 @@ def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Callable[[kit.State], kit.Answer]:
-    """Makes each trained head a predicting model: the network whose mean over D heads equals this head.
+    """Returns a function that turns each trained head into a predicting model: its mean over D heads is this head.
 
     Args:
         setting: what the scenario decides.

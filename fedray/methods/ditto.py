@@ -1,13 +1,13 @@
 r"""Ditto: FedAvg, and every client also keeps a personal model that is pulled towards the global model.
 
 Source: Li, Hu, Beirami, Smith, *Ditto: Fair and Robust Federated Learning Through Personalization*, ICML 2021, Alg. 1.
-`lambda` is one number or a list. With a list every client trains one personal model per number. It predicts with the
-model that is best on its own held-out rows, by accuracy or RMSE (the paper's section 3.3); `data.hold_out` must be
-above 0.
+`lambda` is one number or a list. With a list every client trains one personal model per number, and predicts with the
+model that is best on its own held-out samples, by accuracy or RMSE (the paper's section 3.3). `data.hold_out` must then
+be above 0.
 
 Formulas of ditto:
-    Beside FedAvg's model $w$ each client keeps a model $v_i$ of its own, which is pulled to $w$. It predicts with
-    $v_i$:
+    Besides FedAvg's model $w$ each client keeps a model $v_i$ of its own, which is pulled to $w$. The client predicts
+    with $v_i$:
 
     $$
     v_i \leftarrow \mathrm{Train}\Bigl(v_i;\; F_i(v) + \frac{\lambda}{2} \lVert v - w \rVert^2\Bigr).

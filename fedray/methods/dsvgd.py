@@ -1,26 +1,26 @@
 r"""DSVGD: particles of the posterior travel from client to client, and each client replaces its own factor of it.
 
 Source: Kassab, Simeone, *Federated Generalized Bayesian Learning via Distributed Stein Variational Gradient Descent*,
-IEEE Transactions on Signal Processing 2022, arXiv 2009.06419, Alg. 2; names and default values are those of the code
+IEEE Transactions on Signal Processing 2022, arXiv 2009.06419, Alg. 2. Names and default values are from the code
 kclip/DSVGD.
 
-The K models are particles of `q(w) = p_0(w) prod_k t_k(w)`. In each round one client gets the particles. It moves all
-of them together, by SVGD, to `q / t_k exp(-losses / temperature)`: the client's old factor is divided out, and the
-client's rows are put in. The change of q goes to the client's new factor, `t_k <- t_k q_new / q`, by SVGD of particles
-of its own, which never leave the client. As in the authors' code these particles represent `t_k p_0` and begin as the
-first models; `t_k = 1` then needs no special case.
+The K models are particles of `q(w) = p_0(w) prod_k t_k(w)`. In each round one client gets the particles, and moves all
+of them together, by SVGD, to the density `q / t_k exp(-losses / temperature)`. This divides the client's old factor out
+and puts the client's samples in. The change of q goes to the client's new factor, `t_k <- t_k q_new / q`. The client
+represents this factor by particles of its own, which SVGD moves and which never leave the client. As in the authors'
+code, these particles stand for `t_k p_0` and begin as the first models; `t_k = 1` then needs no special case.
 
 Formulas of dsvgd:
-    The $K$ models are particles $w_1, \dots, w_K$ of the posterior of all rows, which is a product of the prior and of
-    a factor for each client:
+    The $K$ models are particles $w_1, \dots, w_K$ of the posterior of all samples. This posterior is the product of the
+    prior and of a factor for each client:
 
     $$
     q(w) = p_0(w) \prod_i t_i(w), \qquad p_0 = \mathcal N(0, 1/c), \qquad t_i = 1 \text{ at first}.
     $$
 
-    In each round one client $i$ gets the particles. It divides its old factor out and puts its rows in. Let $\alpha$ be
-    the `temperature`, $c$ the `precision`, $n_i$ the number of the client's rows and $\ell_i$ their mean loss. The
-    particles move together to
+    In each round one client $i$ gets the particles. It divides its old factor out and puts its samples in. Let $\alpha$
+    be the `temperature`, $c$ the `precision`, $n_i$ the number of the client's samples and $\ell_i$ their mean loss.
+    The particles move together to
 
     $$
     \log \tilde p_i(w) = \log q(w) - \log \bigl(t_i p_0\bigr)(w) + \log p_0(w) - \frac{n_i}{\alpha} \, \ell_i(w),
@@ -34,8 +34,8 @@ Formulas of dsvgd:
     (K + 1)} .
     $$
 
-    A density that is known only by its particles $w_j$ is taken as a mean of Gaussian kernels of width $\lambda$
-    (`bandwidth`) around the particles. Its gradient is
+    A density that is known only by its particles $w_j$ is approximated by the mean of Gaussian kernels of width
+    $\lambda$ (`bandwidth`) around the particles. Its gradient is
 
     $$
     \nabla \log q(w) = \frac{1}{\lambda^2} \Bigl( \sum_j s_j w_j - w \Bigr), \qquad s = \operatorname{softmax}_j
@@ -43,26 +43,30 @@ Formulas of dsvgd:
     \rVert^2 / 2 \lambda^2 \bigr) .
     $$
 
-    The client keeps $t_i p_0$ as $K$ particles of its own, which begin as the first models. After its training they
-    make `factor_steps` steps by SVGD to $\log q_{\text{new}} - \log q + \log (t_i p_0)$: the change of $q$ is now in
-    the client's factor. The client sends the $K$ models, and the next client goes on. A step is divided by $10^{-6} +
-    \sqrt g$ with $g \leftarrow 0.9 \, g + 0.1 \, \phi^2$ (`decay`). In the first step of each training $g = \phi^2$;
-    for the client's own particles $g$ begins anew. The median runs over all $K^2$ pairs.
+    The client keeps $t_i p_0$ as $K$ particles of its own, which begin as the first models. After the client's training
+    they make `factor_steps` steps by SVGD to $\log q_{\text{new}} - \log q + \log (t_i p_0)$. The client's factor then
+    contains the change of $q$. The client sends the $K$ models to the server, which sends them to the next client.
 
-    For the client of the very first round, $q = t_i p_0$, and the training is plain SVGD. For weights that are near one
-    particle each, $\nabla \log q - \nabla \log (t_i p_0)$ is the way from the client's own particle to the received
-    one, divided by $\lambda^2$: a constant force that carries the changes by other clients. With $K = 1$ only this
-    force remains of the densities.
+    Each step is divided by $10^{-6} + \sqrt g$ with $g \leftarrow 0.9 \, g + 0.1 \, \phi^2$ (`decay`). In the first
+    step of each training $g = \phi^2$; for the client's own particles $g$ begins anew. The median runs over all $K^2$
+    pairs.
+
+    In the very first round $q = t_i p_0$, and the training is plain SVGD. If each point is near only one particle, the
+    densities act as a constant force: $\nabla \log q - \nabla \log (t_i p_0)$ is the difference between the received
+    particle and the client's own particle, divided by $\lambda^2$. This force carries the changes by other clients.
+    With $K = 1$ it is all that remains of the densities.
 
 Deviations:
-    1. Densities of particles are compared by their logarithms. The authors' code adds 1e-10 to each density. The
-       densities of a network's weights are smaller by hundreds of powers of ten; neither q nor t_k then has a gradient.
-    2. A likelihood is the network's own loss, summed over the client's rows: cross entropy, squared errors (where
-       `temperature` is twice the variance of the noise), or a Gaussian head. No particle has the noise's precision.
-    3. First particles are the network's usual first weights, and no draws from p_0, as in the authors' code.
-    4. Batches go through the rows in a new order in every epoch; in the authors' code they keep the order of the file.
-       All particles of a client see the same batches, as in the authors' code.
-    5. The paper's round 1 trains. The authors' code changes nothing in its round 1.
+    1. Densities of particles are compared by their logarithms. The authors' code adds 1e-10 to each density. Densities
+       of a network's weights are smaller than that by hundreds of powers of ten, so the gradients of q and t_k vanish
+       in the code.
+    2. A likelihood is the network's own loss, summed over the client's samples. The loss is the cross entropy, the
+       squared error (`temperature` is then twice the variance of the noise), or that of a Gaussian head. A particle
+       does not hold the precision of the noise.
+    3. The first particles are the network's usual first weights, and not draws from p_0, as in the authors' code.
+    4. In every epoch batches go through the samples in a new order; in the authors' code they keep the order of the
+       file. All particles of a client see the same batches, as in the authors' code.
+    5. In the first round the client trains, as in the paper; the first round of the authors' code changes nothing.
     6. The steps of the client's own particles (`factor_steps`) take no virtual time.
     7. `decay: none` moves particles by `local.optimizer` instead of the authors' rule (AdaGrad with a decay).
     8. One client trains per round, in turn or by another selection; several are refused. Uploads are not compressed.
@@ -128,7 +132,7 @@ SPECS = {
 
 
 def dsvgd(setting: kit.Setting) -> kit.Method:
-    """Composes K particles `[K, d]` and one client per round; each of its K jobs sends d numbers down and d up.
+    """Composes K particles `[K, d]` and one client per round; each of its K jobs moves d numbers in each direction.
 
     Raises:
         BadInput: Several clients take part in a round, uploads are compressed, or local training has an optimizer other

@@ -1,11 +1,12 @@
 r"""Fed-ensemble (FE Alg. 1): K models from K random starts; in every round a client trains exactly one of them.
 
-Compute and traffic equal FedAvg's. Source: Shi, Lai, Kontar, Chowdhury, *Fed-ensemble: Ensemble Models in Federated
-Learning for Improved Generalization and Uncertainty Quantification*, IEEE T-ASE 2024, doi 10.1109/TASE.2023.3269639.
+Computation and traffic equal those of FedAvg. Source: Shi, Lai, Kontar, Chowdhury, *Fed-ensemble: Ensemble Models in
+Federated Learning for Improved Generalization and Uncertainty Quantification*, IEEE T-ASE 2024, doi
+10.1109/TASE.2023.3269639.
 
 Formulas of fed_ensemble:
     The $K$ models start from $K$ random draws. Row $P_i$ of the schedule is a permutation of the models that lasts $K$
-    rounds, so that in every $K$ rounds client $i$ trains each model once:
+    rounds. In every $K$ rounds client $i$ therefore trains each model once:
 
     $$
     \begin{aligned}
@@ -25,9 +26,9 @@ Formulas of fed_ensemble:
     $$
 
 Deviations:
-    1. The personal weights of eq. 4 are `softmax(-loss / gamma)`. The paper's printed closed form `exp(-gamma * loss)`
-       and the sign in its objective contradict its own sentence that a large gamma tends to uniform weights.
-    2. Under partial participation a row of the schedule may be a client, a slot or a stratum (`schedule.rows`).
+    1. The personal weights of eq. 4 are `softmax(-loss / gamma)`. The paper says that a large gamma tends to uniform
+       weights; its printed closed form `exp(-gamma * loss)` and the sign in its objective contradict this sentence.
+    2. Under partial participation a row of the schedule may belong to a client, a slot or a stratum (`schedule.rows`).
 
 Example:
     >>> import fedray

@@ -12,32 +12,32 @@ Formulas of fedag:
     \mu = \sum_{i \in S} p_i \, u_i, \qquad \sigma^2 = \sum_{i \in S} p_i \, u_i^2 - \mu^2 .
     $$
 
-    Clients restart from $\mu$. A sample $v_1, \dots, v_M$ of weights predicts: the uploads themselves (`bootstrap`) or
-    draws from $N(\mu, \operatorname{diag} \sigma^2)$ (`omc`),
+    Clients restart from $\mu$. A sample $v_1, \dots, v_M$ of weights predicts. It consists of the uploads (`bootstrap`)
+    or of draws from $N(\mu, \operatorname{diag} \sigma^2)$ (`omc`):
 
     $$
     \mathrm{E}[y \mid x] = \frac{1}{M} \sum_m f_{v_m}(x), \qquad
     \mathrm{Var}[y \mid x] = \beta^{-1} + \frac{1}{M} \sum_m \bigl(f_{v_m}(x) - \mathrm{E}[y \mid x]\bigr)^2 .
     $$
 
-    For a network $\beta^{-1}$ is 0, or the mean squared training residual: of each upload on its own client's rows
-    (`residuals: uploads`) or of $f_\mu$ on all clients' rows (`residuals: mean`).
+    For a network $\beta^{-1}$ is 0, or a mean squared training residual. With `residuals: uploads` each upload predicts
+    the samples of its own client. With `residuals: mean` the mean model $f_\mu$ predicts the samples of all clients.
 
     A linear model needs no sample: $y \mid x \sim N\bigl(\mu^\top x,\; \beta^{-1} + x^\top
     \operatorname{diag}(\sigma^2)\, x\bigr)$.
 
 Deviations:
-    1. Observation noise: the paper gives none for networks. `predict.noise: residual` adds the mean over clients of the
-       variance of the training residuals, where each client's residuals are those of its own upload. With `residuals:
-       mean` (and for `omc` and linear models) they are those of the mean model. They are larger, because the mean model
-       was not trained last on the client's rows. The NLL without and with noise is reported (`nll_none`,
-       `nll_residual`).
-    2. The variance is computed from deltas: the same number with smaller rounding errors.
-    3. `omc` makes `samples` draws; the paper draws as many as there are clients (the default).
-    4. The noise beta^-1 of a linear model (eq. 6) is the residual variance of the training fit: the published NLL on
-       Power, 2.94, agrees with that within 0.01. It rules out the variance of the target (`beta: target`), with which
-       the NLL cannot be below 0.919 + log sd(y). One linear model predicts in closed form (eq. 6). With `sampling:
-       omc`, or with several linear models, the sample predicts.
+    1. Observation noise: the paper gives none for networks. `predict.noise: residual` adds the variance of the training
+       residuals, averaged over clients. By default each client's own upload gives the client's residuals. With
+       `residuals: mean` (and for `omc` and linear models) the mean model gives them. The residuals are then larger,
+       because the mean model was not trained last on the client's samples. The NLL is reported without noise and with
+       it (`nll_none`, `nll_residual`).
+    2. The variance is computed from deltas; this gives the same number with smaller rounding errors.
+    3. `omc` draws `samples` models. The default is the number of clients, as in the paper.
+    4. The noise beta^-1 of a linear model (eq. 6) is the residual variance of the training fit. With it the NLL on
+       Power agrees with the published 2.94 within 0.01. The variance of the target (`beta: target`) cannot be meant,
+       because the NLL is then at least 0.919 + log sd(y). One linear model predicts in closed form (eq. 6). With
+       `sampling: omc`, or with several linear models, the sample predicts.
     5. Under partial participation the sample holds the uploads of the last round in which the model was trained.
 
 Example:
@@ -110,7 +110,7 @@ def fedag(setting: kit.Setting) -> kit.Method:
     """Composes K Gaussians over `[d]` weights; clients send d numbers and receive 2 d (mean and deviation).
 
     Raises:
-        BadInput: `residuals: mean` is set for a linear model, whose residuals are those of the mean anyway.
+        BadInput: `residuals: mean` is set for a linear model, which always uses the residuals of the mean model.
     """
     sampling, samples = setting.options["sampling"], setting.options["samples"]
     slots = setting.participants if sampling == "bootstrap" or samples == "clients" else int(samples)
@@ -134,7 +134,7 @@ def fedag(setting: kit.Setting) -> kit.Method:
 def answer_with_sample(
     state: kit.State, models: int, clients: int, name: str = "sample", *, of_mean: bool = False
 ) -> kit.Answer:
-    """Returns an answer in which every member of every model's sample predicts (eqs. 4-5).
+    """Returns the models that predict: every member of every model's sample (eqs. 4-5).
 
     Args:
         state: the state, with the sample `[M, slots, d]` and its weights `[M, slots]`.
@@ -162,14 +162,14 @@ def remember_target_variance(worlds: int, state: kit.State, pooled: kit.Pooled) 
     Args:
         worlds: number of worlds R.
         state: the first state.
-        pooled: function that returns all training rows of a world.
+        pooled: function that returns all training samples of a world.
     """
     target = kit.torch.stack([pooled(world)[1].double().var(correction=0) for world in range(worlds)])
     return state._replace(extra={**state.extra, TARGET: target})
 
 
 def answer_in_closed_form(state: kit.State) -> kit.Answer:
-    """Returns the answer of a linear model, `N(mu^T x, beta^-1 + x diag(variance) x^T)` (eq. 6), without a sample."""
+    """Returns a linear model that predicts `N(mu^T x, beta^-1 + x diag(variance) x^T)` (eq. 6), without a sample."""
     return kit.Answer(state, 1, None, state.extra["variance"], _read_noise(state))
 
 

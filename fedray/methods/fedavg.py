@@ -1,4 +1,4 @@
-r"""FedAvg: one model, which all participants train. FedProx: FedAvg with a proximal term.
+r"""FedAvg: all participants train one model. FedProx: FedAvg with a proximal term.
 
 Sources: McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*, AISTATS 2017,
 Alg. 1; Li et al., *Federated Optimization in Heterogeneous Networks*, MLSys 2020, Alg. 2.
@@ -12,17 +12,17 @@ Formulas of fedavg:
     $$
 
 Formulas of fedprox:
-    FedAvg, whose clients minimize the loss with a proximal term to the broadcast model $w$:
+    FedProx is FedAvg with another loss of the clients: they add a proximal term to the broadcast model $w$.
 
     $$
     u_i = \mathrm{Train}\Bigl(w;\; F_i(v) + \frac{\mu}{2} \lVert v - w \rVert^2\Bigr).
     $$
 
 Deviations:
-    1. Uploads are weighted by the number of samples of their clients, as in FedAvg's line 7; `server.weighting:
-       uniform` is the average of FE Remark 1. FedProx draws clients with odds p_k and averages uniformly. Here
-       participants are drawn uniformly; FedProx's uploads are therefore weighted, too.
-    2. FedProx: every client does its full local work (the paper's variable gamma-inexactness is not simulated).
+    1. An upload's weight is the number of samples of its client, as in FedAvg's line 7. `server.weighting: uniform`
+       gives the average of FE Remark 1. The paper's FedProx draws clients with odds p_k and averages uniformly. Here
+       participants are drawn uniformly, so uploads of FedProx are weighted, too.
+    2. In FedProx every client does all of its local work. The paper's variable inexactness (gamma) is not simulated.
 
 Example:
     >>> import fedray

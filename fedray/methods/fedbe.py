@@ -1,41 +1,42 @@
 r"""FedBE: a Bayesian ensemble at the server, and its distillation into the next model.
 
 Source: Chen, Chao, *FedBE: Making Bayesian Model Ensemble Applicable to Federated Learning*, ICLR 2021, Alg. 1. The
-teachers of a round are the mean, S samples of a Gaussian (or Dirichlet) fitted to the uploads, and the uploads
-themselves; the teachers' average is the prediction. `fedbe` distils the teachers into the model of the next round, on
-unlabelled inputs that the server holds. `fedbe_nokd` sends one of the samples instead.
+teachers of a round are the mean of the uploads, S samples of a Gaussian (or Dirichlet) fitted to the uploads, and the
+uploads themselves. The prediction is the average of the teachers' predictions. `fedbe` distils the teachers into the
+model of the next round, on unlabelled inputs that the server holds. `fedbe_nokd` takes one of the samples as the next
+model instead.
 
 Formulas of fedbe:
-    $\bar w = \sum_i p_i u_i$ is the mean of the uploads and $\sigma^2 = \sum_i p_i (u_i - \bar w)^2$ their variance.
-    The teachers of a round are the mean, $S$ draws $v_s$ and the uploads themselves,
+    $\bar w = \sum_i p_i u_i$ is the mean of the uploads, and $\sigma^2 = \sum_i p_i (u_i - \bar w)^2$ is their
+    variance. The teachers of a round are the mean, $S$ draws $v_s$, and the uploads themselves:
 
     $$
     T = \{\bar w\} \cup \{v_1, \dots, v_S\} \cup \{u_i : i \in S\}, \qquad v_s \sim N(\bar w, \operatorname{diag}
     \sigma^2)
-    \quad\text{or}\quad v_s = \sum_i \gamma_i u_i,\; \gamma \sim \mathrm{Dirichlet}(1, \dots, 1),
+    \quad\text{or}\quad v_s = \sum_i \gamma_i u_i,\; \gamma \sim \mathrm{Dirichlet}(1, \dots, 1).
     $$
 
-    and the average of their probabilities $\bar p(x) = \frac{1}{|T|} \sum_{v \in T} p_v(x)$ is the prediction.
+    The prediction is the average of the teachers' probabilities, $\bar p(x) = \frac{1}{|T|} \sum_{v \in T} p_v(x)$.
 
-    The next model starts from $\bar w$. On inputs $x$ that the server holds it learns $\bar p$, sharpened by the
-    temperature $\tau$:
+    The next model starts from $\bar w$. It learns the distribution $q(x)$, which is $\bar p(x)$ sharpened by the
+    temperature $\tau$, on inputs $x$ that the server holds:
 
     $$
     w \leftarrow \operatorname*{argmin}_v \sum_x \mathrm{KL}\bigl(q(x) \,\Vert\, p_v(x)\bigr), \qquad
-    q_c(x) \propto \bar p_c(x)^{1 / \tau},
+    q_c(x) \propto \bar p_c(x)^{1 / \tau}.
     $$
 
     The next model is the average of the weights at the ends of the later epochs.
 
 Formulas of fedbe_nokd:
-    As FedBE, but the next model is one of the draws $v_s$, and nothing is distilled.
+    `fedbe_nokd` is FedBE without distillation: the next model is one of the draws $v_s$.
 
 Deviations:
-    1. The server's inputs are a share (`server_data`) of the training rows, taken from the clients at random; every
-       client keeps at least one row. The labels of these rows are never used.
-    2. The student averages its weights at the ends of the second half of the epochs, at a constant learning rate (the
-       paper: a cyclical one).
-    3. The Dirichlet distribution is flat: clients have equal weights in it, also with `server.weighting: examples`.
+    1. The server's inputs are a share (`server_data`) of the training samples, taken from the clients at random; every
+       client keeps at least one sample. The labels of these samples are never used.
+    2. The next model is the average of the student's weights at the ends of the second half of the epochs, at a
+       constant learning rate. The paper uses a cyclical rate.
+    3. The Dirichlet distribution is flat: clients have equal weights in it, even with `server.weighting: examples`.
 
 Example:
     >>> import fedray

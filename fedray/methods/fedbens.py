@@ -3,11 +3,12 @@ r"""FedBEns: one round of training, after which the server finds modes of the pr
 Source: Talpini, Savi, Neglia, *FedBEns: One-Shot Federated Learning based on Bayesian Ensemble*, ICML 2025, arXiv
 2503.15367, with diagonal curvature. All clients train from the same M starts. Client k sends M local optima and the
 diagonals of their Fisher matrices. By Laplace's approximation these describe a mixture of M Gaussians, the client's
-posterior. For each start the server takes the median of the uploads (of an even number the lower of the middle two).
-From there it goes to a mode of the product of these mixtures; the M modes predict together.
+posterior. For each start the server takes the median of the uploads (if their number is even, the lower of the two in
+the middle). From this median the server goes to a mode of the product of the mixtures. The M modes predict together.
 
-The precision of a Gaussian is `n_k F_km / temperature + precision`. In the product the prior counts once for all
-clients: `(N - 1) prior` is subtracted. Names and defaults are those of the authors' code (`main_FedBEns_diag.py`).
+The precision of a Gaussian is `n_k F_km / temperature + precision`. In the product the prior should count once for all
+clients: `(N - 1) prior` is therefore subtracted. Names and defaults are from the authors' code
+(`main_FedBEns_diag.py`).
 
 Formulas of fedbens:
     All clients train from the same $M$ starts (`models`) to local optima $w_{k1}, \dots, w_{kM}$. They send each
@@ -18,7 +19,8 @@ Formulas of fedbens:
     p_k(w) = \frac1M \sum_m \mathcal N\bigl(w; w_{km}, P_{km}^{-1}\bigr), \qquad P_{km} = \frac{n_k F_{km}}{T} + c.
     $$
 
-    The posterior of all rows is proportional to the product, in which the `prior` $\mathcal N(0, 1/c_0)$ counts once:
+    The posterior of all samples is proportional to the product, in which the `prior` $\mathcal N(0, 1/c_0)$ counts
+    once:
 
     $$
     \log p(w) = \sum_{k=1}^N \log p_k(w) + (N - 1) \, \frac{c_0}{2} \, \lVert w \rVert^2 + \text{const}.
@@ -32,22 +34,23 @@ Formulas of fedbens:
     w \leftarrow \frac{\sum_{k,m} r_{km} P_{km} w_{km}}{\sum_{k,m} r_{km} P_{km} - (N - 1) \, c_0}.
     $$
 
-    `solver: descent` makes `solver_steps` steps of Adam, and keeps the model that is best on the server's own rows.
+    `solver: descent` makes `solver_steps` steps of Adam, and keeps the model that is best on the server's own samples.
     Densities over many numbers differ by many orders of magnitude; nearly all $r_{km}$ are therefore 0 or 1. With $M =
-    1$, $c_0 = 0$ and a small $c$ it is `fedfisher`.
+    1$, $c_0 = 0$ and a small $c$ the method is `fedfisher`.
 
 Deviations:
     1. The authors' server makes 1,000 steps of Adam (`solver: descent`) and keeps the model that is best on its
-       labelled rows. The default here (`solver: exact`) is a mode itself, which a few fixed-point steps reach without
-       labelled rows.
-    2. The descent scores the model on the server's rows at the start, every 50 steps and at the end; the authors' code
-       does so after the first of every 50 steps. These rows are a share of all rows (`validation`) that no client has.
+       labelled samples. The default here (`solver: exact`) is a mode itself. A few fixed-point steps reach it without
+       labelled samples.
+    2. The descent scores the model on the server's samples at the start, every 50 steps and at the end. The authors'
+       code does so after the first of every 50 steps. These samples are a share of all samples (`validation`) that no
+       client has.
     3. The mixture's weights are equal, which is the authors' default. Their weights by the Laplace evidence are left
        out, and so are Kronecker factors and a whole Hessian of the last layer.
-    4. A client's prior (`precision` 10) differs from the prior of the product (`prior` 1), as in the authors' code.
-       With `prior` 0, numbers for which no client has information stay the mean of the uploads; otherwise they grow by
-       the factor `N precision / (N precision - (N - 1) prior)`.
-    5. Clients that do not take part, or have no rows, add no factor to the product.
+    4. A client's prior (`precision` 10) differs from the prior of the product (`prior` 1), as in the authors' code. For
+       some numbers no client has information. With `prior` 0 such a number is the mean of the uploads; otherwise it
+       grows by the factor `N precision / (N precision - (N - 1) prior)`.
+    5. Clients that do not take part, or have no samples, add no factor to the product.
     6. As in FedFisher's deviations 3 and 6, the Fisher diagonal is sent whole, belongs to the network's own loss, and
        takes no virtual time.
 

@@ -1,4 +1,4 @@
-r"""FedCross: K models; each is trained by different clients in every round, and is then mixed with another model.
+r"""FedCross: K models; in every round each is trained by other clients, and is then mixed with another model.
 
 Source: Hu, Zhou, Cao, Ling, Xia, Chen, *FedCross: Towards Accurate Federated Learning via Multi-Model
 Cross-Aggregation*, ICDE 2024, Alg. 1.
@@ -16,12 +16,12 @@ Formulas of fedcross:
     cosine of $v_i$ and $v_j$. $\bar w$ predicts.
 
 Deviations:
-    1. All clients take part if the scenario does not say how many; in the paper there are as many participants as
-       models (`participation.per_round`). With more participants, a model first becomes the mean of its uploads. A
-       model without an upload is mixed as it is.
+    1. If the scenario does not set the number of participants, all clients take part; the paper has as many
+       participants as models (`participation.per_round`). If several participants train a model, it first becomes the
+       mean of its uploads. A model without an upload is mixed as it is.
     2. With `answer: ensemble` the mean of the K models' probabilities predicts; the paper predicts with the mean of the
        weights.
-    3. Float buffers (BatchNorm) are mixed like weights, and do not enter the cosine.
+    3. Float buffers (BatchNorm) are mixed like weights, and do not count in the cosine.
 
 Example:
     >>> import fedray
@@ -83,11 +83,11 @@ def cross_mean(rows: kit.Rows, weighting: kit.Weighting, alpha: float, partner: 
     """Returns the server: `v_i <- mean of model i's uploads`, then `w_i <- alpha v_i + (1 - alpha) v_co(i)`.
 
     Args:
-        rows: the rows of the state.
+        rows: how the rows of the state are numbered.
         weighting: weights of the uploads in the mean: uniform, or examples.
         alpha: share of a model's own weights in the mixture.
         partner: how co(i) is chosen: `in_order`, `most_similar` or `least_similar`.
-        trainable: p, the numbers of a row that the cosine counts.
+        trainable: p, the number of weights of a model; the cosine uses only these.
     """
     plain = kit.mean(rows, weighting)
 
@@ -101,7 +101,7 @@ def cross_mean(rows: kit.Rows, weighting: kit.Weighting, alpha: float, partner: 
 
 
 def choose_partners(models: kit.torch.Tensor, partner: str, t: int) -> kit.torch.Tensor:
-    """The partner of each of K models `[K, p]` in round t, from 0: `[K]`; one model is its own.
+    """Returns the partner of each of K models `[K, p]` in round t, from 0: `[K]`; a single model is its own partner.
 
     Example:
         >>> three = kit.torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])

@@ -1,13 +1,13 @@
-r"""FedDF: FedAvg whose server trains its mean to predict as the ensemble of the uploads, on inputs that no client has.
+r"""FedDF: FedAvg whose server trains the mean to predict as the ensemble of uploads does, on inputs that no client has.
 
 Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion in Federated Learning*, NeurIPS 2020,
-arXiv 2006.07242, Alg. 1; `teacher: confidence` is the weighted teacher of Fed-ET (Cho, Manoel, Joshi, Sim, Dimitriadis,
-IJCAI 2022). The inputs are a share of the training rows that the server holds instead of the clients (`inputs:
-withheld`), the rows of another data set of the same shape, or noise.
+arXiv 2006.07242, Alg. 1. `teacher: confidence` is the weighted teacher of Fed-ET (Cho, Manoel, Joshi, Sim, Dimitriadis,
+IJCAI 2022). The inputs are a share of the training samples that the server holds instead of the clients (`inputs:
+withheld`), the samples of another data set of the same shape, or noise.
 
-`networks` gives the clients several architectures. Each is trained and averaged by its own clients (Alg. 3 of the
-paper), and has a student of its own. All students learn the mean of the logits of all uploads, whatever the uploads'
-architectures.
+The option `networks` gives the clients several architectures. Each architecture is trained and averaged by its own
+clients (Alg. 3 of the paper), and has a student of its own. All students learn the mean of the logits of all uploads,
+of all architectures.
 
 Formulas of feddf:
     FedAvg, whose mean is then trained to predict as the ensemble of the uploads, on inputs $x$ that no client has:
@@ -22,14 +22,15 @@ Formulas of feddf:
     where $f$ are logits. With `teacher: mean_logits` all $a_i$ are equal; with `confidence` they are proportional to
     the variance of the logits $f_{u_i}(x)$ over the classes.
 
-    With `networks` each architecture has a mean $\bar w$ of its own clients' uploads and a student of its own, and $S$
-    in $q(x)$ are the participants of all architectures. The prediction is the mean of the students' probabilities.
+    With `networks` each architecture has a mean $\bar w$ of its own clients' uploads, and a student of its own. $S$ in
+    $q(x)$ is then the set of the participants of all architectures. The prediction is the mean of the students'
+    probabilities.
 
 Deviations:
     1. With several architectures (`networks`) the prediction is the mean of all students' probabilities, and a client
        without data counts for no architecture.
-    2. `validation` is a share of the training rows, with labels. The student that scores best on these rows is kept, or
-       the mean if no student is better (the authors' option `return_best_model_on_val`).
+    2. `validation` is a share of the training samples, with labels. The server keeps the student that scores best on
+       these samples, or the mean if no student is better (the authors' option `return_best_model_on_val`).
     3. During distillation normalization layers keep the statistics of the mean.
     4. Noise is one fixed set of standard normal inputs for each world; the paper draws new noise for every batch.
     5. `confidence` takes only the weights of Fed-ET. The student of Fed-ET is a larger network that learns hard labels,
@@ -140,7 +141,7 @@ def feddf(setting: kit.Setting) -> kit.Method:
 def _feddf_of_several(setting: kit.Setting, stack: kit.stacking.Stack) -> kit.Method:
     """Composes one federated training per architecture (Alg. 3), and the students that learn from all of them.
 
-    `fedray.simulation.stacking` makes one study of these parts.
+    `fedray.simulation.stacking` joins these trainings into one study.
     """
     learn = setting.fuse
     if learn is None:

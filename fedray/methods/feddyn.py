@@ -25,7 +25,7 @@ Deviations:
     1. Clients do their local epochs, not an exact minimisation (as in the paper's experiments).
     2. With compression, a client's correction uses the delta that the client computed; the server's vector uses the
        delta that was sent.
-    3. Another way to merge uploads may replace the mean; the server's h then uses the merged delta.
+    3. A scenario may replace the mean by another way to merge uploads; the server's h then uses the merged delta.
 
 Note:
     With alpha -> 0 FedDyn does not become FedAvg: h shrinks like alpha, and `h / alpha` stays finite.
@@ -97,7 +97,7 @@ def correct_clients(local: kit.Local, alpha: float, trainable: int) -> tuple[kit
     Args:
         local: local training without FedDyn's terms.
         alpha: weight of the regularization, above 0.
-        trainable: p, the numbers of a row that have a gradient.
+        trainable: p, how many numbers of a model have a gradient; these come first.
     """
     correction = kit.Correction(
         name="dynamic",

@@ -1,4 +1,4 @@
-r"""FedExP: FedAvg whose server makes a longer step when the clients' updates point in different directions.
+r"""FedExP: FedAvg whose server takes a longer step if the clients' updates point in different directions.
 
 Source: Jhunjhunwala, Wang, Joshi, *FedExP: Speeding up Federated Averaging via Extrapolation*, ICLR 2023, Alg. 1.
 
@@ -16,7 +16,7 @@ Formulas of fedexp:
 Deviations:
     1. The last model predicts; the paper reports the mean of the last two models.
     2. $\epsilon$ is the option `eps`; the paper tunes it together with the learning rates.
-    3. Float buffers (BatchNorm) are not moved by SGD: they are averaged, and do not enter the lengths.
+    3. Float buffers (BatchNorm) are not moved by SGD: they are averaged, and do not count in the lengths of updates.
 
 Example:
     >>> import fedray
@@ -61,10 +61,10 @@ def extrapolated_mean(rows: kit.Rows, weighting: kit.Weighting, eps: float, trai
     """Returns the server `w <- w + eta mean delta`, with eta at least 1; an untrained model stays as it is.
 
     Args:
-        rows: the rows of the state.
-        weighting: decides the weights p_i: uniform, or examples (n_i / n).
+        rows: how the rows of the state are numbered.
+        weighting: how the weights p_i are chosen: uniform, or examples (n_i / n).
         eps: number that is added to the squared length of the mean.
-        trainable: p, the numbers of a row that SGD moves; the later numbers are averaged as they are.
+        trainable: p, how many numbers of a model SGD moves; the later numbers are averaged as they are.
     """
     plain = kit.mean(rows, weighting)
 

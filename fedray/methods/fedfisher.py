@@ -2,14 +2,14 @@ r"""FedFisher: one round of FedAvg, in which each number of an upload is weighte
 
 Source: Jhunjhunwala, Wang, Joshi, *FedFisher: Leveraging Fisher Information for One-Shot Federated Learning*, AISTATS
 2024, diagonal variant. Each client trains from the same start to w_k. It sends w_k, and the diagonal F_k of the Fisher
-information of its rows at w_k. The server looks for the w of least `sum_k p_k (w - w_k)' F_k (w - w_k)`, which is
+information of its samples at w_k. The server looks for the w of least `sum_k p_k (w - w_k)' F_k (w - w_k)`, which is
 `(sum_k p_k F_k)^-1 sum_k p_k F_k w_k`. With `solver: exact` the server takes this w (Fisher merging: Matena, Raffel,
 NeurIPS 2022). With `solver: descent` it descends from the mean, and keeps the model that is best on its own labelled
-rows.
+samples.
 
 Formulas of fedfisher:
-    Client $k$ trains from the common start to $w_k$. On its rows, or on `fisher_rows` of them, it then measures the
-    diagonal of the Fisher information of its network. It sends both:
+    Client $k$ trains from the common start to $w_k$. On its samples, or on `fisher_rows` of them, it then measures the
+    diagonal of the Fisher information of its network. It sends $w_k$ and the diagonal:
 
     $$
     F_k = \frac{1}{n_k} \sum_{x} \sum_{y} p_{w_k}(y \mid x) \, \bigl(\nabla_w \log p_{w_k}(y \mid x)\bigr)^2
@@ -17,8 +17,8 @@ Formulas of fedfisher:
     F_k = \frac{1}{n_k} \sum_{(x, y)} \bigl(\nabla_w \ell(w_k; x, y)\bigr)^2 \quad (\texttt{empirical}).
     $$
 
-    With $p_k = n_k / n$ and the damping $\lambda$, the server minimizes the sum of the clients' losses, each expanded
-    to the second order around its own optimum:
+    The weights are $p_k = n_k / n$, and $\lambda$ is the damping. The server expands each client's loss to the second
+    order around the client's own optimum, and minimizes the sum of these losses:
 
     $$
     w^* = \operatorname*{argmin}_w \sum_k p_k (w - w_k)^\top (F_k + \lambda) (w - w_k)
@@ -26,26 +26,26 @@ Formulas of fedfisher:
     $$
 
     `solver: exact` takes $w^*$. `solver: descent` begins at the mean $\sum_k p_k w_k$ and makes `solver_steps` steps of
-    $m \leftarrow 0.9 \, m + g$, $v \leftarrow 0.99 \, v + g^2$, $w \leftarrow w - \eta \, m / (\sqrt v + 0.01)$ with
-    $g = \sum_k p_k (F_k + \lambda)(w - w_k)$ and $\eta$ = `solver_lr`; it keeps the model that is best on the server's
-    own rows.
+    $m \leftarrow 0.9 \, m + g$, $v \leftarrow 0.99 \, v + g^2$, $w \leftarrow w - \eta \, m / (\sqrt v + 0.01)$ with $g
+    = \sum_k p_k (F_k + \lambda)(w - w_k)$ and $\eta$ = `solver_lr`. It keeps the model that is best on the server's own
+    samples.
 
     If all $F_k$ are equal, or $\lambda$ is much larger than they are, $w^*$ is FedAvg's mean. Numbers for which no
-    client has information are averaged. On quadratic losses with diagonal Hessians, whose optima the clients reach,
-    $w^*$ is the optimum of all rows. With several outputs, `model` takes one gradient per row and output; its cost is
-    that of `empirical` times the number of classes.
+    client has information are averaged. If losses are quadratic with diagonal Hessians, and the clients reach their
+    optima, $w^*$ is the optimum of all samples. With several outputs, `model` computes one gradient per sample and
+    output. Its cost is the cost of `empirical` times the number of classes.
 
 Deviations:
-    1. The authors' server descends. The default here is the optimum itself, for which no row leaves the clients.
+    1. The authors' server descends. The default here is the optimum itself, for which no sample leaves the clients.
     2. `damping` is added to every F_k; numbers for which no client has information are then averaged. The authors' code
        has no such term in its descent. Its Fisher merging averages where `sum p_k F_k` is below 1e-6.
     3. The authors' code quantizes weights and Fishers before it merges them. Here the Fisher diagonal is sent whole,
        `compress` applies only to the model, and the diagonal is measured at the model before compression.
-    4. The descent scores the model on the server's rows at the start, every 100 steps, and at the end; the authors'
-       code does so after the first of every 100 steps. These rows are a share of all rows (`validation`) that no client
-       has; in the authors' code they are 500 of the clients' rows.
+    4. The descent scores the model on the server's samples at the start, every 100 steps, and at the end. The authors'
+       code does so after the first of every 100 steps. These samples are a share of all samples (`validation`) that no
+       client has; in the authors' code they are 500 of the clients' samples.
     5. The variant with Kronecker factors (K-FAC) is left out.
-    6. The Fisher diagonal is that of the network's own loss in evaluation mode, also with `local.loss` and weight
+    6. The Fisher diagonal is computed from the network's own loss in evaluation mode, even with `local.loss` and weight
        decay. Measuring it takes no virtual time.
     7. With K > 1 each model is merged separately, from the clients that trained it.
 

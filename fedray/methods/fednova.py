@@ -1,7 +1,8 @@
 r"""FedNova: normalized averaging; clients with more local steps do not pull the model towards their own objectives.
 
 Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
-Optimization*, NeurIPS 2020, eq. 7 with plain SGD: `a_i = (1, ..., 1)`, so `|a_i|_1 = tau_i`, the local steps.
+Optimization*, NeurIPS 2020, eq. 7 with plain SGD. There `a_i = (1, ..., 1)`, and `|a_i|_1 = tau_i` is the number of
+local steps.
 
 Formulas of fednova:
     Client $i$ takes $\tau_i$ local steps of SGD. The server averages the clients' mean steps, not the sums of their
@@ -75,10 +76,10 @@ def normalized_mean(rows: kit.Rows, weighting: kit.Weighting, local: kit.Local, 
     An untrained model stays as it is.
 
     Args:
-        rows: the rows of the state.
-        weighting: decides the weights p_i: uniform, or examples (n_i / n).
-        local: how clients train, which decides tau_i.
-        trainable: p, the numbers of a row that SGD moves; the later numbers are averaged as they are.
+        rows: how the rows of the state are numbered.
+        weighting: how the weights p_i are chosen: uniform, or examples (n_i / n).
+        local: how clients train; tau_i follows from it.
+        trainable: p, how many numbers of a model SGD moves; the later numbers are averaged as they are.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:

@@ -3,11 +3,11 @@ r"""FedPA: FedAvg whose clients send the direction to their posterior mean, mult
 Source: Al-Shedivat, Gillenwater, Xing, Rostamizadeh, *Federated Learning via Posterior Averaging: A New Perspective and
 Practical Algorithms*, ICLR 2021, arXiv 2010.05273.
 
-If the clients' posteriors are Gaussians N(m_i, S_i), the mode of their product, which is the global posterior, has the
-least sum of `1/2 (w - m_i)' S_i^-1 (w - m_i)`. FedPA descends by the gradients `S_i^-1 (w - m_i)` of this sum. FedAvg
-takes all S_i to be the identity; if clients differ and make several steps, it ends at another point. A client samples
-while it trains (iterate-averaged SGD): it divides its steps into l windows, and the mean `[p]` of a window's iterates
-is a sample.
+If the clients' posteriors are Gaussians N(m_i, S_i), the global posterior is their product. Its mode has the least sum
+of `1/2 (w - m_i)' S_i^-1 (w - m_i)`. FedPA descends by the gradients `S_i^-1 (w - m_i)` of this sum. FedAvg replaces
+all S_i by the identity; if clients differ and make several steps, FedAvg ends at another point. A client samples while
+it trains (iterate-averaged SGD): it divides its steps into l windows, and the mean `[p]` of a window's iterates is a
+sample.
 
 Formulas of fedpa:
     In the first `burn_in` rounds FedPA is FedAvg. Later, a client with $S_i$ steps skips the first ones (a share
@@ -20,8 +20,9 @@ Formulas of fedpa:
     \rho_\ell = \frac{1}{1 + (\ell - 1) \rho}.
     $$
 
-    It sends $\Delta_i = \hat\Sigma^{-1} (\bar x - w)$, and the server averages as FedAvg does (`server.optimizer` acts
-    on the mean). No matrix is formed. With $\bar x_t$ the mean of the first $t$ samples and $A_1 = I$,
+    The client sends $\Delta_i = \hat\Sigma^{-1} (\bar x - w)$, and the server averages as FedAvg does
+    (`server.optimizer` acts on the mean). No matrix is formed. With $\bar x_t$ the mean of the first $t$ samples and
+    $A_1 = I$,
 
     $$
     u_t = x_t - \bar x_{t-1}, \quad v_t = A_{t-1} u_t, \quad \gamma_t = \rho \, \frac{t-1}{t}, \quad
@@ -29,8 +30,9 @@ Formulas of fedpa:
     \Delta_i = \frac{1}{\rho_\ell} \, A_\ell \, (\bar x - w),
     $$
 
-    where $A_\ell$ is kept as the list of its $v_t$ and factors: $\ell^2 d$ operations and $\ell$ vectors. With $\ell =
-    1$ or $\rho = 0$ FedPA is FedAvg with averaged iterates; if the only window is the last step, FedPA is FedAvg.
+    where $A_\ell$ is kept as the list of its $v_t$ and factors. This takes $\ell^2 d$ operations and $\ell$ vectors.
+    With $\ell = 1$ or $\rho = 0$ FedPA is FedAvg with averaged iterates; if the only window is the last step, FedPA is
+    FedAvg.
 
     Along a direction in which the samples vary by $\sigma^2$, a client's step is multiplied by $(1 + (\ell - 1) \rho) /
     (1 + (\ell - 1) \rho \, \sigma^2)$. If samples vary by much less than 1, as samples of networks do, this factor is
@@ -39,8 +41,8 @@ Formulas of fedpa:
 
 Deviations:
     1. A client makes the steps of `local.epochs` or `local.steps`. It skips the first share `mixing` of its steps and
-       cuts the others into l equal windows. The authors' code takes one sample for each epoch after the first ones: the
-       same as `epochs = 5, mixing = 0.2, samples = 4`, which takes one sample per epoch after one epoch.
+       cuts the others into l equal windows. The authors' code takes one sample for each epoch after the first ones;
+       `epochs = 5, mixing = 0.2, samples = 4` is the same with one skipped epoch.
     2. A client with fewer steps than l takes one sample per step.
     3. The defaults of `mixing` and `samples` are from the authors' example for EMNIST; the default of `rho` is from
        their code. The example also has 400 rounds of burn-in (of 1,500), momentum of the clients, and momentum of the

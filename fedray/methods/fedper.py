@@ -3,8 +3,8 @@ r"""FedPer, FedBN and FedRep: FedAvg over a part of the network, while the other
 Sources: Arivazhagan, Aggarwal, Singh, Choudhary, *Federated Learning with Personalization Layers*, 2019, Alg. 1 and 2
 (FedPer: the last layers stay); Li, Jiang, Zhang, Kamp, Dou, *FedBN: Federated Learning on Non-IID Features via Local
 Batch Normalization*, ICLR 2021, Alg. 1 (the normalization layers stay); Collins, Hassani, Mokhtari, Shakkottai,
-*Exploiting Shared Representations for Personalized Federated Learning*, ICML 2021, Alg. 1 (FedRep: as FedPer, but a
-client trains its head first, and then the body).
+*Exploiting Shared Representations for Personalized Federated Learning*, ICML 2021, Alg. 1 (FedRep: like FedPer, but a
+client first trains its head, and then the body).
 
 The three methods differ in the default of one key, `local.private` (`head` or `norm`). This key also takes patterns of
 layers, and other methods have it as well. FedRep also trains its two parts in turn.
@@ -18,11 +18,11 @@ Formulas of fedper:
     $$
 
 Formulas of fedbn:
-    As FedPer, where $h_i$ are the normalization layers, with their running statistics.
+    FedBN is FedPer with the normalization layers, including their running statistics, as $h_i$.
 
 Formulas of fedrep:
-    As FedPer, but local training has two parts: first the head is trained while the body stays fixed, then the body
-    while the head stays fixed:
+    FedRep is FedPer with local training in two parts. First the head is trained while the body stays fixed, then the
+    body while the head stays fixed:
 
     $$
     h_i \leftarrow \mathrm{Train}\bigl(h_i; F_i(b, \cdot)\bigr), \qquad u_i = \mathrm{Train}\bigl(b; F_i(\cdot,
@@ -34,10 +34,11 @@ Formulas of fedrep:
 
 Deviations:
     1. Private layers start from the server's initial model, the same for every client.
-    2. The metrics of new clients (`accuracy`, ...) are those of the server's own model, whose private layers were never
-       trained: use `personal_accuracy`.
-    3. FedRep: the last `body_epochs` of `local.epochs` train the body; of `local.steps` the last `body_epochs` tenths
-       do, at least one step. FedRep trains with SGD, and a part that stays fixed has no momentum.
+    2. The metrics of new clients (`accuracy`, ...) are metrics of the server's own model, whose private layers were
+       never trained: use `personal_accuracy` instead.
+    3. FedRep trains the body in the last `body_epochs` of `local.epochs`. With `local.steps` the body gets the last
+       `body_epochs` tenths of the steps, at least one step. FedRep trains with SGD, and a part that stays fixed has no
+       momentum.
 
 Example:
     >>> import fedray

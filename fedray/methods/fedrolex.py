@@ -1,29 +1,29 @@
 r"""FedRolex: HeteroFL whose slices roll over the channels, one channel further in every round.
 
 Source: Alam, Liu, Yan, Zhang, *FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction*,
-NeurIPS 2022, arXiv 2212.01548, Alg. 1. In round t a slice has the channels `t mod c, ..., t mod c + ceil(r c) - 1` of a
-hidden layer of c channels, and goes on with channel 0 behind the last one: in c rounds every channel is trained equally
-often, also where no client can train all of them. Server and client know t, so that no index is sent.
+NeurIPS 2022, arXiv 2212.01548, Alg. 1. In round t the slice of a hidden layer of c channels has `ceil(r c)` channels,
+from channel `t mod c` on; after the last channel the slice continues with channel 0. In c rounds every channel is
+trained equally often, even if no client can train all of them. Server and client know t, so no index is sent.
 
 Formulas of fedrolex:
-    HeteroFL with another slice in every round: in round $t$ a client of a tier of width $r$ gets of each hidden layer
-    of $c$ channels
+    FedRolex is HeteroFL with another slice in every round. In round $t$ a client of a tier of width $r$ gets these
+    channels of each hidden layer of $c$ channels:
 
     $$
     \bigl\{ (t + i) \bmod c \; : \; 0 \le i < \lceil r c \rceil \bigr\},
     $$
 
-    with the same $t$ in all layers. So every channel of a layer is in $\lceil r c \rceil$ of $c$ rounds. The server
-    averages number by number, as HeteroFL does.
+    The round $t$ is the same in all layers. Every channel of a layer is in the slice in $\lceil r c \rceil$ of $c$
+    rounds. The server averages each number separately, as HeteroFL does.
 
 Deviations:
-    1. As in HeteroFL, 1 to 5: networks without normalization and scaler, the plain loss, flattened channels, fixed
-       tiers, and seconds. Only the whole network answers, as in the paper.
-    2. Uploads weigh the same; the paper's mean weighs them by p_n (`server.weighting: examples` weighs them by their
-       rows). In the authors' code those of convolutions weigh the same, and what belongs to the last layer or to a
-       normalization weighs more the more often it was trained so far.
-    3. The window moves up, as the paper says; in the authors' code it moves down, from channel `-t mod c` on.
-    4. Channels of a slice keep their order in the layer, where the window wraps as well. What it computes is the same.
+    1. Deviations 1 to 5 of HeteroFL hold here, too: networks without normalization and scaler, the plain loss,
+       flattened channels, fixed tiers, and seconds. Only the whole network predicts, as in the paper.
+    2. All uploads have the same weight; the paper's mean weighs them by p_n. With `server.weighting: examples` the
+       weight is the number of the client's samples. In the authors' code uploads of convolutions have the same weight.
+       An upload of the last layer or of a normalization weighs more the more often it was trained so far.
+    3. The window moves up, as the paper says. In the authors' code it moves down, from channel `-t mod c` on.
+    4. Channels of a slice keep their order in the layer, even if the window wraps. The results are the same.
 
 Example:
     >>> import fedray
@@ -52,11 +52,11 @@ SPECS = {
 
 
 def fedrolex(setting: kit.Setting) -> kit.Method:
-    """K models `[K, d]` (the paper: 1) over clients in tiers; each trains a window of every layer's channels."""
+    """Composes K models `[K, d]` (the paper: 1) over clients in tiers; a client trains a window of each layer."""
     phase = kit.federated_slices(
         setting,
         assign=kit.permutation,  # the participants of the round, and which model they train
-        # channels t mod c and those behind it, the same t in all layers
+        # the channels from t mod c on, with the same t in all layers
         slices=kit.cut_slices(setting.tier_nets, rolling_channels),
         local=setting.local,  # local training of the sub-model
         compress=kit.dense,
@@ -65,5 +65,5 @@ def fedrolex(setting: kit.Setting) -> kit.Method:
 
 
 def rolling_channels(t: int, channels: int) -> int:
-    """The first channel of the window of round t, `t mod c`."""
+    """Returns the first channel of the window of round t, `t mod c`."""
     return t % channels

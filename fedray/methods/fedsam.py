@@ -1,10 +1,11 @@
-r"""FedSAM: FedAvg whose clients descend by the gradient at the worst point nearby.
+r"""FedSAM: FedAvg whose clients descend by the gradient at the worst point near their weights.
 
 Source: Qu, Li, Duan, Liu, Tang, Lu, *Generalized Federated Learning via Sharpness Aware Minimization*, ICML 2022,
 FedSAM of Alg. 1 (its variant with momentum, MoFedSAM, is not here).
 
 Formulas of fedsam:
-    In each local step the client takes the gradient at the worst point of a ball around its weights $v$:
+    In each local step the client takes the gradient at the worst point of a ball around its weights $v$, with the
+    radius $\rho$:
 
     $$
     g = \nabla \ell(v), \qquad \hat g = \nabla \ell\Bigl(v + \rho \, \frac{g}{\lVert g \rVert}\Bigr), \qquad
@@ -14,10 +15,10 @@ Formulas of fedsam:
     The server averages as FedAvg does.
 
 Deviations:
-    1. The neighborhood is of the data's gradient alone: weight decay and the proximal term join afterwards, and then
-       the optimizer of the scenario.
-    2. Running statistics of normalization layers see a batch once, at w.
-    3. Virtual time counts a step as a step, though it has two gradients.
+    1. Only the gradient of the data is taken at the worst point. Weight decay and the proximal term are added
+       afterwards, and then the optimizer of the scenario makes the step.
+    2. Running statistics of normalization layers are updated once per batch, at the weights $v$.
+    3. In virtual time a step costs the same as a step of FedAvg, although it computes two gradients.
 
 Example:
     >>> import fedray
@@ -46,7 +47,7 @@ SPECS = {
 
 
 def fedsam(setting: kit.Setting) -> kit.Method:
-    """One or K models `[K, d]` over N clients."""
+    """Composes one or K models `[K, d]` over N clients."""
     around = kit.sharpness_aware(setting.options["rho"])  # lines 7-8: g at w + rho g / |g|
     phase = kit.federated(
         setting,

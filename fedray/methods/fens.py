@@ -1,19 +1,22 @@
-r"""FENS: the clients' own networks as a frozen ensemble, and a small network that learns, federated, how to join them.
+r"""FENS: the clients' networks stay fixed, and a small network learns by federated learning how to combine them.
 
 Source: Allouah, Dhasade, Guerraoui, Gupta, Kermarrec, Pinot, Pires, Sharma, *Revisiting Ensembling in One-Shot
 Federated Learning*, NeurIPS 2024, arXiv 2411.07182.
 
-Phase 1: client i keeps back a share of its rows (`proxy`), trains a network of its own on the others, and sends it.
-Phase 2: the server sends all N networks to the clients, who read their proxy rows with them, `[n_i, N * C]` logits, and
-train an aggregator on these by federated learning with FedAdam, in which a client weighs by its rows, as in the
-authors' script. `aggregator`: `neural` is `W2 relu(W1 z)`, `client_weights` and `class_weights` are one weight a
-client, or a client and class. `mean`, `label_shares` (for each class clients weigh by their shares of its rows) and
-`voting` (shares of first choices) need no training: there is no phase 2, and no row is kept back.
+Phase 1: client i keeps back a share of its samples (`proxy`), trains a network of its own on the others, and sends this
+network. Phase 2: the server sends all N networks to the clients. Client i computes their outputs for its proxy samples,
+`[n_i, N * C]` logits. On these logits the clients train an aggregator by federated learning with FedAdam. A client's
+weight is the number of its samples, as in the authors' script.
+
+The option `aggregator` chooses how the N outputs are combined. `neural` is `W2 relu(W1 z)`. `client_weights` is one
+weight per client, and `class_weights` is one weight per client and class. Three aggregators need no training: `mean`,
+`label_shares` (for each class, a client's weight is its share of the samples of this class) and `voting` (the shares of
+first choices). With these three there is no phase 2, and no sample is kept back.
 
 Formulas of fens:
-    Client $i$ trains a network $w_i$ of its own on its rows without a share `proxy` of them (drawn at random, their
-    number rounded down), and sends it once. Then the networks stay as they are, and clients train an aggregator
-    $g_\theta$ together on the proxy rows:
+    Client $i$ keeps back a random share `proxy` of its samples (their number is rounded down). It trains a network
+    $w_i$ of its own on the other samples, and sends this network once. Then the networks stay as they are, and the
+    clients train an aggregator $g_\theta$ together on the proxy samples:
 
     $$
     z(x) = \bigl[f_{w_1}(x), \dots, f_{w_N}(x)\bigr] \in \mathbb{R}^{N C}, \qquad
@@ -21,10 +24,10 @@ Formulas of fens:
     \sum_{(x, y) \in \text{proxy}_i} \ell\bigl(g_\theta(z(x)), y\bigr).
     $$
 
-    $f$ are logits, $\ell$ is the cross-entropy of $\mathrm{softmax}(g_\theta(z))$. In each of `meta_rounds` rounds a
-    client with proxy rows makes `meta_steps` steps of SGD from $\theta$ to $u_i$, at the rate `meta_lr`, each by the
-    mean gradient of `meta_batch` rows. The server steps by FedAdam, with $m = 0$ and $v = \tau^2$ at first, without
-    correction of bias:
+    $f$ are logits, and $\ell$ is the cross-entropy of $\mathrm{softmax}(g_\theta(z))$. There are `meta_rounds` rounds.
+    In each round a client with proxy samples makes `meta_steps` steps of SGD from $\theta$ to $u_i$, at the rate
+    `meta_lr`. Each step follows the mean gradient of `meta_batch` samples. The server steps by FedAdam, with $m = 0$
+    and $v = \tau^2$ at first, without correction of bias:
 
     $$
     \Delta = \sum_i p_i \, (u_i - \theta), \quad m \leftarrow \beta_1 m + (1 - \beta_1) \Delta, \quad v \leftarrow 0.99
@@ -32,7 +35,7 @@ Formulas of fens:
     \theta \leftarrow \theta + \eta_s \frac{m}{\sqrt{v} + \tau}, \qquad \tau = 10^{-3},
     $$
 
-    $\eta_s$ is `server.lr` (0.001), $\beta_1$ is `server.momentum` (0.9).
+    where $\eta_s$ is `server.lr` (0.001) and $\beta_1$ is `server.momentum` (0.9).
 
     | `aggregator` | $g_\theta(z)$ | first $\theta$ |
     | --- | --- | --- |
@@ -40,8 +43,8 @@ Formulas of fens:
     | `client_weights` | $\sum_i \theta_i z_i$ | $1 / N$ |
     | `class_weights` | $\sum_i \theta_i \odot z_i$, one weight for each client and class | $1 / N$ |
 
-    The other aggregators have no $\theta$. With $q_i(c \mid x)$, the softmax of $z_i$, and $n_{ic}$, the training rows
-    of class $c$ at client $i$, they are probabilities:
+    The other aggregators have no $\theta$, and give probabilities. Here $q_i(c \mid x)$ is the softmax of $z_i$, and
+    $n_{ic}$ is the number of training samples of class $c$ at client $i$:
 
     | `aggregator` | $P(c \mid x)$ |
     | --- | --- |
@@ -49,25 +52,26 @@ Formulas of fens:
     | `label_shares` | $\propto \sum_i s_{ic} \, q_i(c \mid x)$, 1 in sum over $c$ |
     | `voting` | $\frac1N \sum_i \bigl[c = \operatorname{argmax}_{c'} z_{ic'}(x)\bigr]$; of equal classes the first |
 
-    Here $s_{ic} = n_{ic} / \sum_j n_{jc}$, the share of client $i$ in the rows of class $c$.
+    Here $s_{ic} = n_{ic} / \sum_j n_{jc}$ is the share of client $i$ in the samples of class $c$.
 
-    Until a client has trained $\theta$, `mean` answers. With `voting` a class that no network chooses has
-    probability 0. The log loss of a row of that class would be infinite, and counts as 36.04 (the floor of
-    [`nll`](../metrics.md)). The `nll` of `voting` therefore says first how many rows nobody voted for: compare its
-    accuracy, or its Brier score.
+    `mean` predicts until a client has trained $\theta$. With `voting` a class that no network chooses has the
+    probability zero. The log loss of a sample of that class would be infinite, and counts as 36.04 (the floor of
+    [`nll`](../metrics.md)). The `nll` of `voting` therefore mainly counts the samples for whose class no network voted:
+    compare the accuracy or the Brier score instead.
 
 Deviations:
     1. `mean` and `label_shares` average probabilities; a published copy of the authors' code (mattduerrmeier/fens,
-       `flamby/aggs.py`) averages logits of several classes. Its voting is not the count of first choices that `voting`
-       is here: it asks how often each network says what it says on proxy rows of each class, and takes the class with
-       the largest product of these shares over all networks. This is left out. Its neural aggregator has biases, and
-       its weights of clients start at 1, with one more number that all classes get.
-    2. Every client takes part in phase 1; `participation` is about phase 2.
-    3. A client downloads all N networks when it first takes part in phase 2, its own among them. Reading the proxy rows
-       takes no virtual time.
-    4. A client whose training fails, that drops out, or that has no rows, is in the ensemble with its first network. In
-       `label_shares` it weighs by its rows, though it has not sent how many it has.
-    5. The gate of experts is left out. The last phase, distillation into one network, is `Run.distil`, for any method.
+       `flamby/aggs.py`) averages logits if there are several classes. The code's voting is left out, because it does
+       not count first choices. It measures how often each network gives its output on proxy samples of each class. It
+       multiplies these shares over all networks, and takes the class with the largest product. The code's neural
+       aggregator has biases. The code's weights of clients start at 1, and one more number is added to all classes.
+    2. Every client takes part in phase 1; the section `participation` applies only to phase 2.
+    3. A client downloads all N networks, also its own, when it first takes part in phase 2. Computing the outputs for
+       the proxy samples takes no virtual time.
+    4. If a client's training fails, or the client drops out or has no samples, its first network is in the ensemble. In
+       `label_shares` such a client still counts with the number of its samples, although it has not sent this number.
+    5. The gate of experts is left out. The paper's last phase, distillation into one network, is `Run.distil`, for any
+       method.
 
 Example:
     >>> import fedray
@@ -150,9 +154,9 @@ SPECS = {
 
 
 def fens(setting: kit.Setting) -> kit.Method:
-    """N networks `[N, d]`, client i trains network i; then one aggregator `[1, d']` on what they all say.
+    """Composes N networks `[N, d]` (client i trains network i), and one aggregator `[1, d']` of all their outputs.
 
-    `fedray.simulation.stacking` makes one study of the two.
+    `fedray.simulation.stacking` runs the two trainings one after the other.
     """
     stack = setting.stack
     assert stack is not None, "its networks and its aggregator come from a scenario"

@@ -1,43 +1,47 @@
-r"""HeteroFL: weak clients train the first channels of every hidden layer, and each number is averaged over who has it.
+r"""HeteroFL: weak clients train each hidden layer's first channels; a number is averaged over the clients that have it.
 
 Source: Diao, Ding, Tarokh, *HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous
-Clients*, ICLR 2021, arXiv 2010.01264, Alg. 1. A tier of `clients.tiers` has a `width` r, 1 where nothing is said: its
-clients get, train and send `ceil(r c)` of the c channels of every hidden layer, so that a slice of width 1/2 has about
-a quarter of the numbers. The narrowest slice is a part of every wider one. Inputs and outputs stay whole. With several
-models K (Fed-ensemble's schedule) each model of the ensemble is sliced in the same way.
+Clients*, ICLR 2021, arXiv 2010.01264, Alg. 1. A tier of `clients.tiers` has a `width` r; the default is 1. The clients
+of the tier get, train and send `ceil(r c)` of the c channels of every hidden layer. A slice of width 1/2 therefore has
+about a quarter of the numbers. The narrowest slice is a part of every wider slice. Inputs and outputs stay whole. With
+several models K (Fed-ensemble's schedule) each model of the ensemble is sliced in the same way.
 
 Formulas of heterofl:
-    A client of a tier of width $r$ trains a network whose hidden layers have $\lceil r c \rceil$ of the $c$ channels.
-    Of each weight matrix or kernel it gets the first rows and columns, $w_r = w[1 : \lceil r c_{\mathrm{out}} \rceil,
-    \, 1 : \lceil r c_{\mathrm{in}} \rceil]$; inputs and outputs stay whole. With `scaler: true` it divides each hidden
-    layer by $r$, before the activation, in training and when it answers.
+    A client of a tier of width $r$ trains a network with only $\lceil r c \rceil$ of the $c$ channels of each hidden
+    layer. It gets the first rows and columns of each weight matrix or kernel: $w_r = w[1 : \lceil r c_{\mathrm{out}}
+    \rceil, \, 1 : \lceil r c_{\mathrm{in}} \rceil]$. Inputs and outputs stay whole. With `scaler: true` the slice
+    divides each hidden layer by $r$ before the activation, in training and in prediction.
 
-    The server averages every number $j$ over the participants $S_j$ whose slice has it; what no slice has stays:
+    The server averages every number $j$ over the set $S_j$ of participants whose slice has this number. A number that
+    no slice has stays as it is:
 
     $$
     w_j \leftarrow \sum_{i \in S_j} \frac{p_i}{\sum_{k \in S_j} p_k} \, u_{i,j}
     \quad \text{where } S_j \neq \emptyset .
     $$
 
-    A slice costs 4 bytes a number up and down. A step of it takes the tier's seconds of a step times the slice's share
-    of the arithmetic of the whole network. With $r = 1$ in every tier this is FedAvg, to the bit.
+    A slice costs 4 bytes per number in each direction. A step takes the tier's seconds per step, times the slice's
+    share of the arithmetic of the whole network. If $r = 1$ in every tier, HeteroFL equals FedAvg bit for bit.
 
 Deviations:
     1. Networks are `mlp`, `cnn`, `vgg11` without normalization, or your own `nn.Sequential` of such layers. The paper
-       normalizes batches without running statistics and asks all clients for them at the end (static BatchNorm); such
-       networks are refused. The paper's scaler (hidden layers divided by r in training) has normalization behind it,
-       which evens the scale when a slice answers. Without it training can diverge, so the scaler acts only with
-       `scaler: true`, and slices answer with it, too.
-    2. The loss is that of all classes, and every upload enters the mean of the last layer. The paper's loss sets the
-       logits of labels that a client does not have to 0, and its code averages what the last layer has of a label over
-       the clients that hold it.
-    3. Behind a flattening, a channel of a convolution is all its places. Where the paper's convolutions end in a global
-       pooling there is one.
-    4. A client stays in its tier (the paper's "fix"); it also draws widths anew in every round ("dynamic").
-    5. A step of a slice takes the tier's seconds of a step times the slice's share of the multiplications of the whole
-       network; the paper counts operations, and no seconds.
-    6. A known client answers with its own slice (`personal_accuracy`), a new one with the whole network.
-    7. Uploads weigh the same, as in the paper (`server.weighting: examples` weighs them by their rows).
+       normalizes batches without running statistics, and asks all clients for the statistics at the end (static
+       BatchNorm). Such networks are refused here. The paper's scaler divides hidden layers by r in training. The
+       paper's networks normalize after the scaler, so the scale does not matter when a slice predicts. Without
+       normalization, training with the scaler can diverge. Here the scaler acts only with `scaler: true`, and slices
+       then predict with it, too.
+    2. The loss runs over all classes, and every upload enters the mean of the last layer. The paper's loss sets the
+       logits of labels that a client does not have to 0. The paper's code averages the last layer's numbers of a label
+       only over the clients that have this label.
+    3. After a flattening, a channel of a convolution stands for all its pixels. The paper's convolutions end in a
+       global pooling, after which a channel is one number.
+    4. A client stays in its tier (the paper's "fix"). The paper also has a variant that draws widths anew in every
+       round ("dynamic").
+    5. The paper counts operations but no time. Here the virtual time of a step follows the multiplications of the
+       slice.
+    6. A known client predicts with its own slice (`personal_accuracy`), a new client with the whole network.
+    7. All uploads have the same weight, as in the paper. With `server.weighting: examples` the weight is the number of
+       the client's samples.
 
 Example:
     >>> import fedray
@@ -62,7 +66,7 @@ from fedray.methods import kit
 def cut_channels(
     net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
-    """Returns the network of each tier: the layers with the first channels of every hidden one."""
+    """Returns the network of each tier: its hidden layers have only their first channels."""
     return kit.make_tier_nets(net, widths, row, scaler=bool(options.get("scaler", False)), who=name)
 
 
@@ -98,7 +102,7 @@ SPECS = {
 
 
 def heterofl(setting: kit.Setting) -> kit.Method:
-    """K models `[K, d]` (the paper: 1) over clients in tiers; each trains the first channels of every layer."""
+    """Composes K models `[K, d]` (the paper: 1) over clients in tiers; a client trains a layer's first channels."""
     phase = kit.federated_slices(
         setting,
         assign=kit.permutation,  # the participants of the round, and which model they train
@@ -114,5 +118,5 @@ def heterofl(setting: kit.Setting) -> kit.Method:
 
 
 def first_channels(_t: int, _channels: int) -> int:
-    """Every slice begins with channel 0."""
+    """Returns 0: every slice begins with channel 0."""
     return 0

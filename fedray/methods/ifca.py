@@ -1,11 +1,11 @@
-r"""IFCA: clusters of clients find themselves, by the model that has the least loss on their rows.
+r"""IFCA: clients form clusters by themselves: each client trains the model that has the least loss on its samples.
 
-The server sends K models, a client trains the one that suits it best, and the server averages each model over the
-clients that chose it. Source: Ghosh, Chung, Yin, Ramchandran, *An Efficient Framework for Clustered Federated
-Learning*, NeurIPS 2020, Alg. 1 (model averaging).
+The server sends K models to every participant, and averages each model over the clients that chose it. Source: Ghosh,
+Chung, Yin, Ramchandran, *An Efficient Framework for Clustered Federated Learning*, NeurIPS 2020, Alg. 1 (model
+averaging).
 
 Formulas of ifca:
-    Every client gets the $K$ models, and trains the one that suits its rows best:
+    Every participant gets the $K$ models, and trains the model of least loss on its samples:
 
     $$
     k_i = \operatorname*{argmin}_k F_i(w_k), \qquad u_i = \mathrm{Train}(w_{k_i}; F_i), \qquad
@@ -13,12 +13,13 @@ Formulas of ifca:
     $$
 
 Deviations:
-    1. The models start from K random draws. The paper restarts where a run went wrong; here that is another seed.
-    2. Its variants are not here: gradient averaging is `local.steps: 1`, and sharing the first layers (section 6.3) is
-       left out.
-    3. New clients, whose rows nobody knows, are answered by the average of the K models; a known client by the model of
-       least loss on its training rows (`predict.gamma: 0`).
-    4. Virtual time counts the bytes of the K models, and not the K forward passes of the choice.
+    1. The models start from K random draws. The paper restarts a run that went wrong; here you choose another seed
+       instead.
+    2. The paper's variants are no options of this method. For gradient averaging set `local.steps: 1`. Sharing the
+       first layers (section 6.3) is left out.
+    3. For a new client, whose samples are unknown, the average of the K models predicts. For a known client the model
+       with the least loss on the client's training samples predicts (`predict.gamma: 0`).
+    4. Virtual time counts the bytes of the K models, but not the K forward passes of the choice.
 
 Example:
     >>> import fedray
@@ -50,7 +51,7 @@ SPECS = {
 
 
 def ifca(setting: kit.Setting) -> kit.Method:
-    """K models `[K, d]`, one for each cluster of clients that nobody knows beforehand."""
+    """Composes K models `[K, d]`, one for each cluster of clients; nobody knows the clusters beforehand."""
     phase = kit.federated(
         replace(setting, assign=None),
         assign=kit.schedule.one_job_each,  # line 3: M_t, the participants, who all get the K models

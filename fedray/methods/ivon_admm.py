@@ -1,35 +1,38 @@
-r"""IVON-ADMM: ADMM between Gaussians over the weights, whose duals are the clients' factors, with steps of IVON.
+r"""IVON-ADMM: ADMM between Gaussians over the weights; the duals are the clients' factors, and local steps are IVON's.
 
 Sources: Möllenhoff, Swaroop, Doshi-Velez, Khan, *Federated ADMM from Bayesian Duality*, ICLR 2026, arXiv 2506.13150;
-details are those of team-approx-bayes/bayes-admm (`FedIVON`). Its optimizer is that of Shen et al., *Variational
+details follow the code team-approx-bayes/bayes-admm (`FedIVON`). The optimizer IVON is from Shen et al., *Variational
 Learning is Effective for Large Deep Networks*, ICML 2024.
 
-All clients look for one Gaussian q of least `sum_k n_k / tau E_q[loss_k] + KL(q || p)`, with the prior p = N(0, 1 /
-S_0). Each has one of its own, q_k, and a factor t_k, which is minus the paper's duals: `v_k = -linear`, `V_k =
--precision`. A client learns the q_k of least `n_k / tau E[loss_k] + E[log t_k] + rho KL(q_k || q)`; its factor then
-moves by gamma rho times the change of the natural parameters, lambda. The server mixes the mean of the q_k with what
-prior and factors say: `(1 - alpha) mean lambda(q_k) + alpha (lambda_0 + sum lambda(t_k))`. Where all q_k are q, this is
-the product of prior and factors. A row is that of PVI, which this method is with rho = tau = alpha = 1.
+All clients together look for the Gaussian q with the least `sum_k n_k / tau E_q[loss_k] + KL(q || p)`. The prior is p =
+N(0, 1 / S_0). Each client has a Gaussian of its own, q_k, and a factor t_k. The natural parameters of the factor are
+the negatives of the paper's duals: `v_k = -linear`, `V_k = -precision`.
+
+A client learns the q_k of least `n_k / tau E[loss_k] + E[log t_k] + rho KL(q_k || q)`. Its factor then moves by gamma
+rho times the change of the natural parameters, lambda. The server mixes the mean of the q_k with the product of prior
+and factors: `(1 - alpha) mean lambda(q_k) + alpha (lambda_0 + sum lambda(t_k))`. If all q_k equal q, the result is the
+product of prior and factors. The state has the same form as the state of PVI. IVON-ADMM with rho = tau = alpha = 1 is
+PVI.
 
 Formulas of ivon_admm:
     The posterior over the network's $p$ weights is a Gaussian $q$, independent in each weight, with mean $m_g$ and
-    precision $S_g$. It is sought as the least of
+    precision $S_g$. It minimizes
 
     $$
     \sum_k \frac{n_k}{\tau} \, \mathbb{E}_q \, \ell_k + \mathrm{KL}(q \,\Vert\, p), \qquad p = N(0, 1 / S_0),
     $$
 
     with `temperature` $\tau$ and `prior` $S_0$. Natural parameters are $\lambda = (S m, \, S)$. Each client has a
-    Gaussian $q_k$ of its own, with $m_k$ and $S_k$, and a factor $t_k(w) = \exp(a_k w - b_k w^2 / 2)$ with $\lambda_k =
-    (a_k, b_k)$, 0 at first. The paper's duals are its negative, $v_k = -a_k$ and $V_k = -b_k$. With `penalty` $\rho$, a
-    client descends from $q$ to the least of
+    Gaussian $q_k$ of its own, with mean $m_k$ and precision $S_k$. It also has a factor $t_k(w) = \exp(a_k w - b_k w^2
+    / 2)$ with $\lambda_k = (a_k, b_k)$, which is 0 at first. The paper's duals are $v_k = -a_k$ and $V_k = -b_k$. With
+    `penalty` $\rho$, a client starts at $q$ and minimizes
 
     $$
     \frac{n_k}{\tau} \, \mathbb{E}_{q_k} \, \ell_k + \mathbb{E}_{q_k} \log t_k + \rho \, \mathrm{KL}(q_k \,\Vert\, q)
     $$
 
-    by IVON. With the scale $s = n_k / (\tau \rho)$, a draw $w = m_k + \varepsilon S_k^{-1/2}$ a step and the gradient
-    $\hat g$ of the batch there,
+    by IVON. The scale is $s = n_k / (\tau \rho)$. Each step draws $w = m_k + \varepsilon S_k^{-1/2}$ and computes the
+    gradient $\hat g$ of the batch at $w$. Step $j$ is
 
     $$
     \begin{aligned}
@@ -37,57 +40,60 @@ Formulas of ivon_admm:
     \qquad
     S_k \leftarrow S_k \, (1 + y + y^2 / 2),\\
     g &\leftarrow \beta_1 g + (1 - \beta_1) \, \hat g,\\
-    m_k &\leftarrow m_k - \eta \, \frac{s \, g / (1 - \beta_1^j) + (a_k - b_k m_k) / \rho + S_g \, (m_k - m_g)}{S_k},
+    m_k &\leftarrow m_k - \eta \, \frac{s \, g / (1 - \beta_1^j) + (a_k - b_k m_k) / \rho + S_g \, (m_k - m_g)}{S_k}.
     \end{aligned}
     $$
 
-    in step $j$. These are the paper's formulas with $S_k = s \, (h + \delta)$ and $\delta = S_g / s$; a precision stays
-    above 0. The client sends $\Delta_k = \lambda(q_k) - \lambda(q)$, and its factor moves by `dual_step` $\gamma$:
+    These are the paper's formulas with $S_k = s \, (h + \delta)$ and $\delta = S_g / s$; a precision stays above 0. The
+    client sends $\Delta_k = \lambda(q_k) - \lambda(q)$, and its factor moves by `dual_step` $\gamma$:
 
     $$
     \lambda_k \leftarrow \lambda_k + \gamma \rho \, \Delta_k .
     $$
 
-    The server, which knows the sum of all factors from what is sent, mixes with `server_step` $\alpha$, $1 / (1 + \rho
-    N)$ with `admm`:
+    The server computes the sum of all factors from the uploads. It mixes with the weight $\alpha$, the option
+    `server_step`; `admm` means $\alpha = 1 / (1 + \rho N)$:
 
     $$
     \lambda(q) \leftarrow (1 - \alpha) \Bigl( \lambda(q) + \frac{1}{|S|} \sum_{k \in S} \Delta_k \Bigr) + \alpha \Bigl(
     (0, S_0) + \sum_{k=1}^N \lambda_k \Bigr).
     $$
 
-    Where all $q_k$ are $q$, it is the prior times all factors. In the first round $q$ is the prior, and training begins
-    at the network's usual first weights with the deviation $\log(1 + e^{r})$, `rho` $r$. Known cases:
+    If all $q_k$ equal $q$, the second term is the prior times all factors. In the first round $q$ is the prior.
+    Training then begins at the network's usual first weights, with the standard deviation $\log(1 + e^{r})$, where $r$
+    is the option `rho`. Known cases:
 
-    - Quadratic losses: the fixed point is the exact posterior; with $\alpha = \gamma = 1$ one round gets there.
-    - $\rho = \tau = \alpha = 1$: PVI with the damping $\gamma$.
-    - $S_k = c$ for all (`beta2: 1`, and $S_0 = c$): FedDyn with its $\alpha = \tau \rho c / n$, whose corrections are
-      $-\tau \lambda_k / n$. The prior multiplies the server's model by $\rho N / (1 + \rho N)$, which FedDyn does not.
-    - $\gamma = 0$: no duals, and the mean of the clients is pulled to the prior.
-    - $b_k > \rho S_g + n_k H / \tau$ in a weight, where $H$ is the mean curvature of the client's losses: its objective
-      has no least value, $S_k$ falls to next to nothing, and training diverges. A large $\gamma$ leads there when a
-      factor was learned where losses curved more than they do now; the results of IVON-ADMM on FashionMNIST have a
-      case.
+    - Quadratic losses: the fixed point is the exact posterior; with $\alpha = \gamma = 1$ one round reaches it.
+    - $\rho = \tau = \alpha = 1$: the method is PVI with the damping $\gamma$.
+    - $S_k = c$ for all clients (`beta2: 1`, and $S_0 = c$): the method is FedDyn. FedDyn's $\alpha$ is $\tau \rho c /
+      n$, and its corrections are $-\tau \lambda_k / n$. The prior also multiplies the server's model by $\rho N / (1 +
+      \rho N)$; FedDyn has no such factor.
+    - $\gamma = 0$: there are no duals, and the mean of the clients is pulled to the prior.
+    - $b_k > \rho S_g + n_k H / \tau$ in a weight, where $H$ is the mean curvature of the client's losses: training
+      diverges. The client's objective then has no least value, and $S_k$ falls almost to 0. This happens with a large
+      $\gamma$ if a factor was learned where losses curved more than they do now. The results of IVON-ADMM on
+      FashionMNIST contain such a case.
 
-    The answer is the mean of those of `samples` networks that are drawn from $q$, or with 0 that of the network of the
-    mean weights.
+    The prediction is the mean of the predictions of `samples` networks that are drawn from $q$. With `samples: 0` the
+    network with the mean weights predicts.
 
 Deviations:
-    1. A client sends lambda(q_k) - lambda(q), from which the server knows both terms. The authors' clients send q_k and
-       their duals, and twice the numbers.
-    2. In the first round training begins at the network's usual first weights, as theirs, with the deviation
-       softplus(`rho`) for all; theirs is `1 / sqrt(n h_0 / (tau rho) + S_0)`, which depends on the rows.
-    3. Where some clients take part, the mean is theirs, and the sum that of all factors; alpha has all N clients. The
-       authors' clients all take part in every round.
-    4. A learning rate of 0, the end of a cosine, leaves the precision where it is, too. The learning rate falls only
-       where `local.schedule` says so; the authors' is a cosine over all rounds.
-    5. The running mean of gradients begins anew in every round; theirs goes on.
-    6. A precision of q that is not above 0 is taken for 1e-6. Theirs would be a NaN.
-    7. One draw of the weights a step. Ten draws from q answer (`samples`), or its mean, as theirs (which report both,
-       with 32 draws).
-    8. With int8 a factor changes by what its client computed, and the server by what was sent. Sparse uploads are
-       refused: a linear term that comes without its precision throws the mean away.
-    9. With K > 1 there are K posteriors, and each client has a factor of each.
+    1. A client sends lambda(q_k) - lambda(q), from which the server computes both terms. The authors' clients send q_k
+       and their duals, which are twice as many numbers.
+    2. In the first round training begins at the network's usual first weights, as in the authors' code. The standard
+       deviation is softplus(`rho`) for all clients. In the authors' code it is `1 / sqrt(n h_0 / (tau rho) + S_0)`,
+       which depends on the number of samples.
+    3. If only some clients take part, the mean runs over these clients, and the sum over all factors; alpha counts all
+       N clients. The authors' clients all take part in every round.
+    4. At a learning rate of 0 (the end of a cosine) the precision does not change either. The learning rate falls only
+       if `local.schedule` says so; the authors use a cosine over all rounds.
+    5. The running mean of gradients begins anew in every round; in the authors' code it continues.
+    6. A precision of q that is not above 0 is replaced by 1e-6; the authors' code would give NaN.
+    7. Each step uses one draw of the weights. By default ten draws from q predict (`samples`); with 0 the mean of q
+       predicts. The authors report both, with 32 draws.
+    8. With int8 compression a client's factor changes by what the client computed, and the server's sum by what was
+       sent. Sparse uploads are refused: a linear term without its precision would spoil the mean.
+    9. With K > 1 there are K posteriors, and each client has one factor for each posterior.
     10. Running statistics of normalization layers are averaged as in FedAvg.
 
 Example:
@@ -166,7 +172,7 @@ SPECS = {
 
 
 def ivon_admm(setting: kit.Setting) -> kit.Method:
-    """One or K Gaussians over N clients; traffic: 2 p + 1 numbers in each direction."""
+    """Composes one or K Gaussians over N clients; 2 p + 1 numbers travel in each direction."""
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
     kit.base.require("IVON-ADMM", local__optimizer=(local.optimizer_name, "sgd"), local__momentum=(local.momentum, 0))
     kit.base.check_own_prior(local, "IVON-ADMM", "method.prior")

@@ -1,4 +1,4 @@
-"""The building blocks of methods. Each is loaded when it is first used: the file of a paper imports no torch.
+"""The building blocks of methods; each is loaded when it is first used, so the file of a paper does not import torch.
 
 `kit.federated` is `fedray.methods.base.federated`. The stub `kit.pyi` says where each name comes from, one name a line.
 Type checkers read the stub, and so does this module.
@@ -21,7 +21,7 @@ from typing import Any
 
 @cache
 def list_rows() -> Mapping[str, tuple[str, str]]:
-    """Returns the lines of the stub: name -> its module, and its name there; that name is empty for a whole module."""
+    """Returns the lines of the stub: name -> (module, name in the module); the second is empty for a whole module."""
     rows = {}
     for row in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body:
         match row:

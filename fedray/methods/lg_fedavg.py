@@ -1,12 +1,13 @@
-r"""LG-FedAvg: the last layers are averaged, the others stay with the client.
+r"""LG-FedAvg: the last layers are averaged, and the other layers stay with the client.
 
 Source: Liang, Liu, Ziyin, Allen, Auerbach, Salakhutdinov, Morency, *Think Locally, Act Globally: Federated Learning
-with Local and Global Representations*, 2020, Alg. 1. A layer is a module that owns trainable tensors; `shared_layers`
-says how many of the last ones are shared. What is private is neither sent nor counted, BatchNorm's statistics included.
+with Local and Global Representations*, 2020, Alg. 1. A layer is a module that owns trainable tensors. `shared_layers`
+is the number of last layers that are shared. Private layers, with the statistics of BatchNorm, are not sent, and their
+bytes are not counted.
 
 Formulas of lg_fedavg:
-    As FedPer the other way round: the last `shared_layers` layers $h$ are averaged, and the layers $b_i$ before them
-    stay with the client.
+    LG-FedAvg is FedPer with the parts exchanged: the last `shared_layers` layers $h$ are averaged, and the layers $b_i$
+    before them stay with the client.
 
     $$
     (b_i, u_i) \leftarrow \mathrm{Train}\bigl((b_i, h); F_i\bigr), \qquad h \leftarrow h + \sum_{i \in S} p_i \, (u_i -
@@ -15,8 +16,9 @@ Formulas of lg_fedavg:
 
 Deviations:
     1. Private layers start from the server's initial model, the same for every client.
-    2. The metrics of new clients (`accuracy`, ...) are those of the server's own model, whose private layers were never
-       trained: read `personal_accuracy`. The paper's ensemble of all local models for new clients is not simulated.
+    2. The metrics of new clients (`accuracy`, ...) are metrics of the server's own model, whose private layers were
+       never trained: use `personal_accuracy` instead. The paper's ensemble of all local models for new clients is not
+       simulated.
 
 Example:
     >>> import fedray
@@ -49,7 +51,7 @@ SPECS = {
 
 
 def lg_fedavg(setting: kit.Setting) -> kit.Method:
-    """FedAvg over the last layers of `[d]`."""
+    """Composes FedAvg over the last layers of a model `[d]`."""
     layers, shared = kit.personal.trained_layers(setting.layout), setting.options["shared_layers"]
     private = layers[: max(0, len(layers) - shared)]  # line 5: only the last layers are sent
     phase = kit.federated(replace(setting, private=private), assign=kit.permutation, merge=kit.mean)  # lines 3-6

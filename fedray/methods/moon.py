@@ -1,10 +1,10 @@
-r"""MOON: FedAvg whose clients keep their features near those of the broadcast model, and away from their own last ones.
+r"""MOON: FedAvg whose clients keep features near the broadcast model's, and away from those of their own last model.
 
 Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, Alg. 1 and equations 3 and 4.
 
 Formulas of moon:
-    $z(x)$ are the features before the last layer. $z_{\mathrm{glob}}$ are those of the broadcast model,
-    $z_{\mathrm{prev}}$ those of the model that the client trained last, and $s$ is the cosine of the angle between two
+    $z(x)$ are the features before the last layer: $z$ of the model in training, $z_{\mathrm{glob}}$ of the broadcast
+    model, and $z_{\mathrm{prev}}$ of the model that the client trained last. $s$ is the cosine of the angle between two
     features. A client minimizes
 
     $$
@@ -12,14 +12,14 @@ Formulas of moon:
     \frac{e^{s(z, z_{\mathrm{glob}}) / \tau}}{e^{s(z, z_{\mathrm{glob}}) / \tau} + e^{s(z, z_{\mathrm{prev}}) / \tau}},
     $$
 
-    with $\tau$ = `temperature`; the server averages as FedAvg does.
+    with $\tau$ = `temperature`. The server averages as FedAvg does.
 
 Deviations:
-    1. The features z are the inputs of the network's last layer, whatever the network is; the paper adds a projection
-       head to its networks.
-    2. A client that trains for the first time has no model of its own before: the broadcast one stands there, and the
-       second term has no gradient at the first step.
-    3. Virtual time counts a step as a step; the two more forward passes of the real method are not counted.
+    1. The features z are the inputs of the network's last layer, for any network; the paper adds a projection head to
+       its networks.
+    2. A client that trains for the first time has no earlier model, and uses the broadcast model instead. The second
+       term then has no gradient at the first step.
+    3. Virtual time counts a step like a step of FedAvg; the method's two additional forward passes are not counted.
 
 Example:
     >>> import fedray
@@ -53,7 +53,7 @@ SPECS = {
 
 
 def moon(setting: kit.Setting) -> kit.Method:
-    """One or K models `[K, d]` over N clients, each of which keeps the model `[d]` that it trained last.
+    """Composes one or K models `[K, d]` over N clients; each client keeps the model `[d]` that it trained last.
 
     Raises:
         BadInput: the scenario names a loss of its own.

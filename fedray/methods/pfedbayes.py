@@ -1,16 +1,17 @@
-r"""pFedBayes: each client keeps a Gaussian over its weights, whose prior is the mean of what all clients make of it.
+r"""pFedBayes: each client keeps a Gaussian over its weights; the prior of this Gaussian is learned from all clients.
 
 Source: Zhang, Li, Li, Huang, Gu, *Personalized Federated Learning via Variational Bayesian Inference*, ICML 2022, arXiv
-2206.07977, Alg. 1. The details below are those of AllenBeau/pFedBayes, an unofficial implementation.
+2206.07977, Alg. 1. Details follow AllenBeau/pFedBayes, an unofficial implementation.
 
-A row holds two Gaussians, the client's own q and its copy w of the global one, of p means and p numbers rho each;
-`softplus(rho)` is the standard deviation. q is a private layer: it is neither sent nor averaged, and all that stays,
-travels and is counted does so as in FedPer. The server's own q is its w, with which new clients start and answer.
+A row of the state holds two Gaussians: the client's own q, and the client's copy w of the global Gaussian. Each has p
+means and p numbers rho; `softplus(rho)` is the standard deviation. q is a private layer: it is neither sent nor
+averaged, and its bytes are not counted (as in FedPer). The server has no q of its own and uses w instead: new clients
+start from w and predict with w.
 
 Formulas of pfedbayes:
-    A model is a Gaussian over the network's $p$ weights, $N(\mu, \sigma^2)$ in each of them with $\sigma = \log(1 +
-    e^{\rho})$. Each client keeps one of its own, $q_i$; the global one $w$ is its prior. With a draw $\varepsilon \sim
-    N(0, I)$ a step, the client descends by
+    A model is a Gaussian $N(\mu, \sigma^2)$ over each of the network's $p$ weights, with $\sigma = \log(1 + e^{\rho})$.
+    Each client keeps a Gaussian of its own, $q_i$. The prior of $q_i$ is the client's copy $w_i$ of the global Gaussian
+    $w$. Each step draws $\varepsilon \sim N(0, I)$, and the client descends in $\mu$ and $\rho$ by
 
     $$
     F_i(q) = \mathbb{E}_{\varepsilon} \, \ell_i(\mu + \sigma \varepsilon) + \frac{\zeta}{n_i} \, \mathrm{KL}(q \,\Vert\,
@@ -19,36 +20,40 @@ Formulas of pfedbayes:
     \tau_j^2} - \frac12
     $$
 
-    for $w = N(\nu, \tau^2)$, in $\mu$ and $\rho$. Behind every `personal_steps` such steps its copy $w_i$ of the global
-    Gaussian makes one by $\frac{\zeta}{n_i} \nabla_w \mathrm{KL}(q_i \,\Vert\, w)$, in $\nu$ and in its $\rho$. Both
-    have an optimizer of their own (Adam) with the same rate. The client keeps $q_i$ and sends $w_i$: $2p$ numbers in
-    each direction. The server averages means and rhos,
+    for $w = N(\nu, \tau^2)$. After every `personal_steps` such steps the copy $w_i$ makes one step by
+    $\frac{\zeta}{n_i} \nabla_w \mathrm{KL}(q_i \,\Vert\, w)$, in $\nu$ and in its own $\rho$. Each of the two Gaussians
+    has an optimizer of its own (Adam), both with the same rate. The client keeps $q_i$ and sends $w_i$: $2p$ numbers
+    travel in each direction. The server averages means and rhos,
 
     $$
     w \leftarrow (1 - \beta) \, w + \beta \, \frac{1}{|S|} \sum_{i \in S} w_i .
     $$
 
-    $\beta$ is 1, or `server.lr` with `server.optimizer: momentum` and `server.momentum: 0`. Known clients answer with
-    the mean of their $q_i$ (`personal_accuracy`), new ones with that of $w$. With $\zeta = 0$ and narrow Gaussians a
-    client trains alone.
+    $\beta$ is 1. For another $\beta$ set `server.lr` to it, with `server.optimizer: momentum` and `server.momentum: 0`.
+    Known clients predict with the mean of their $q_i$ (`personal_accuracy`), new clients with the mean of $w$. With
+    $\zeta = 0$ and narrow Gaussians a client trains alone.
 
 Deviations:
-    1. A batch is of one personal step. The unofficial code takes five on each batch, and one of w behind them; here
-       `local.steps` counts personal steps, so that its R = 20 is 100 steps. Alg. 1 has one of each:
-       `personal_steps: 1`.
-    2. One draw of the weights a step, standard normal. The unofficial code's draws have a deviation of 0.001.
-    3. The divergence weighs `zeta / n_i` beside the mean loss, as the paper's; the unofficial code has 1 / (R B).
-    4. Adam starts without memory in each local training; the unofficial code's goes on.
-    5. The first q of a client is the global Gaussian when it first takes part, and the means are the network's usual
-       first weights (`model.weight_sd: 0.1` draws them as the unofficial code does).
-    6. Answers are those of the mean weights. (The unofficial code draws once, with the deviation of 2.)
-    7. The paper's beta is `server.optimizer: momentum` with `server.lr` beta and `server.momentum` 0; without an
-       optimizer beta is 1.
+    1. Each personal step uses a new batch. The unofficial code makes five personal steps on each batch, and then one
+       step of w. Here `local.steps` counts personal steps; the code's R = 20 therefore corresponds to 100 steps. Alg. 1
+       makes one step of w after each personal step: `personal_steps: 1`.
+    2. Each step uses one draw of the weights, with standard normal noise. The noise of the unofficial code has a
+       standard deviation of 0.001.
+    3. The divergence has the weight `zeta / n_i` relative to the mean loss, as in the paper; in the unofficial code the
+       weight is 1 / (R B).
+    4. Adam starts without memory in each local training; in the unofficial code Adam continues.
+    5. The first q of a client is the global Gaussian of the round in which the client first takes part. The first means
+       are the network's usual first weights (`model.weight_sd: 0.1` draws them as the unofficial code does).
+    6. The network with the mean weights predicts. The unofficial code draws the weights once, with a standard deviation
+       of 2.
+    7. For the paper's beta set `server.optimizer: momentum`, `server.lr` to beta, and `server.momentum` to 0; without a
+       server optimizer beta is 1.
     8. Running statistics of normalization layers are averaged as in FedAvg.
 
 Example:
     >>> import fedray
-    >>> scenario = {"rounds": 3, "data": {"partition": {"name": "classes", "classes": 5}}, "runtime": "inline"}
+    >>> data = {"limit": 600, "partition": {"name": "classes", "classes": 5}}
+    >>> scenario = {"rounds": 2, "data": data, "runtime": "inline"}
     >>> run = fedray.run(scenario, method="pfedbayes", local__lr=0.01, report=False)
     >>> metrics = run.summary["metrics"]
     >>> metrics["personal_accuracy"]["mean"] > metrics["accuracy"]["mean"]
@@ -66,7 +71,7 @@ from fedray.methods import kit
 
 
 def add_gaussians(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
-    """Puts the network under a Gaussian over its weights, and the prior of that."""
+    """Returns the network with a Gaussian over its weights, and with the prior of this Gaussian."""
     return kit.net.MeanField(net, options["rho"], name)
 
 
@@ -105,10 +110,10 @@ SPECS = {
 
 
 def pfedbayes(setting: kit.Setting) -> kit.Method:
-    """One or K Gaussians over N clients; traffic: 2 p numbers up, and 2 p down (means and rhos).
+    """Composes one or K Gaussians over N clients; 2 p numbers (means and rhos) travel in each direction.
 
     Raises:
-        BadInput: clients train with an optimizer of their own, with weight decay, or with a pull.
+        BadInput: clients train with an optimizer other than Adam or SGD, with weight decay, or with a pull.
     """
     local, options, p = setting.local, setting.options, setting.layout.trainable // kit.net.PARTS
     kit.base.check_own_prior(local, "pFedBayes", "method.zeta")

@@ -1,69 +1,79 @@
-r"""PVI: one Gaussian over the weights that is a prior times a factor of each client, who refine their factors.
+r"""PVI: a Gaussian over the weights is the product of a prior and one factor per client; clients refine factors.
 
 Sources: Bui, Nguyen, Swaroop, Turner, *Partitioned Variational Inference: A Unified Framework Encompassing Federated
 and Continual Learning*, 2018, arXiv 1811.11206, Alg. 1; Ashman, Bui, Nguyen, Markou, Weller, Swaroop, Turner,
-*Partitioned Variational Inference: A Framework for Probabilistic Federated Learning*, 2022, arXiv 2202.12275, with all
-clients at once; details are those of MattAshman/pvi.
+*Partitioned Variational Inference: A Framework for Probabilistic Federated Learning*, 2022, arXiv 2202.12275, in the
+variant in which all clients train at once. Details follow the code MattAshman/pvi.
 
-The posterior q is `p(w) t_1(w) ... t_N(w)`, independent Gaussians, so that natural parameters add up. A client takes
-its own factor out, which leaves the cavity `q / t_k`, and learns the q_k of most `E[log p(D_k | w)] - KL(q_k || q /
-t_k)`. By what q_k differs from q, damped, its factor changes, and so does q at the server. Factors start at 1, and q as
-the prior N(0, 1 / prior). A row holds q by means and rhos, the client's factor by its natural parameters, and one
-number that says whether q is still the prior. The factor stays with the client.
+The posterior q is `p(w) t_1(w) ... t_N(w)`. All Gaussians are independent in each weight, so the natural parameters of
+the factors add up. A client takes its own factor out, which leaves the cavity `q / t_k`. It learns the q_k with the
+largest `E[log p(D_k | w)] - KL(q_k || q / t_k)`. The damped difference between q_k and q is added to the client's
+factor and to the server's q. Factors start at 1; q therefore starts at the prior N(0, 1 / prior).
+
+A row of the state holds q (means and rhos), the client's factor (natural parameters), and one number that tells whether
+q is still the prior. The factor stays with the client.
 
 Formulas of pvi:
-    The posterior over the network's $p$ weights is a product of Gaussians, of the prior and of a factor of each client,
-    independent in each weight: $q(w) = p(w) \prod_k t_k(w)$. With natural parameters $\lambda = (\mu / \sigma^2, \, 1 /
-    \sigma^2)$ it is a sum,
+    The posterior over the network's $p$ weights is the product of a prior and a factor per client, $q(w) = p(w) \prod_k
+    t_k(w)$. All of these are Gaussians, independent in each weight. In the natural parameters $\lambda = (\mu /
+    \sigma^2, \, 1 / \sigma^2)$ the product is a sum,
 
     $$
     \lambda = \lambda_0 + \sum_k \lambda_k, \qquad \lambda_0 = (0, c), \qquad \lambda_k = 0 \text{ at first,}
     $$
 
-    with `prior` $c$. A client receives $q$ (means, and $\rho$ with $\sigma = \log(1 + e^{\rho})$), takes its factor
-    out, and descends from $q$ by
+    where $c$ is the option `prior`. A client receives $q$ (means, and $\rho$ with $\sigma = \log(1 + e^{\rho})$), takes
+    its factor out, and starts at $q$ to descend by
 
     $$
     F_k(q_k) = \mathbb{E}_{\varepsilon} \, \ell_k(\mu_k + \sigma_k \varepsilon) + \frac{1}{n_k} \,
     \mathrm{KL}\!\left(q_k \,\Vert\, q / t_k\right)
     $$
 
-    in $\mu_k$ and $\rho_k$, with a draw $\varepsilon \sim N(0, I)$ a step: this is variational inference on its rows,
-    with the cavity $q / t_k$ as the prior. With the damping $\rho$ it sends the change, and keeps its new factor:
+    in $\mu_k$ and $\rho_k$. Each step uses one draw $\varepsilon \sim N(0, I)$. This is variational inference on the
+    client's samples, with the cavity $q / t_k$ as the prior. The option `damping` is a second $\rho$, a factor on the
+    client's change. The client sends the damped change and keeps its new factor:
 
     $$
     \Delta_k = \rho \, (\lambda(q_k) - \lambda(q)), \qquad \lambda_k \leftarrow \lambda_k + \Delta_k, \qquad
     \lambda \leftarrow \lambda + \sum_{k \in S} \Delta_k .
     $$
 
-    That is $2p$ numbers in each direction, and one that says whether $q$ is still the prior; training then begins at
-    the network's usual first weights. The posterior stays the prior times all factors. With `damping: clients`, $1 /
-    N$, and all clients in a round it is the mean of the $q_k$ in natural parameters. For a linear model with Gaussian
-    noise and uncorrelated inputs its fixed point is the exact posterior; one client with `damping: 1` does plain
-    variational inference. Where a precision is not above 0, of a cavity or of $q$, it is taken for $10^{-6}$.
+    In each direction $2p$ numbers travel, and one number that tells whether $q$ is still the prior. As long as $q$ is
+    the prior, training begins at the network's usual first weights. The posterior remains the product of the prior and
+    all factors. With `damping: clients` ($\rho = 1 / N$) and all clients in a round, the new posterior is the mean of
+    the $q_k$ in natural parameters.
 
-    The answer is the mean of those of `samples` networks that are drawn from $q$, or with 0 that of the network of the
-    mean weights.
+    For a linear model with Gaussian noise and uncorrelated inputs the fixed point is the exact posterior. One client
+    with `damping: 1` does plain variational inference. A precision of a cavity or of $q$ that is not above 0 is
+    replaced by $10^{-6}$.
+
+    The prediction is the mean of the predictions of `samples` networks that are drawn from $q$. With `samples: 0` the
+    network with the mean weights predicts.
 
 Deviations:
-    1. A precision of a cavity or of q that is not above 0 is taken for 1e-6, and the linear term stays; factors may
-       have any sign. The authors' code ends with an error, or takes absolute values (`enforce_pos_var`). With a
-       `damping` of at most 1 / N no precision of q becomes so.
-    2. One draw of the weights a step, the same for all rows of a batch; theirs are ten, of each row's activations.
-    3. In the first round training begins at the network's usual first weights with the deviation softplus(`rho`); the
-       authors' code draws means from (-0.1, 0.1), with a variance of 1e-3 or so. Later it begins at q, as theirs.
-    4. `damping: clients` is 1 / N also where only some clients take part; nobody else's factor changes.
-    5. Ten draws from q answer (`samples`), theirs are 100; their noise is the same in every round.
-    6. With int8 a client's factor changes by what it computed, and q by what was sent, so that q is no longer the prior
-       times the factors. Sparse uploads are refused: a linear term that comes without its precision moves a mean far
-       away, and digits were answered as by chance, with error feedback too.
-    7. With K > 1 there are K posteriors, and each client has a factor of each.
+    1. A precision of a cavity or of q that is not above 0 is replaced by 1e-6; the linear term does not change. The
+       precisions of factors may have any sign. The authors' code ends with an error, or takes absolute values
+       (`enforce_pos_var`). With a `damping` of at most 1 / N the precisions of q stay above 0.
+    2. Each step uses one draw of the weights for all samples of a batch. The authors' code draws the activations
+       instead, ten times for each sample.
+    3. In the first round training begins at the network's usual first weights with the standard deviation
+       softplus(`rho`). The authors' code draws means from (-0.1, 0.1), with a variance of about 1e-3. In later rounds
+       training begins at q, as in the authors' code.
+    4. `damping: clients` means 1 / N even if only some clients take part. The factors of the other clients do not
+       change.
+    5. By default ten draws from q predict (`samples`), with the same noise in every round; in the authors' code 100
+       draws predict.
+    6. With int8 compression a client's factor changes by what the client computed, and q by what was sent; q is then no
+       longer the exact product. Sparse uploads are refused: a linear term without its precision moves a mean far away.
+       In a trial on digits the accuracy fell to that of guessing, even with error feedback.
+    7. With K > 1 there are K posteriors, and each client has one factor for each posterior.
     8. Running statistics of normalization layers are averaged as in FedAvg.
 
 Example:
     >>> import fedray
-    >>> scenario = {"rounds": 4, "runtime": "inline", "data": {"partition": {"name": "dirichlet", "alpha": 1.0}}}
-    >>> run = fedray.run(scenario, method="pvi", local__lr=0.01, local__batch_size=64, report=False)
+    >>> scenario = {"rounds": 2, "runtime": "inline", "data": {"partition": {"name": "dirichlet", "alpha": 1.0}}}
+    >>> run = fedray.run(scenario, method="pvi", local__lr=0.02, local__batch_size=64, report=False)
     >>> bool(run.summary["metrics"]["accuracy"]["mean"] > 0.5)
     True
 """
@@ -79,7 +89,7 @@ from fedray.methods import kit
 
 
 def add_factors(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
-    """Puts the network under a Gaussian over its weights, and a client's factor of that."""
+    """Returns the network with a Gaussian over its weights, and with a client's factor of this Gaussian."""
     return kit.net.Partitioned(net, options["rho"], name)
 
 
@@ -127,7 +137,7 @@ SPECS = {
 
 
 def pvi(setting: kit.Setting) -> kit.Method:
-    """One or K Gaussians over N clients; traffic: 2 p + 1 numbers in each direction."""
+    """Composes one or K Gaussians over N clients; 2 p + 1 numbers travel in each direction."""
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
     kit.base.check_own_prior(local, "PVI", "method.prior")
     prior, damping = options["prior"], options["damping"]

@@ -1,11 +1,12 @@
-r"""q-FFL by q-FedAvg: clients whose loss is large count more, so that all clients become more alike in accuracy.
+r"""q-FFL by q-FedAvg: clients with a large loss count more, so the accuracies of the clients become more alike.
 
 Source: Li, Sanjabi, Beirami, Smith, *Fair Resource Allocation in Federated Learning*, ICLR 2020, Alg. 2. The objective
-is `sum F_i^(q + 1) / (q + 1)`; with q = 0 it is FedAvg with equal weights, with a large q the largest loss counts.
+is `sum F_i^(q + 1) / (q + 1)`. With q = 0 it is the objective of FedAvg with equal weights; with a large q only the
+largest loss counts.
 
 Formulas of qffl:
-    Participant $i$ reports its loss $F_i$ at the broadcast model $w$ and trains it to $u_i$. With $L = 1 / \eta$ of the
-    local rate $\eta$
+    Participant $i$ reports its loss $F_i$ at the broadcast model $w$, and trains $w$ to $u_i$. With $L = 1 / \eta$,
+    where $\eta$ is the clients' learning rate,
 
     $$
     \Delta_i = F_i^q \, L \, (w - u_i), \qquad
@@ -14,10 +15,10 @@ Formulas of qffl:
     $$
 
 Deviations:
-    1. Participants are drawn uniformly, not by their examples, and count alike but for their losses.
-    2. $L$ is one over `local.lr`, also where a schedule lowers the rate; the paper takes the best rate for q = 0.
+    1. Participants are drawn uniformly, and not by their numbers of samples. Only their losses change their weights.
+    2. $L$ is one over `local.lr`, even if a schedule lowers the rate; the paper takes the best rate for q = 0.
     3. A loss below 1e-10 counts as 1e-10.
-    4. Float buffers (BatchNorm) are no steps of SGD: they are averaged with the weights h.
+    4. Float buffers (BatchNorm) are not moved by SGD: they are averaged with the weights $h_i$.
 
 Example:
     >>> import fedray
@@ -54,10 +55,10 @@ SPECS = {
 
 
 def qffl(setting: kit.Setting) -> kit.Method:
-    """One model `[1, d]` over N clients.
+    """Composes one model `[1, d]` over N clients.
 
     Raises:
-        BadInput: clients do not train by SGD, whose rate says what L is.
+        BadInput: clients do not train with SGD; only SGD has a rate from which L follows.
     """
     local, q = setting.local, setting.options["q"]
     kit.base.require("q-FFL", local__optimizer=(local.optimizer_name, "sgd"))  # its rate is 1 / L
@@ -72,14 +73,15 @@ def qffl(setting: kit.Setting) -> kit.Method:
 
 
 def fair_mean(rows: kit.Rows, _weighting: kit.Weighting, q: float, lr: float, trainable: int) -> kit.Server:
-    """The server of q-FedAvg; numerator and denominator are divided by L. An untrained model stays.
+    """Returns the server of q-FedAvg; an untrained model stays as it is. Numerator and denominator are divided by L.
 
     Args:
-        rows: the rows of the state.
-        _weighting: of the scenario; clients count by their losses alone.
-        q: of the objective, at least 0.
-        lr: the clients' rate, 1 / L.
-        trainable: p, the numbers of a row that SGD moves; those behind are averaged with the weights h.
+        rows: how the rows of the state are numbered.
+        _weighting: the weighting of the scenario, which is not used: clients count by their losses alone.
+        q: exponent of the objective, at least 0.
+        lr: the clients' learning rate, 1 / L.
+        trainable: p, the numbers of a row of the state that SGD moves; the later numbers are averaged with the weights
+            h.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:

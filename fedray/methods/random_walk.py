@@ -1,16 +1,17 @@
-r"""Random walk (FE section V-H): no server; K models walk over a graph of clients, each trained where it is.
+r"""Random walk (FE section V-H): there is no server; K models walk over a graph of clients, which train them.
 
 Source: Shi, Lai, Kontar, Chowdhury, *Fed-ensemble*, IEEE T-ASE 2024, doi 10.1109/TASE.2023.3269639. One round is one
 step of all K walks; K = 1 is the paper's "FedAvg random walk". The prediction is the average over the K models.
 
 Formulas of random_walk:
-    Clients are the nodes of a graph. Model $k$ is at client $i_k(t)$, which trains it; then it goes to a neighbor:
+    Clients are the nodes of a graph. In step $t$ model $k$ is at client $i_k(t)$. This client trains the model and
+    sends it to a neighbor:
 
     $$
     w_k \leftarrow \mathrm{Train}(w_k; F_{i_k(t)}), \qquad i_k(t + 1) \sim Q(i_k(t), \cdot),
     $$
 
-    with $d_i$ neighbors of client $i$ and
+    where $d_i$ is the number of neighbors of client $i$ and
 
     $$
     Q(i, j) = \begin{cases}
@@ -21,9 +22,10 @@ Formulas of random_walk:
     $$
 
 Deviations:
-    1. Besides the paper's uniform neighbour: `lazy` and `metropolis` transitions (`graph.transition`).
-    2. A hop may be compressed (the paper sends the model whole): see `fedray.components.random_walk`.
-    3. A client that is out of order, or cut off, keeps the models it holds.
+    1. The next client is a uniformly drawn neighbor, as in the paper, or follows a `lazy` or `metropolis` transition
+       (`graph.transition`).
+    2. The model may be compressed when it moves (see `fedray.components.random_walk`); the paper sends the model whole.
+    3. A client that is out of order, or has no working link to a neighbor, keeps the models that it holds.
 
 Example:
     >>> import fedray
@@ -58,7 +60,7 @@ SPECS = {
 
 
 def random_walk(setting: kit.Setting) -> kit.Method:
-    """K models `[K, d]` on N clients that are nodes of a graph."""
+    """Composes K models `[K, d]` that walk over N clients, the nodes of a graph."""
     if setting.walk is None:
         raise BadInput("method.name = random_walk walks over a graph: set schedule.kind to walk")
     whole = kit.base.make_compressor(setting)

@@ -1,12 +1,12 @@
-r"""SCAFFOLD: control variates against client drift.
+r"""SCAFFOLD: control variates correct the drift of clients.
 
 Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, *SCAFFOLD: Stochastic Controlled Averaging for Federated
-Learning*, ICML 2020, Alg. 1 with option II. Two vectors `[d]` travel each way. With K > 1 there are one c and one c_i
-for each model.
+Learning*, ICML 2020, Alg. 1 with option II. Two vectors `[d]` travel in each direction. With K > 1 there are one
+control variate c and one c_i per client for each model.
 
 Formulas of scaffold:
-    Client $i$ keeps a control variate $c_i$, and the server $c$; both start at 0. Client $i$ takes $\tau_i$ steps $v
-    \leftarrow v - \eta \, (g_i(v) - c_i + c)$ from $w$ to $u_i$. Then
+    Client $i$ keeps a control variate $c_i$, and the server keeps $c$; both start at 0. From $w$ client $i$ takes
+    $\tau_i$ steps $v \leftarrow v - \eta \, (g_i(v) - c_i + c)$, and ends at $u_i$. Then
 
     $$
     \begin{aligned}
@@ -17,9 +17,9 @@ Formulas of scaffold:
     $$
 
 Deviations:
-    1. Option II divides by the steps the client really did, `steps * lr`.
-    2. The controls are sent whole where the delta is compressed.
-    3. A control stays as it is where the learning rate is 0 (`local.schedule`).
+    1. Option II divides by the number of steps that the client really made, times `lr`.
+    2. Control variates are sent whole, even if the delta is compressed.
+    3. A control variate stays as it is in a round whose learning rate is 0 (`local.schedule`).
 
 Example:
     >>> import fedray
@@ -49,7 +49,7 @@ SPECS = {
 
 
 def scaffold(setting: kit.Setting) -> kit.Method:
-    """One or K models `[K, d]`; the local gradient is `grad - c_i + c`."""
+    """Composes one or K models `[K, d]`; the local gradient is `grad - c_i + c`."""
     local, p = setting.local, setting.layout.trainable
     kit.base.require("SCAFFOLD", local__optimizer=(local.optimizer_name, "sgd"), local__momentum=(local.momentum, 0))
 

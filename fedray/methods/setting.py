@@ -1,4 +1,4 @@
-"""The argument of every method: the pieces that a scenario decides, already built."""
+"""Defines `Setting`, the argument of every method: the objects that a scenario decides, already built."""
 
 from __future__ import annotations
 
@@ -51,40 +51,41 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Setting:
-    """The pieces that a method is composed of. Where a field is None, the method's own ingredient is used.
+    """The objects of which a method is composed. If a field is None, the method uses an ingredient of its own.
 
     Attributes:
         models: number of models, K.
         layout: how the d numbers of one model lie in a row of the state.
         clients: the population and its tiers.
-        seeds: one seed for each world.
-        participation: who takes part in a round.
+        seeds: the seed of each world.
+        participation: decides which clients take part in a round.
         local: how a client trains.
         outputs: function: (models `[S, d]`, network inputs `[n, ...]`) -> raw outputs `[S, n, C]` in evaluation mode.
             Gradients flow through it. For use by the server (`Server.step`, `Method.answer`).
         server_rows: function: world -> network inputs `[n, ...]` and targets of the samples that the server holds
             instead of the clients. The option `server_data` sets their share; a method of your own may declare it.
-        server_inputs: function: world -> network inputs `[n, ...]` of the server, without labels: those of
-            `server_rows`, noise, or a data set. The options `inputs` and `input_rows` choose; a method of your own may
-            declare them.
+        server_inputs: function: world -> network inputs `[n, ...]` of the server, without labels. They are the inputs
+            of `server_rows`, noise, or a data set. The options `inputs` and `input_rows` choose; a method of your own
+            may declare them.
         label_counts: function: world -> how many training samples of each class each of the first 10,000 clients holds,
             `[N, C]`, by the client's own labels. No bytes are counted for these numbers. For a regression it raises
             `BadInput`.
         assign: the kind of schedule: permutation, random, balanced, adaptive, or a user's own function; or None.
-        rows: what a row of the schedule stands for: client, slot or stratum.
+        rows: what each row of the schedule belongs to: client, slot or stratum.
         weighting: weights of the uploads in a mean: uniform or examples.
         coefficients: weights of the tiers in a mean: equal_groups, paper_eq2, fedavg (none); or None.
         robust: the robust rule that replaces the mean.
         optimizer: the server optimizer, which acts on the mean delta.
         compress: function that makes the compression for a layout; or None.
-        hold_out: whether clients withhold rows for validation.
+        hold_out: whether clients withhold samples for validation.
         participants: the most clients that take part in a round.
         features: function that returns features `[n, p]`, for a network that is linear in its weights and has a closed
             form; else None.
         distil: function: (world, start `[d]`, teachers `[S, d]`, key of the random numbers) -> student `[d]`; None if
             the server holds no inputs.
         score: function: (world, model `[d]`) -> score of the model on the server's labelled samples (the share
-            `method.validation`), for methods whose server chooses models by score; None if the server holds none.
+            `method.validation`); for methods in which the server chooses models by score. None if the server holds no
+            such samples.
         fuse: function: (world, students with their uploads, key of the random numbers) -> the weights of each student,
             `[d]`. The students learn the mean prediction of all uploads. None if the server holds no inputs or the
             method does no such thing.

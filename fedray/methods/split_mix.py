@@ -1,11 +1,12 @@
-r"""Split-Mix: K narrow base networks; a device trains, holds and answers with as many as its budget allows.
+r"""Split-Mix: K narrow base networks; a device trains, holds and predicts with as many of them as its budget allows.
 
-Each base network is trained as FedAvg trains its one. Source: Hong, Wang, Wang, Zhou, *Efficient Split-Mix Federated
-Learning for On-Demand and In-Situ Customization*, ICLR 2022, Alg. 1.
+Each base network is trained as FedAvg trains its one model. Source: Hong, Wang, Wang, Zhou, *Efficient Split-Mix
+Federated Learning for On-Demand and In-Situ Customization*, ICLR 2022, Alg. 1.
 
 Formulas of split_mix:
-    A device of tier $b$ trains $m_b \le K$ base networks in a round, by turns, so that in $K$ rounds it trains all of
-    them equally often. Each base becomes the mean of its uploads, and a device answers with the first $m_b$:
+    A device of tier $b$ trains $m_b \le K$ base networks in a round, by turns: in $K$ rounds it trains all of them
+    equally often. Each base network becomes the mean of its uploads. A device predicts with the first $m_b$ base
+    networks:
 
     $$
     w_k \leftarrow w_k + \sum_{i \in S_k} p_i \, (u_{ik} - w_k), \qquad
@@ -13,11 +14,12 @@ Formulas of split_mix:
     $$
 
 Deviations:
-    1. The scenario's network is the base network (`model.hidden`, `model.width`), and a tier's `models_per_round` says
-       how many a device takes. The paper cuts a network of full width into K of width 1/K, and a budget R takes the
-       integer part of R K of them.
-    2. A device answers with the mean of probabilities, as all ensembles here do; the paper takes that of the logits.
-    3. New clients, and so `accuracy`, have all K.
+    1. The scenario's network is the base network (`model.hidden`, `model.width`), and a tier's `models_per_round` is
+       the number of base networks that a device trains. The paper cuts a network of full width into K networks of width
+       1/K; a device with the budget R takes the integer part of R K of them.
+    2. A device predicts with the mean of probabilities, as all ensembles here do; the paper takes the mean of the
+       logits.
+    3. New clients predict with all K base networks; this is what `accuracy` measures.
 
 Example:
     >>> import fedray
@@ -54,7 +56,7 @@ SPECS = {
 
 
 def split_mix(setting: kit.Setting) -> kit.Method:
-    """K base networks `[K, d]` over clients in tiers; traffic of a device: m d numbers in each direction."""
+    """Composes K base networks `[K, d]` over clients in tiers; for m of them m d numbers travel in each direction."""
     phase = kit.federated(setting, assign=kit.permutation, compress=kit.dense, merge=kit.mean)
     can = kit.numpy.array([tier.models_per_round or setting.models for tier in setting.clients.tiers])
     first = (kit.numpy.arange(setting.models) < can[:, None]).astype(float)  # [T, K]: what a device of each tier holds

@@ -1,43 +1,48 @@
-r"""Parallel-ensemble stacking (Algs. 1-2): sub models that leave one client out each and a meta model on their answers.
+r"""Parallel-ensemble stacking (Algs. 1-2): sub models leave out one client each; a meta model learns from them.
 
 Source: Yu, Wu, Yu, Wei, Liu, Zhang, *A federated learning algorithm using parallel-ensemble method on non-IID
-datasets*, Complex & Intelligent Systems 2023. n architectures ("bases"), m clients, C classes:
+datasets*, Complex & Intelligent Systems 2023. There are n architectures ("bases"), m clients and C classes, and three
+phases:
 
-Phase 1: sub model (i, j) is trained by FedAvg (weighted by examples) on all clients except j; all n * m trainings are
-jobs of the same rounds. Phase 2: client j applies (i, j) to its own rows, for every i: `[n_j, n * C]` probabilities,
-out of fold, that stay with the client. Phase 3: a softmax layer `n * C -> C` is trained by FedAvg on those features.
-Prediction: each base's sub models are averaged, put side by side, and the meta model reads them.
+Phase 1: FedAvg (weighted by examples) trains sub model (i, j) of base i on all clients except j. All n * m trainings
+share the same rounds. Phase 2: client j predicts its own samples with the sub models (i, j) of all bases i. The results
+are `[n_j, n * C]` out-of-fold probabilities, which stay with the client. Phase 3: FedAvg trains the meta model, a
+softmax layer `n * C -> C`, on these features. In a prediction the sub models of each base are averaged first. The
+averages of all bases are the input of the meta model.
 
-A known weakness: where clients hold disjoint classes, (i, j) has never seen client j's classes, so the meta model
-learns "a tiny p_c means class c" and turns against the right answer; more mildly where each class has two holders
-(docs/results/stacking.md shows both).
+A known weakness: if clients hold disjoint classes, sub model (i, j) has never seen the classes of client j. The meta
+model then learns "a tiny p_c means class c", and predicts wrongly. The effect is weaker if each class has two holders
+(docs/results/stacking.md shows both cases).
 
 Formulas of stacking:
-    Sub model $(b, j)$ of base $b$ is trained by FedAvg on the rows of all clients but client $j$ (`folds: client`), or
-    on all rows but fold $j$ of every client (`folds: within`). Rows that it has not seen become features,
+    FedAvg trains sub model $(b, j)$ of base $b$. With `folds: client` it trains on the samples of all clients except
+    client $j$. With `folds: within` it trains on all samples except fold $j$ of every client. For samples that a sub
+    model has not seen, its probabilities become features,
 
     $$
     z(x) = \bigl[p_{(1, j)}(x), \dots, p_{(B, j)}(x)\bigr] \in \mathbb{R}^{B C}, \qquad x \text{ left out of } j,
     $$
 
-    on which FedAvg trains the meta model $q(y \mid x) = \mathrm{softmax}(V z(x) + c)$. For a new row the sub models of
-    a base are averaged first.
+    on which FedAvg trains the meta model $q(y \mid x) = \mathrm{softmax}(V z(x) + c)$. For a new sample the sub models
+    of a base are averaged first.
 
 Deviations:
-    1. `folds: within` (ours): every client deals its rows into F folds, (i, f) is trained on all clients without their
-       fold f. No class is unseen, and the features are still out of fold.
-    2. Features never leave the client, as the paper's text says; its Alg. 2 uploads them: `meta_data: pooled` does so,
-       with the labels, and the server trains the meta model. `features: all` and `side_by_side` (readings) ask all sub
-       models in training as for a new row, also those that have seen it (docs/how-to/stacking.md says what each leaks).
-    3. The sub models of a base start from the same weights and differ only in what they leave out; a base may be an
-       ensemble of x models under any schedule, and then answers with their average.
-    4. The paper calls the meta model a linear regression but trains it with cross entropy: it is a softmax layer. Ours
-       beside it: an MLP, and the plain average of the bases, which needs no training.
-    5. Clients download the sub models they need when they first take part in phase 3; computing the features takes no
-       virtual time.
-    6. The paper wishes for traditional models: a base may be a scikit-learn classifier that each client fits on its own
-       rows; (i, f) is then the vote of all clients' (with `folds: client` all others'), and its probabilities are the
-       shares of the votes. Classifiers cost no bytes, rounds or virtual time here.
+    1. `folds: within` (ours): every client divides its samples into F folds, and sub model (i, f) is trained on all
+       clients without their fold f. No class is unseen, and the features are still out of fold.
+    2. Features never leave the client, as the paper's text says. In the paper's Alg. 2 clients upload the features:
+       with `meta_data: pooled` they send features and labels, and the server trains the meta model. `features: all` and
+       `side_by_side` are other readings of the paper. With them all sub models predict the samples on which the meta
+       model trains, even sub models that have seen the sample. docs/how-to/stacking.md says what each reading leaks.
+    3. The sub models of a base start from the same weights and differ only in what they leave out. A base may be an
+       ensemble of x models under any schedule; it then predicts with their average.
+    4. The paper calls the meta model a linear regression, but trains it with cross entropy; it is therefore a softmax
+       layer. There are two more meta models here: an MLP, and the plain average of the bases, which needs no training.
+    5. Clients download the sub models that they need when they first take part in phase 3. Computing the features takes
+       no virtual time.
+    6. The paper recommends traditional models, too. A base may be a scikit-learn classifier that each client fits on
+       its own samples. Sub model (i, f) is then the vote of all clients' classifiers (with `folds: client`, of all
+       other clients' classifiers). Its probabilities are the shares of the votes. Classifiers cost no bytes, rounds or
+       virtual time here.
 
 Example:
     >>> import fedray
@@ -61,11 +66,11 @@ from fedray.methods import kit
 
 @means("list of sections", "like `model`, or a classifier")
 def check_bases(value: Any, read: ReadSections) -> list[dict[str, Any]]:
-    """The base models, each a section like `model` that may also have `models` (its K) or be a classifier.
+    """Checks the base models: sections like `model` that may also have `models` (K of the base), or classifiers.
 
     Raises:
         ValueError: the value is no list of sections.
-        BadInput: a section is wrong; the line names its key.
+        BadInput: a section is wrong; the message names its key.
     """
     if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(base, Mapping) for base in value):
         raise ValueError("is not a list of models: write it as [{name: mlp}, {name: cnn}]")
@@ -143,9 +148,9 @@ SPECS = {
 
 
 def stacking(setting: kit.Setting) -> kit.Method:
-    """One training `[F * x, d_i]` for each base, in worlds that leave a part of the data out, then the meta model's.
+    """Composes one training `[F * x, d_i]` per base, in worlds that leave a part of the data out, and the meta model's.
 
-    `fedray.simulation.stacking` makes one study of these parts.
+    `fedray.simulation.stacking` joins these trainings into one study.
     """
     stack = setting.stack
     assert stack is not None, "it is composed from method.bases"

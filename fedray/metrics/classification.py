@@ -61,7 +61,7 @@ def probabilities(logits: ArrayLike) -> FloatArray:
 
 
 def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None) -> FloatArray:
-    """Returns the prediction of an ensemble, the mean of its models (FE eq. 2; eq. 3 with weights).
+    """Returns the prediction of an ensemble: the mean of its models' predictions (FE eq. 2; eq. 3 with weights).
 
     Args:
         outputs: Raw outputs of each model, `[K, n, C]` (logits, for classification).
@@ -82,11 +82,13 @@ def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: Ar
 
 
 def member_votes(outputs: ArrayLike, kind: AverageKind) -> FloatArray:
-    """Returns what each model adds to the average; the class of the ensemble is the largest entry of their mean.
+    """Returns the votes of each model: the numbers that an ensemble averages.
+
+    The ensemble predicts the class whose mean vote is the largest.
 
     Args:
         outputs: Raw outputs of each model, `[K, n, C]`.
-        kind: What is averaged, as in `average`.
+        kind: Name of the quantity that is averaged, as in `average`.
 
     Returns:
         Probabilities in float64, or the raw outputs unchanged, `[K, n, C]`.
@@ -102,7 +104,7 @@ def member_votes(outputs: ArrayLike, kind: AverageKind) -> FloatArray:
 
 
 class ClassAnswer(NamedTuple):
-    """The prediction of an ensemble of classifiers, and those of its members.
+    """The probabilities that an ensemble of classifiers predicts, and those that each member predicts.
 
     Attributes:
         members: Probabilities of each model, `[K, n, C]`.
@@ -116,11 +118,11 @@ class ClassAnswer(NamedTuple):
 def answer_classes(
     outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None
 ) -> ClassAnswer:
-    """Returns the probabilities that an ensemble of classifiers predicts, and those of its members.
+    """Returns the probabilities that an ensemble of classifiers predicts, and those that each member predicts.
 
     Args:
         outputs: Logits of each model, `[K, n, C]`.
-        kind: What is averaged, as in `average`; the scenario key `predict.average`.
+        kind: Name of the quantity that is averaged, as in `average`; the scenario key `predict.average`.
         weights: Weights of the models, `[K]` or `[K, n]`, as in `average`.
 
     Example:
@@ -149,11 +151,11 @@ class Moments(NamedTuple):
 def mixture_moments(
     outputs: ArrayLike, weights: ArrayLike | None = None, variances: ArrayLike | None = None
 ) -> Moments:
-    """Returns mean and variance over the models.
+    """Returns the mean and the variance of an ensemble's prediction.
 
-    The variance over the models is their knowledge uncertainty (FE section V-B; FedAG eqs. 4-5). Where the models
-    predict variances of their own, the result is the variance of the mixture (deep ensembles: Lakshminarayanan et al.
-    2017, section 2.4).
+    The variance of the predicted means over the models is the knowledge uncertainty (FE section V-B; FedAG eqs. 4-5).
+    Where the models predict variances of their own, the result is the variance of the mixture (deep ensembles:
+    Lakshminarayanan et al. 2017, section 2.4).
 
     Args:
         outputs: Predicted mean of each model, `[K, n, ...]`.
@@ -181,7 +183,8 @@ def weigh_votes(
         weights: Weight of each member, `[K]`.
         votes: Votes of each member on all samples, `[K, N, C]`.
         rows: Indices of the requested samples, `[n]`.
-        finite: Whether all votes are finite. If not, NaN of a member of weight 0 makes the result NaN.
+        finite: Whether all votes are finite. If not, a vote that is NaN makes the result NaN, even where its member has
+            weight 0.
 
     Example:
         >>> weigh_votes(np.array([0.0, 1.0]), np.array([[[1.0, 0.0]] * 3, [[0.2, 0.8]] * 3]), np.array([2])).tolist()
@@ -197,9 +200,9 @@ def personal_weights(losses: ArrayLike, gamma: float) -> FloatArray:
     """Returns each client's weights over the models: `softmax(-loss / gamma)` (FE eqs. 3-4).
 
     Client i predicts `f_i(x) = sum_k alpha_ik f_k(x)`, which is `average` with the weights alpha. With gamma = 0 the
-    model of lowest loss has all weight, and ties share it equally; with gamma = inf the weights are equal. A model
-    whose loss is infinite or NaN at a client has weight 0 there for any finite gamma. A client without any finite loss
-    (one that has no data) has equal weights, like a new client.
+    model of lowest loss has all weight, and ties share it equally; with gamma = inf the weights are equal. For any
+    finite gamma, a model whose loss at a client is infinite or NaN has weight 0 at this client. A client without any
+    finite loss (one that has no data) has equal weights, like a new client.
 
     Deviation: the paper prints exp(-gamma * loss). This contradicts the paper's text, by which the weights become equal
     for large gamma. The form with a temperature agrees with the text.
@@ -246,8 +249,8 @@ class Uncertainty(NamedTuple):
 def uncertainty(probs: ArrayLike) -> Uncertainty:
     """Returns how uncertain an ensemble is about each sample, and the part that the members' disagreement explains.
 
-    The knowledge uncertainty is the mutual information: the total uncertainty minus the members' mean entropy. It is 0
-    for one model. Source: Depeweg et al. 2018, section 3.
+    The knowledge uncertainty is the mutual information: the total uncertainty minus the members' mean entropy. The
+    knowledge uncertainty of one model is 0. Source: Depeweg et al. 2018, section 3.
 
     Args:
         probs: Probabilities of each model, `[K, n, C]`.
@@ -270,7 +273,7 @@ def entropies(probs: ArrayLike) -> FloatArray:
 
 
 def _mean(rows: FloatArray, weights: FloatArray | None) -> FloatArray:
-    """Returns the mean of `[K, n, ...]` over the models, with weights `[K]` or `[K, n]`; at weight 0, NaN counts 0."""
+    """Returns the mean of `[K, n, ...]` over K, with weights `[K]` or `[K, n]`; a NaN of weight 0 counts as 0."""
     if weights is None:
         result: FloatArray = rows.mean(axis=0)
         return result
@@ -370,7 +373,7 @@ def _find_bins(probs: FloatArray, y: IntArray, edges: FloatArray) -> tuple[Float
 
 
 def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
-    """Returns the expected calibration error: the mean over the samples of |accuracy - confidence| of their bins.
+    """Returns the expected calibration error: the mean over samples of |accuracy - confidence| in the sample's bin.
 
     The error is NaN if a prediction holds NaN.
 
@@ -463,11 +466,13 @@ def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | 
 
 
 def row_scores(probs: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Returns numbers of each sample, from whose (weighted) means `scores_of_means` computes scores, `[3 + BINS, n]`.
+    """Returns the numbers of each sample that scores are computed from, `[3 + BINS, n]`.
+
+    `scores_of_means` computes the scores from the (weighted) means of these numbers.
 
     The numbers are: 1 if the prediction is right, else 0; the negative log-likelihood; the Brier score; and one number
-    for each bin of the confidence. In the sample's own bin that number is its confidence minus the first number; in all
-    other bins it is 0.
+    for each bin of the confidence. In the sample's own bin, this number is the confidence minus the first number; in
+    all other bins it is 0.
 
     Args:
         probs: Probabilities, `[n, C]`.
@@ -515,13 +520,13 @@ def member_scores(members: ArrayLike, y: ArrayLike) -> dict[str, list[float]]:
 def compare_clusters(true: IntArray, weights: ArrayLike) -> float:
     """Returns the adjusted Rand index of two groupings of clients: by the model of largest weight, and by true cluster.
 
-    It is 1 for the same clusters, whatever their numbers, and about 0 by chance. Source: Hubert and Arabie 1985,
-    computed by scikit-learn.
+    The index is 1 where both groupings have the same clusters, in any order, and about 0 for random groupings. Source:
+    Hubert and Arabie 1985, computed by scikit-learn.
 
     Args:
         true: The true cluster of each client, `[N]`; only the first n clients count.
-        weights: The weights that each of the first n clients gives to the models, `[n, K]`; of equal ones the first
-            counts.
+        weights: The weights that each of the first n clients gives to the models, `[n, K]`; of models with equal
+            weights, the first counts.
 
     Example:
         >>> compare_clusters(np.array([0, 0, 1, 1]), np.array([[0.1, 0.9], [0.0, 1.0], [0.8, 0.2], [1.0, 0.0]]))
@@ -567,7 +572,10 @@ def auroc(unknown: ArrayLike, known: ArrayLike) -> float:
 
 
 def fpr95(unknown: ArrayLike, known: ArrayLike) -> float:
-    """Returns the share of the known inputs taken for unknown where at least 95 % of the unknown ones are found.
+    """Returns the share of known inputs that are taken for unknown.
+
+    An input is taken for unknown if its uncertainty reaches a threshold. The threshold finds at least 95 % of the
+    unknown inputs.
 
     Args:
         unknown: Uncertainties of the unknown inputs, `[m]`.
@@ -586,10 +594,10 @@ def fpr95(unknown: ArrayLike, known: ArrayLike) -> float:
 # ---------------------------------------------------------------------------------------------------------------------
 # Data drift: which clients have data that look unusual to an ensemble (not SCAFFOLD's drift of local training).
 #
-# A client whose data moved away from what the models were trained on makes them disagree, so its knowledge
-# uncertainty stands out from that of the other clients: the scores are z-scores over the clients, and no labels are
-# needed. `metrics.ensemble.uncertainty` measures both kinds of uncertainty. SCAFFOLD's "client drift" is something
-# else: how far the local training of a client leads away from the minimum of the global loss.
+# A client whose data moved away from what the models were trained on makes them disagree, so its knowledge uncertainty
+# stands out from that of the other clients: the scores are z-scores over the clients, and no labels are needed.
+# `uncertainty` measures both kinds of uncertainty. SCAFFOLD's "client drift" is something else: how far the local
+# training of a client leads away from the minimum of the global loss.
 
 # A client is an anomaly beyond this many standard deviations from the mean of the clients (the three-sigma rule). Among
 # N clients no z-score exceeds sqrt(N - 1), so that nothing can be flagged where there are fewer than 11.
@@ -603,8 +611,8 @@ class Drift(NamedTuple):
 
     Attributes:
         total: Mean total uncertainty of the ensemble on each client's data, `[N]`; NaN for a client without data.
-        knowledge: Mean knowledge uncertainty, the part that the models' disagreement explains, `[N]`; NaN for a client
-            without data.
+        knowledge: Mean knowledge uncertainty, the part of the total that the models' disagreement explains, `[N]`; NaN
+            for a client without data.
         z_total: The z-scores of `total` over the clients, `[N]`.
         z_knowledge: The z-scores of `knowledge` over the clients, `[N]`: the drift score.
         anomaly: Whether `|z_knowledge|` is above `ANOMALY_Z`, `[N]`.

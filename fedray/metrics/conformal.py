@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betainc, betaincinv, roots_legendre
+import scipy  # loads `scipy.special`, a quarter of a second, where it is first used
 
 from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray, IntArray, QuantileKind, ScoreKind
@@ -44,10 +44,10 @@ class Ranks(NamedTuple):
     """The ranks of the scores that FedCP-QQ uses: at the clients, and at the server.
 
     Attributes:
-        k: Rank, from 1, of the score that a client with the most samples sends.
-        r: Rank, from 1, of the received number that the server takes. It is K + 1 where no pair is enough; the
-            threshold is then infinite.
-        coverage: M of the pair (k, r), the probability of coverage; 1 where no pair is enough.
+        k: Rank, from 1, of the score that the client with the most samples sends.
+        r: Rank, from 1, of the received number that the server takes as the threshold. It is K + 1, and the threshold
+            is infinite, where no pair (k, r) reaches the requested coverage.
+        coverage: M of the pair (k, r), the probability of coverage; 1 where no pair reaches the requested coverage.
     """
 
     k: int
@@ -60,7 +60,7 @@ def list_ranks(sizes: tuple[int, ...], k: int) -> IntArray:
 
     Args:
         sizes: Number of samples of each client, `[K]`, at least 1.
-        k: Rank of the score that a client with the most samples sends.
+        k: Rank of the score that the client with the most samples sends.
 
     Example:
         >>> list_ranks((20, 10, 1), 19).tolist()
@@ -73,7 +73,7 @@ def list_ranks(sizes: tuple[int, ...], k: int) -> IntArray:
 
 @lru_cache(maxsize=256)
 def choose_ranks(sizes: tuple[int, ...], alpha: float) -> Ranks:
-    """Returns the pair (k, r) with the least M that is 1 - alpha or more.
+    """Returns the pair (k, r) with the smallest probability of coverage M that is at least 1 - alpha.
 
     Args:
         sizes: Number of samples of each client, `[K]`, at least 1.
@@ -111,7 +111,7 @@ def compute_coverage(sizes: tuple[int, ...], k: int, r: int) -> float:
 
     Args:
         sizes: Number of samples of each client, `[K]`, at least 1.
-        k: Rank of the score that a client with the most samples sends.
+        k: Rank of the score that the client with the most samples sends.
         r: Rank of the received number that the server takes, 1 to K.
 
     Example:
@@ -121,7 +121,7 @@ def compute_coverage(sizes: tuple[int, ...], k: int, r: int) -> float:
     # Finds where the integrand leaves 1 and where it reaches 0, to 12 digits
     n = np.unique(np.array(sizes))
     rank = list_ranks(tuple(n.tolist()), k)
-    first, last = (betaincinv(rank, n - rank + 1, tail) for tail in (_TAIL, 1.0 - _TAIL))
+    first, last = (scipy.special.betaincinv(rank, n - rank + 1, tail) for tail in (_TAIL, 1.0 - _TAIL))
     grid = np.linspace(first.min(), last.max(), _GRID)
     mean, variance = _moments(sizes, k, grid)
     reach = _REACH * (np.sqrt(variance) + 1.0)
@@ -134,8 +134,8 @@ def compute_coverage(sizes: tuple[int, ...], k: int, r: int) -> float:
 
 @lru_cache(maxsize=2)
 def _list_nodes(pieces: int) -> tuple[FloatArray, FloatArray]:
-    """Returns nodes and weights of the Gauss-Legendre rule, with 24 nodes in each of the equal pieces of 0 to 1."""
-    x, w = roots_legendre(24)
+    """Returns nodes and weights of the Gauss-Legendre rule, with 24 nodes in each equal piece of [0, 1]."""
+    x, w = scipy.special.roots_legendre(24)
     places = [(i + (x + 1) / 2) / pieces for i in range(pieces)]
     return np.concatenate(places), np.tile(w / (2 * pieces), pieces)
 
@@ -147,7 +147,7 @@ def _shares(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray, 
     """
     n, number = np.unique(np.array(sizes), return_counts=True)
     rank = list_ranks(tuple(n.tolist()), k)
-    return betainc(rank[:, None], (n - rank + 1)[:, None], t), number
+    return scipy.special.betainc(rank[:, None], (n - rank + 1)[:, None], t), number
 
 
 def _moments(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -160,7 +160,7 @@ def _fewer_than(sizes: tuple[int, ...], k: int, r: int, t: FloatArray) -> FloatA
     """Returns the probability that at most r - 1 of the numbers lie below t, `[T]`."""
     share, number = _shares(sizes, k, t)
     if len(number) == 1:  # P(Bin(K, p) <= r - 1) = I_(1 - p)(K - r + 1, r)
-        result: FloatArray = betainc(int(number[0]) - r + 1, r, 1.0 - share[0])
+        result: FloatArray = scipy.special.betainc(int(number[0]) - r + 1, r, 1.0 - share[0])
         return result
     below = np.zeros((len(t), r))  # of the clients so far, 0 to r - 1 lie below
     below[:, 0] = 1.0
@@ -200,7 +200,7 @@ class ConformalRule(NamedTuple):
         alpha: Share of the labels that may lie outside of their sets, between 0 and 1.
         score: Name of the score, which measures how badly a label fits a prediction.
         quantile: How the threshold is found: from all scores of the clients, or from one number per client (`qq`).
-        penalty: For `raps`: what each rank beyond `k_reg` adds to the score (lambda in the paper).
+        penalty: For `raps`: the number that each rank beyond `k_reg` adds to the score (lambda in the paper).
         k_reg: For `raps`: the number of first ranks without a penalty.
 
     Example:
@@ -221,11 +221,11 @@ class ConformalRule(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """The largest score of a label inside a set.
+    """The largest score that a label inside a set may have, and the bytes that clients sent for it.
 
     Attributes:
-        value: The threshold. It is infinite, and every label is in every set, where the withheld samples are too few
-            for alpha.
+        value: The threshold. With too few withheld samples for alpha, the threshold is infinite, and every set holds
+            every label.
         bytes: Number of bytes that all clients together send for the threshold.
     """
 
@@ -308,7 +308,7 @@ def find_pooled_rank(alpha: float, rows: int, clients: int) -> int:
 
 
 def _pick_rank(scores: FloatArray, rank: int) -> float:
-    """Returns the score of a rank, from 1; infinity beyond the last rank. NaN is sorted above all other scores."""
+    """Returns the score at a rank, from 1; infinity where the score is NaN, or where there is no such rank."""
     if rank > len(scores):
         return math.inf
     found = float(np.partition(scores, rank - 1)[rank - 1])
@@ -340,7 +340,7 @@ def cover_targets(mean: FloatArray, sd: FloatArray, y: FloatArray, threshold: fl
 
 
 def weigh_clients(sizes: IntArray) -> FloatArray:
-    """Returns each client's share (n_k + 1) / (N + K) in the mixture that the bound on the coverage is about, `[K]`.
+    """Returns each client's share (n_k + 1) / (N + K) in the mixture of clients whose coverage is bounded, `[K]`.
 
     Args:
         sizes: Number of withheld samples of each client, `[K]`; a client without any has no share.

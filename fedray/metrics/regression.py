@@ -1,7 +1,7 @@
 """Scores of probabilistic regression.
 
 Mean and variance of a Gaussian prediction and the targets y have the same shape, `[n]` or any other. The scores are
-means over all numbers. The arrays are NumPy arrays or CPU tensors, and everything is computed in float64.
+means over all targets. The arrays are NumPy arrays or CPU tensors, and everything is computed in float64.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def _gaussian_losses(mean: FloatArray, v: FloatArray, y: FloatArray) -> FloatArr
 
 
 def row_scores(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Returns numbers of each target, `[4, n]`, whose (weighted) means are scores.
+    """Returns four numbers of each target, `[4, n]`; their (weighted) means over the targets are scores.
 
-    The RMSE is the root of the first mean.
+    The square root of the first mean is the RMSE.
 
     The numbers are: the squared error, the negative log-likelihood, 1 if the target is inside the central 95 % interval
     (else 0), and the width of that interval.
@@ -69,8 +69,8 @@ def row_scores(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray
 def crps(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
     """Returns the mean continuous ranked probability score of a Gaussian.
 
-    It is `sd (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))` with z = (y - m) / sd, which tends to |y - m| as sd goes to
-    0.
+    The score of a target is `sd (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))` with z = (y - m) / sd. It tends to |y -
+    m| as sd goes to 0.
 
     Args:
         mean: m, the predicted mean.
@@ -131,8 +131,8 @@ def sharpness(variance: ArrayLike) -> float:
 def sharpness_geometric(variance: ArrayLike) -> float:
     """Returns the geometric mean of the standard deviations, in the target's unit; at most `sharpness`.
 
-    This is the determinant sharpness of all predictions taken as one vector. The NLL of a Gaussian depends on it: the
-    NLL is `log(2 pi) / 2 + log(sharpness_geometric)` plus half the mean squared standardized error.
+    This is the determinant sharpness of all predictions taken as one vector. The NLL of a Gaussian is `log(2 pi) / 2 +
+    log(sharpness_geometric)`, plus half the mean of the squared standardized errors.
 
     Args:
         variance: Variance of each prediction, `[n]` or any other shape.
@@ -187,7 +187,7 @@ def regression_scores(
     Returns:
         Scores of the ensemble: rmse, nll, crps, coverage_50, coverage_90, coverage_95, width_95, sharpness and
         sharpness_geometric; all but rmse depend on `noise`. Over the members: rmse_min, rmse_mean and rmse_max. Where
-        `residual` is given, also two values of the nll: nll_none without noise, and nll_residual with `residual` as the
+        `residual` is given, also nll_none, the nll without noise, and nll_residual, the nll with `residual` as the
         noise.
     """
     rows = to_floats(members)

@@ -37,12 +37,12 @@ class PairedDifference(NamedTuple):
     """The mean difference of the scores of two runs, over the pairs that both have.
 
     Attributes:
-        mean: Mean of the differences (first minus second), in the score's unit. It is infinite or NaN where a
-            difference is.
-        low: Lower end of the confidence interval; NaN where there is none: for a single pair, or for infinite scores.
-        high: Upper end of the confidence interval.
+        mean: Mean of the differences (first minus second), in the score's unit. It is infinite or NaN if one of the
+            differences is infinite or NaN.
+        low: Lower end of the confidence interval; NaN for a single pair or for infinite scores, which have no interval.
+        high: Upper end of the confidence interval; NaN as for `low`.
         n: Number of pairs.
-        over: What makes a pair: `seeds`, or `folds` of the only seed that both runs have.
+        over: Kind of the pairs: `seeds`, or `folds` where the runs have only one seed in common.
         level: Confidence level: the share of such intervals that contain the true mean difference.
     """
 
@@ -121,7 +121,7 @@ def score_worlds(
     at: ArrayLike | None = None,
     last: float = math.inf,
 ) -> dict[tuple[int, int], float]:
-    """Returns the score of each replicate and fold at its last evaluated round, as `compare_paired` takes it.
+    """Returns the score of each replicate and fold at its last evaluated round, in the form for `compare_paired`.
 
     Args:
         seed: Seed of the scenario; replicate r has the seed `seed + r`.
@@ -134,7 +134,7 @@ def score_worlds(
         last: Rows of the table with a larger `at` do not count. This makes runs of different lengths comparable.
 
     Example:
-        The second line is a run of which two server steps share a moment.
+        In the second call, two server steps happen at the same virtual time.
 
         >>> score_worlds(7, [0, 0, 1], [0, 0, 0], [0.5, 0.6, 0.7], round=[0, 4, 4])
         {(7, 0): 0.6, (8, 0): 0.7}
@@ -180,12 +180,13 @@ def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float)
     """Returns the score of one run at a budget, or None if no evaluation is near enough.
 
     Args:
-        cost: Cost up to each evaluation of trained models, rising, `[n]`; of several at one cost the last counts.
+        cost: Cost up to each evaluation of trained models, in ascending order, `[n]`. Of evaluations at the same cost,
+            the last one counts.
         score: Score of each evaluation, `[n]`.
         budget: The budget, at least 0; infinite means that the last evaluation counts.
 
     Example:
-        A course that ended inside the budget is read at its end only where that is near it.
+        A run that ended below the budget has a score only if it had used at least 90 % of the budget.
 
         >>> [read_at_budget([9], [0.8], budget) is None for budget in (10.0, 11.0)]
         [False, True]
@@ -231,7 +232,7 @@ def fits_task(name: str, classes: int) -> bool:
 
 
 def lower_is_better(name: str) -> bool:
-    """Returns whether lower values of a score are better; the score may also be of members, or of held-out samples.
+    """Returns whether lower values of a score are better, also for scores of members and of held-out samples.
 
     For a user's own metric, lower values are better if its name ends with `_error` or `_loss`.
 
@@ -244,7 +245,7 @@ def lower_is_better(name: str) -> bool:
 
 
 def has_direction(name: str) -> bool:
-    """Returns whether a score has a better direction: more entropy is neither better nor worse, nor is more coverage.
+    """Returns whether one direction of a score is the better one; False for entropy and coverage, for example.
 
     Example:
         >>> [has_direction(name) for name in ("accuracy", "hold_out_entropy", "coverage_90", "a_metric_of_mine")]
@@ -284,8 +285,9 @@ def describe_score(name: str) -> Column | None:
     """Returns unit and meaning of a score; None where no evaluation of fedray makes a score of this name.
 
     Args:
-        name: Name of the score in `rounds.parquet`. It begins with `hold_out_` for held-out samples and with `member_`
-            for a list over the members; it ends with `_min`, `_mean` or `_max` for a summary over the members.
+        name: Name of the score in `rounds.parquet`. Names begin with `hold_out_` for held-out samples, and with
+            `member_` for lists over the members. They end with `_min`, `_mean` or `_max` for summaries over the
+            members.
 
     Example:
         >>> describe_score("hold_out_rmse_mean")[1:3]
@@ -326,13 +328,13 @@ class Scored(NamedTuple):
             unit.
         targets: True classes `[n]`, or true targets `[n]` in the target's unit.
         members: Predictions of each model: probabilities `[K, n, C]`, or means `[K, n]`. Models of weight 0 are left
-            out; of a stack the members are its sub models.
+            out. The members of a stack are its sub models.
         inputs: Inputs of the samples as the data set stores them, `[n, ...]`.
         split: The split, `test` or `hold_out`.
         replicate: Number of the replicate, from 0.
         fold: Number of the fold, from 0.
-        variance: For regression: variance of the ensemble's prediction, `[n]`, in the target's unit squared. It is the
-            one that the score `nll` uses, with its noise. None for classes.
+        variance: For regression: variance of the ensemble's prediction, `[n]`, in the target's unit squared. It
+            includes the noise, as in the score `nll`. None for classes.
 
     Example:
         >>> import numpy as np

@@ -2,9 +2,9 @@
 
 In training the mask of a sample is a function of the client's round, the step, the sample's position in the batch and
 the layer. So every engine drops the same numbers. Predictions with dropout follow the public code of Fed-ensemble,
-which never calls `eval()`. Their mask for a sample is a function of the seed, the index of the model, the layer and the
-sample's inputs. So a prediction depends neither on the other samples, nor on their order, nor on the runtime. The same
-model predicts the same for a sample in every round.
+which never calls `eval()`. In these predictions, the mask of a sample is a function of the seed, the index of the
+model, the layer and the sample's inputs. So a prediction depends neither on the other samples, nor on their order, nor
+on the runtime. The same model predicts the same for a sample in every round.
 
 Example:
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5)).eval()
@@ -70,7 +70,7 @@ def key_rows(key: rng.Keys, x: Tensor) -> rng.Keys:
 
 @contextmanager
 def dropping(module: nn.Module, keys: rng.Keys) -> Iterator[None]:
-    """Returns a context in which the dropout layers of a module drop by the masks of these keys alone.
+    """Returns a context in which the masks of a module's dropout layers are computed from these keys alone.
 
     Args:
         module: The module, in training or in evaluation mode.

@@ -33,7 +33,7 @@ TEMPLATE_KEY = 0  # random key of a template's constants
 
 
 def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Objective, outputs: int) -> Net:
-    """Returns any module as a `Net`.
+    """Makes a `Net` of any module.
 
     Args:
         module_factory: A function that makes one freshly initialized module; it may draw from torch's global generator
@@ -43,7 +43,8 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
         outputs: Length of the output for one sample; twice the number of targets for `gaussian_nll`.
 
     Returns:
-        The net. Its `init(key)` makes a module inside `rng.torch_scope(key)` and returns its row `[d]`, float32.
+        The net. Its `init(key)` makes a new module inside `rng.torch_scope(key)` and returns the module's numbers as a
+        row `[d]`, float32.
 
     Example:
         >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
@@ -77,7 +78,8 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
 def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
     """Returns raw outputs `[S, n, C]` of some models of a network, in evaluation mode, with gradients to parameters.
 
-    The float buffers of normalization layers, from number `layout.trainable` of a row on, have gradient 0.
+    The float buffers of normalization layers have gradient 0. In a row, they are the numbers from `layout.trainable`
+    on.
 
     Args:
         net: The network.
@@ -188,8 +190,8 @@ def last_layer_inputs(module: nn.Module, x: Tensor) -> Tensor:
 def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
     """Returns the module, with each layer that occurs twice replaced by two layers that share their parameters.
 
-    Without this, `functional_call` would not remove its tensors from a layer that has two names. `known` holds the ids
-    of the layers that occurred before.
+    Without this, `functional_call` would leave its tensors in a layer that has two names. `known` holds the ids of the
+    layers that occurred before.
     """
     for name, child in module._modules.items():
         if child is None:
@@ -205,7 +207,7 @@ def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
 
 
 def _in_row(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields the name and the tensor of each part of a row, in the order of the row."""
+    """Yields the name and the tensor of each part of a model's row, in the order of the row."""
     yield from ((name, p) for name, p in module.named_parameters() if p.requires_grad)
     yield from ((name, b) for name, b in _persistent(module) if b.is_floating_point() or b.is_complex())
 
@@ -280,9 +282,9 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
 def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
     """Returns vectors `[j, outputs]` whose outer products sum to the Fisher information about one sample's outputs.
 
-    The loss is the negative log likelihood of a distribution, up to a constant; the information is that of this
-    distribution. It is `diag(p) - p p'` for `cross_entropy`, the identity for `half_mse`, and twice the identity for
-    `mse`. For a Gaussian head it is `1 / v` for the mean and `1 / (2 v^2)` for the variance.
+    Up to a constant, the loss is the negative log-likelihood of a distribution. The Fisher information of this
+    distribution is `diag(p) - p p'` for `cross_entropy`, the identity for `half_mse`, and twice the identity for `mse`.
+    For a Gaussian head it is `1 / v` for the mean and `1 / (2 v^2)` for the variance.
 
     Args:
         objective: Name of the loss.
@@ -307,7 +309,9 @@ def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
 
 
 def split_gaussian(outputs: Tensor) -> Gaussian:
-    """Splits outputs `[..., B, 2 targets]` of a Gaussian head into means and, by softplus of the rest, variances.
+    """Splits the outputs `[..., B, 2 targets]` of a Gaussian head into means and variances.
+
+    The first half of the outputs are the means. The softplus of the second half, plus 1e-6, is the variances.
 
     Source: Lakshminarayanan, Pritzel and Blundell 2017, section 2.2.1 (softplus, and 1e-6 against collapse).
     """
@@ -332,7 +336,7 @@ def count_forward_flops(net: Net, row: Tensor) -> float:
     The result is at least two operations per number of the network; for text, two per number and token.
 
     Args:
-        net: The network; its mode is unchanged.
+        net: The network; training or evaluation mode stays as it is.
         row: A network input, `[1, ...]`.
 
     Example:
@@ -373,7 +377,7 @@ class FlatWeights(NamedTuple):
         names: Name of each trainable tensor, in the order of a row.
         shapes: Shape of each trainable tensor.
         sizes: Number of elements of each trainable tensor.
-        places: Pairs (name of a parameter in the network, its name in `names`). Shared weights have several pairs.
+        places: Pairs of two names of a parameter: in the network, and in `names`. Shared weights have several pairs.
     """
 
     names: tuple[str, ...]
@@ -416,7 +420,7 @@ def take_out_weights(net: nn.Module, name: str = "module") -> tuple[Tensor, Flat
 
 
 def _take_out(net: nn.Module) -> list[tuple[str, str]]:
-    """Takes the trainable parameters out; returns pairs (name of a parameter in the network, its name in a row)."""
+    """Takes the trainable parameters out; returns pairs of the names of a parameter in the network and in a row."""
     first = {id(part): name for name, part in net.named_parameters() if part.requires_grad}
     every = net.named_parameters(remove_duplicate=False)  # weights that are shared have several places
     places = [(place, first[id(part)]) for place, part in every if id(part) in first]
@@ -457,7 +461,7 @@ PARTS = len(NAMES)
 
 
 class MeanField(nn.Module):
-    """A network under a Gaussian over its p trainable numbers, with the prior of this Gaussian.
+    """A network whose p trainable numbers have a Gaussian distribution, with the prior of this Gaussian.
 
     Attributes:
         own: The Gaussian whose mean predicts.
@@ -473,7 +477,7 @@ class MeanField(nn.Module):
     """
 
     def __init__(self, net: nn.Module, rho: float, name: str = "module") -> None:
-        """Takes the network's first numbers as both means.
+        """Makes both Gaussians; the initial parameters of the network are their means.
 
         Args:
             net: The network, freshly initialized.
@@ -513,11 +517,11 @@ SITE_NAMES = (
 
 
 class Partitioned(nn.Module):
-    """A network under a Gaussian over its p trainable numbers, with a client's factor of this Gaussian.
+    """A network whose p trainable numbers have a Gaussian distribution, with a client's factor of this Gaussian.
 
     Attributes:
         posterior: The Gaussian whose mean predicts.
-        site: A client's factor, as natural parameters. They are 0 at first, so the factor is 1 everywhere.
+        site: A client's factor, as natural parameters. These parameters are 0 at first, so the factor is 1 everywhere.
         start: Holds `is_prior`, which is 1 until the Gaussian has been learned from data. Until then the true posterior
             is the prior, and the numbers in `posterior` only say where training begins.
         net: The network with its buffers and without its trainable parameters, which come from a row.
@@ -531,7 +535,7 @@ class Partitioned(nn.Module):
     """
 
     def __init__(self, net: nn.Module, rho: float, name: str = "module") -> None:
-        """Takes the network's first numbers as the mean.
+        """Makes the Gaussian; the initial parameters of the network are its mean.
 
         Args:
             net: The network, freshly initialized.
@@ -559,7 +563,7 @@ class Partitioned(nn.Module):
 
 
 class Samples(nn.Module):
-    """A classifier under M samples of its p trainable numbers.
+    """A classifier that averages its predictions over M samples of its p trainable numbers.
 
     Attributes:
         samples: The numbers of each sample, `[M, p]`.
@@ -572,7 +576,7 @@ class Samples(nn.Module):
     """
 
     def __init__(self, net: nn.Module, number: int, name: str = "module") -> None:
-        """Takes the network's first numbers as all samples.
+        """Makes the samples; each of them equals the initial parameters of the network.
 
         Args:
             net: The network, freshly initialized.
@@ -585,7 +589,7 @@ class Samples(nn.Module):
         self.net = net
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns logits `[n, C]`: those of the last sample in training, else `log 1/M sum_m p(y | x, w_m)`."""
+        """Returns logits `[n, C]`: in training the logits of the last sample, else `log 1/M sum_m p(y | x, w_m)`."""
         if self.training:
             return self._weights.answer(self.net, self.samples[-1], x)
         each = torch.stack([self._weights.answer(self.net, one, x) for one in self.samples])

@@ -70,7 +70,7 @@ def linear(
         input_shape: Shape of one sample.
         outputs: Length of the output.
         bias: Whether the model has the bias b.
-        weight_sd: Standard deviation of the first parameters, drawn from N(0, weight_sd^2); None keeps torch's
+        weight_sd: Standard deviation of the initial parameters, drawn from N(0, weight_sd^2); None keeps torch's
             initialization.
 
     Example:
@@ -100,7 +100,7 @@ def mlp(
         hidden: Width of each hidden layer; the default is FedAG's.
         activation: Name of the activation, relu or tanh.
         norm: Name of the normalization, batch or layer; None means no normalization.
-        weight_sd: Standard deviation of the first parameters, see `linear`.
+        weight_sd: Standard deviation of the initial parameters, see `linear`.
     """
     widths = [math.prod(input_shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
@@ -141,7 +141,7 @@ def rbf(
     bias: bool = False,
     weight_sd: float | None = None,
 ) -> nn.Sequential:
-    """Returns a linear model on radial features: RBF, Linear. Its tangent kernel is exactly `phi phi^T`.
+    """Returns a linear model on radial features: RBF, Linear. The tangent kernel of this model is exactly `phi phi^T`.
 
     Source: FE section V-A (100 features, width 0.08, centers uniform on [-1, 1] and fixed).
 
@@ -152,7 +152,7 @@ def rbf(
         width: Width of the features, above 0.
         seed: Seed of the centers; networks with the same seed have the same centers.
         bias: Whether the linear layer has a bias.
-        weight_sd: Standard deviation of the first parameters, see `linear`.
+        weight_sd: Standard deviation of the initial parameters, see `linear`.
     """
     if len(input_shape) != 1:
         raise BadInput(
@@ -191,7 +191,8 @@ def cnn(
 
     The network of McMahan et al. 2017 has channels (32, 64), hidden (512,) and padding 2. The network of SHEFL (2
     convolutions and 2 hidden layers) has two entries in `hidden`. The network in the public code of Fed-ensemble is the
-    default one with dropout 0.5: of whole channels of the last convolution, and of units of the hidden layers.
+    default one with dropout 0.5. Dropout acts on whole channels of the last convolution, and on units of the hidden
+    layers.
 
     Args:
         input_shape: `(channels, height, width)`.
@@ -232,7 +233,7 @@ def cnn(
 def vgg11(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Sequential:
     """Returns a VGG-11 (Simonyan and Zisserman 2015, column A) with the one-layer classifier usual for 32 x 32 images.
 
-    Poolings round an odd side up; so images may have any size (28: 14, 7, 4, 2, 1).
+    Poolings round an odd side up, so images may have any size (a side of 28 becomes 14, 7, 4, 2, 1).
 
     Args:
         input_shape: `(channels, height, width)`.
@@ -343,7 +344,7 @@ def resnet18(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, 
     Args:
         input_shape: `(channels, height, width)`.
         outputs: Number of classes.
-        width: Factor on the channels: 64 in the first stage, twice as many in each further one.
+        width: Factor on the number of channels, which is 64 in the first stage and doubles in each further stage.
         norm: Name of the normalization, batch or group.
 
     Example:
@@ -359,7 +360,7 @@ def resnet34(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, 
     Args:
         input_shape: `(channels, height, width)`.
         outputs: Number of classes.
-        width: Factor on the channels: 64 in the first stage, twice as many in each further one.
+        width: Factor on the number of channels, which is 64 in the first stage and doubles in each further stage.
         norm: Name of the normalization, batch or group.
     """
     return _resnet([3, 4, 6, 3], input_shape, outputs, width, norm)
@@ -576,7 +577,7 @@ class Exits(nn.Module):
 
     Attributes:
         blocks: The D blocks.
-        heads: The H heads, each by the number of its block, from 0, as text.
+        heads: The H heads. The key of a head is the number of its block, from 0, as text.
     """
 
     def __init__(self, blocks: Sequence[nn.Module], heads: Mapping[str, nn.Module]) -> None:
@@ -584,7 +585,7 @@ class Exits(nn.Module):
         self.blocks, self.heads = nn.ModuleList(blocks), nn.ModuleDict(heads)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the logits of all heads, `[n, H, C]`, in training; otherwise their mean, `[n, C]`."""
+        """Returns the logits of all heads, `[n, H, C]`, in training; otherwise the mean over the heads, `[n, C]`."""
         each = []
         for number, block in enumerate(self.blocks):
             x = block(x)
@@ -600,14 +601,14 @@ def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who:
     The network must call its layers one after another, as an `nn.Sequential` or a ResNet does, and end in a linear
     layer. Each layer with weights, except normalization, begins a stage; a Flatten just before such a layer belongs to
     the stage. The L stages are dealt to `D = min(most, L)` blocks in order, stage i to block `i D // L`. A new head is
-    a linear layer; for pictures the mean of each channel comes before it.
+    a linear layer. For pictures, the mean of each channel is the input of this layer.
 
     Args:
         net: The network, freshly initialized.
-        most: The most blocks.
+        most: Largest number of blocks.
         shape: Shape of one input.
         name: Name of the network in messages.
-        who: Who cuts the network, for messages.
+        who: Name, in messages, of the method that cuts the network.
 
     Raises:
         BadInput: The network does not have the required form.

@@ -96,7 +96,7 @@ def check_outputs(net: Net, out: Any, rows: int, when: str = "", *, heads: bool 
 
 
 def check_finite_outputs(net: Net, out: Tensor, when: str) -> None:
-    """Checks that a network's outputs are finite; no score can be computed from others.
+    """Checks that a network's outputs are finite.
 
     Args:
         net: The network.
@@ -112,7 +112,7 @@ def check_finite_outputs(net: Net, out: Tensor, when: str) -> None:
 
 
 def try_training(net: Net, rows: Tensor) -> None:
-    """Checks the outputs of a user's own network in training mode, and that they have a gradient.
+    """Checks the outputs of a user's own network in training mode, and that the outputs have a gradient.
 
     The check runs on a copy of the module, so that no statistics of a batch remain in the template. A module that
     cannot be copied is not checked.
@@ -123,7 +123,8 @@ def try_training(net: Net, rows: Tensor) -> None:
 
     Raises:
         BadInput: The outputs are not what the loss needs.
-        FedrayError: The first values or the outputs of the network are not finite, or it raised an exception.
+        FedrayError: The initial values or the outputs of the network are not finite, or the network raised an
+            exception.
     """
     where, row = f"model.name = {net.name}", net.init(0)
     try:
@@ -142,7 +143,7 @@ def try_training(net: Net, rows: Tensor) -> None:
 
 
 def guard_factory(make: Callable[[], Any], name: str) -> Callable[[], nn.Module]:
-    """Wraps a user's function that makes modules in a check of every call.
+    """Returns a user's function that makes modules, with a check of what every call returns.
 
     Args:
         make: The user's function.
@@ -161,12 +162,12 @@ def guard_factory(make: Callable[[], Any], name: str) -> Callable[[], nn.Module]
 
 
 def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
-    """Checks that a function returns a new module in every call, whose first values follow torch's generator.
+    """Checks that every call of a function returns a new module, with initial values from torch's generator.
 
     Args:
         make: The user's function.
         name: Name of the network in messages.
-        models: Number of models with first values of their own; a single model may begin at fixed values.
+        models: Number of models with initial values of their own; a single model may begin at fixed values.
 
     Raises:
         BadInput: Two calls share parameters, two calls with the same random key differ, or all calls give the same
@@ -229,8 +230,8 @@ def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
     """Returns the reason why the samples of a network's batch depend on each other; None if they do not.
 
     Outputs for three samples (in training also the gradients) are computed twice: alone, and in a batch with further
-    samples. This is done for the first parameters and for others nearby, because a gate that is closed at first hides
-    the layers after it. In training the numbers have double precision if the module accepts it.
+    samples. This is done for the initial parameters and for others nearby, because a gate that is initially closed
+    hides the layers after it. In training the numbers have double precision if the module accepts it.
 
     Args:
         net: The network.

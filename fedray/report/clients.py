@@ -76,12 +76,13 @@ def figure_confusion(run: ReadRun) -> Figure | None:
 
 
 def draw_shares(axes: Axes, shares: FloatArray, classes: Sequence[str] = (), *, high: float = 1.0) -> None:
-    """Draws a table of shares as cells, with percentages of at least half a percent where there is room.
+    """Draws a table of shares as cells; shares of at least 0.5 % are written in the cells where there is room.
 
     Args:
         axes: the axes to draw on.
         shares: the shares, `[rows, columns]`.
-        classes: the names of both rows and columns, written where there is room; empty means their numbers.
+        classes: the names of the classes, which label rows and columns where there is room; if empty, numbers label
+            them.
         high: the share of the darkest cell.
     """
     axes.imshow(shares, cmap=pictures.make_colormap(), vmin=0, vmax=high)
@@ -100,7 +101,7 @@ def draw_shares(axes: Axes, shares: FloatArray, classes: Sequence[str] = (), *, 
 
 
 def figure_predictive(run: ReadRun) -> Figure | None:
-    """Draws mean and interval over the input, or predictions against targets if there is no single input."""
+    """Draws predicted mean and interval over the input, or predictions against targets if there are several inputs."""
     rows = run.pictures.get("predictive")
     if rows is None:
         return None
@@ -130,7 +131,7 @@ def figure_predictive(run: ReadRun) -> Figure | None:
 
 
 def figure_disagreement(run: ReadRun) -> Figure | None:
-    """Draws how often each two members predict differently."""
+    """Draws, for each pair of members, the share of samples for which their predictions differ."""
     pairs = run.pictures.get("disagreement")
     if pairs is None or len(pairs) < 3:
         return None
@@ -143,7 +144,7 @@ def figure_disagreement(run: ReadRun) -> Figure | None:
 
 
 def figure_pit(run: ReadRun) -> Figure | None:
-    """Draws the histogram of the probability integral transform: flat if the predictive distribution is right."""
+    """Draws the histogram of the probability integral transform, which is flat if the predictions are calibrated."""
     shares = run.pictures.get("pit")
     if shares is None or not shares.sum():
         return None
@@ -309,7 +310,7 @@ def figure_weights(run: ReadRun) -> Figure | None:
 
 
 def figure_clients(run: ReadRun) -> Figure | None:
-    """Draws the accuracy or RMSE of each client, the best first; for RMSE, also the value under equal weights."""
+    """Draws the accuracy or RMSE of each client, the best first; also the RMSE with weights common to all clients."""
     is_class = "client_accuracy" in run.pictures
     name, found = ("accuracy", "client_accuracy") if is_class else ("RMSE", "client_rmse")
     values = run.pictures.get(found)
@@ -353,7 +354,7 @@ def draw_sorted_bars(axes: Axes, values: FloatArray, color: str) -> None:
 
 
 def sort_clients(values: FloatArray | None) -> tuple[FloatArray, list[int]] | None:
-    """Sorts the finite values of clients `[N]`, the highest first, with their clients; None if no two values differ.
+    """Returns the finite values of clients `[N]`, the highest first, and the clients; None if all values are equal.
 
     Example:
         >>> values, who = sort_clients(np.array([0.5, np.nan, 0.75]))
@@ -603,7 +604,7 @@ def figure_folds(run: ReadRun) -> Figure | None:
 
 
 def figure_confusions(run: ReadRun) -> Figure | None:
-    """Draws the confusion matrix of the plain average beside that of the stack."""
+    """Draws the confusion matrices of the plain average and of the stack, side by side."""
     both = [run.pictures.get(name) for name in ("confusion_average", "confusion")]
     counts = [np.asarray(table, dtype=np.float64) for table in both if table is not None and table.sum()]
     if len(counts) < 2:
@@ -621,7 +622,7 @@ def figure_confusions(run: ReadRun) -> Figure | None:
 
 
 def figure_meta(run: ReadRun) -> Figure | None:
-    """Draws the weights of the softmax meta model, `[C, bases * C]`: how each base's class probabilities count."""
+    """Draws the weights that the softmax meta model gives to the class probabilities of each base, `[C, bases * C]`."""
     weights = run.pictures.get("meta_weights")
     if weights is None:
         return None

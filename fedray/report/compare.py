@@ -72,13 +72,13 @@ class RunPair(NamedTuple):
         metric: the name of the score.
         run: the name of the run.
         baseline: the name of the run that `run` is compared with.
-        run_mean: the mean score of the run over the shared seeds and folds; NaN if the two runs share none.
+        run_mean: the mean score of the run over the shared seeds and folds; NaN if the two runs share no seed and fold.
         baseline_mean: the mean score of the baseline over the same seeds and folds.
-        difference: run minus baseline over the shared seeds; None if the two runs share none, or if one has no score at
-            `at`.
+        difference: run minus baseline over the shared seeds; None if the two runs share no seed, or if one of them has
+            no score at `at`.
         at: the round, or the cost, at which both scores are taken.
-        read: the share of `at` that was used at the evaluations of the run and of the baseline; `-` for a run without a
-            score there.
+        read: two texts, for the run and for the baseline: the share of `at` that was used at the evaluations of its
+            score; `-` without a score.
     """
 
     metric: str
@@ -120,11 +120,11 @@ def find_axis(runs: Sequence[ReadRun]) -> str:
 def compare_with_first(
     runs: Sequence[ReadRun], metrics: Sequence[str], last: float | None = None, over: str | None = None
 ) -> list[RunPair]:
-    """Compares every run with the first one, by each score that both have, at the end of the shortest run.
+    """Compares every run with the first one, by each score that both runs have, at the same round or cost.
 
     Args:
         runs: at least two runs.
-        metrics: columns of `rounds.parquet`; a pair of runs is not compared by a column that one of them lacks.
+        metrics: columns of `rounds.parquet`; a column that one of two runs lacks is left out.
         last: the round, or the cost, at which the runs are compared; None means the end of the shortest run.
         over: the unit of `last`: rounds, or a cost; None means rounds, or virtual seconds if a run has no rounds.
 
@@ -158,9 +158,10 @@ def compare_with_first(
 
 
 def compare_at_all_budgets(runs: Sequence[ReadRun]) -> list[RunPair]:
-    """Compares every run with the first one at the end of the shortest run, and the headline score also at equal costs.
+    """Compares every run with the first one at the end of the shortest run.
 
-    A cost is left out if it is the same for all runs, or if a run does not have it.
+    The headline score is also compared at equal costs. A cost is left out if it is the same for all runs, or if a run
+    lacks it.
     """
     headline, own = find_headline(runs), [name for name in list_compared_metrics(runs) if name not in COMPARED_METRICS]
     shown = dict.fromkeys([headline, *SHOWN_METRICS, *own])
@@ -285,7 +286,7 @@ def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
 
 
 def list_noise_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """Notes if the scores of some runs include the noise of the observations and the scores of others do not.
+    """Returns a note if only some runs have scores that include the noise of the observations; else nothing.
 
     Args:
         runs: the runs to compare.
@@ -332,7 +333,7 @@ OOD_METRICS = ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95")
 def list_compared_metrics(runs: Sequence[ReadRun]) -> tuple[str, ...]:
     """Lists the scores by which runs are compared: the usual scores, and the user's metrics that all runs have.
 
-    Scores of out-of-distribution inputs are among them if all runs have the same such inputs (`evaluate.ood`).
+    Scores of out-of-distribution inputs are listed if all runs have the same inputs of this kind (`evaluate.ood`).
 
     Example:
         >>> own = {"own": {"metrics": ["minority"]}}
@@ -411,7 +412,10 @@ def figure_clients(runs: list[ReadRun]) -> Figure | None:
 
 
 def make_comparison_table(runs: list[ReadRun]) -> Table:
-    """Returns header and rows: final metrics with mean +- sd; highlights the best, and values not known to be worse."""
+    """Returns header and rows of a table of the final metrics, mean +- sd.
+
+    The best value is highlighted, and so are values that are not known to be worse.
+    """
     metrics = [name for name in list_compared_metrics(runs) if _list_means(runs, name)]
     best = {name: find_best(runs, name) for name in metrics}
     head = ["run", *(name_compared(runs, name) for name in metrics)]
@@ -423,7 +427,7 @@ def make_comparison_table(runs: list[ReadRun]) -> Table:
 
 
 def make_cost_table(runs: list[ReadRun]) -> Table:
-    """Returns header and rows: a description of each run, and its costs per replicate and fold."""
+    """Returns header and rows of a table that describes each run, with its costs per replicate and fold."""
     head = ["run", "method", "data", "rounds", "n", *(name_score(key) for key in TOTALS)]
     rows = []
     for run in runs:
@@ -437,7 +441,7 @@ def make_cost_table(runs: list[ReadRun]) -> Table:
 def find_cost(run: ReadRun, key: str) -> float | None:
     """Returns a total of a run per replicate and fold; None if the run has no summary.
 
-    The virtual time is the mean over replicates and folds; the summary has the time of the slowest.
+    The virtual time is the mean over replicates and folds. (The summary holds the time of the slowest of these.)
     """
     total = run.summary.get("totals", {}).get(key)
     if not isinstance(total, int | float):
@@ -479,7 +483,7 @@ def format_deviation(sd: float, name: str) -> str:
 
 
 def _list_means(runs: list[ReadRun], name: str) -> dict[int, float]:
-    """Returns the final mean of a metric, by the index of the run; without runs that have none."""
+    """Returns the final mean of a metric by the index of the run; runs without the metric are left out."""
     found = {i: run.summary.get("metrics", {}).get(name) or {} for i, run in enumerate(runs)}
     return {i: float(entry["mean"]) for i, entry in found.items() if entry.get("mean") is not None}
 
@@ -553,7 +557,7 @@ SHOWN_METRICS = (
 
 
 def figure_differences(runs: list[ReadRun]) -> Figure | None:
-    """Draws the paired difference of every run from the first one in the headline metric, with its interval."""
+    """Draws for every run the paired difference from the first run in the headline metric, with its interval."""
     metric = find_headline(runs)
     pairs = [pair for pair in compare_with_first(runs, [metric]) if pair.difference][:MOST_BARS]
     if not pairs or not any(pair.difference and pair.difference.n > 1 for pair in pairs):
@@ -586,7 +590,7 @@ def figure_differences(runs: list[ReadRun]) -> Figure | None:
 
 
 def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> Table:
-    """Returns header and rows: where each score of two runs was taken, and the paired difference.
+    """Returns header and rows of a table of paired differences, with the round or cost at which scores were taken.
 
     Args:
         runs: all runs, the baseline first.
@@ -610,7 +614,7 @@ def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> 
 
 
 def tell_difference(pair: RunPair) -> str:
-    """Describes a difference in the title of a picture: better or worse only if the interval excludes zero."""
+    """Returns a difference as the title of a picture, which says if the difference may be chance."""
     found = pair.difference
     if found is None:
         return f"{pair.run} and {pair.baseline} share no seed"
@@ -636,7 +640,7 @@ def format_difference(pair: RunPair) -> str:
 
 
 def count_pairs(found: PairedDifference) -> str:
-    """Says how many pairs there are, and of what: seeds or folds."""
+    """Returns the number of pairs as text, with their kind, such as `5 seeds`."""
     return f"{found.n} {found.over if found.n > 1 else found.over.removesuffix('s')}"
 
 

@@ -32,7 +32,7 @@ EQUAL_SHARE = 0.99  # share of the slowest client's seconds; a smaller differenc
 
 
 def figure_assignment(run: ReadRun) -> Figure | None:
-    """Draws a cell for each client and round, colored by the model trained; several models share a cell.
+    """Draws a cell for each client and round, in the colors of the models that the client trained.
 
     Clients are grouped by their true clusters if these are known, else by their tiers.
     """
@@ -97,7 +97,7 @@ def mark_groups(axes: Axes, groups: Sequence[str]) -> None:
 
 
 def find_finished(table: pa.Table) -> NDArray[np.bool_]:
-    """Marks the jobs that counted, `[J]`: those not late, dropped, unavailable, failed or without data."""
+    """Returns whether each job counted, `[J]`: it was not late, dropped, unavailable, failed or without data."""
     return np.isin(table["status"].to_pylist(), ("ok", "done"))
 
 
@@ -152,7 +152,7 @@ def pick_evenly(values: IntArray, most: int) -> IntArray:
 
 
 def draw_model_key(axes: Axes, models: int, every: bool = False) -> None:
-    """Draws the legend of the models' colors; of many models it names three.
+    """Draws the legend of the models' colors; of many models, the legend names three.
 
     Args:
         axes: the axes to draw on.
@@ -199,7 +199,10 @@ def _paint_cells(
 
 
 def figure_gantt(run: ReadRun) -> Figure | None:
-    """Draws the last round: one lane per client, with its counted jobs in sequence (or side by side, by tier)."""
+    """Draws the counted jobs of the last round, one lane per client.
+
+    The jobs of a client are drawn in sequence, or side by side if its tier trains so.
+    """
     table = keep_counted(run.first_world())
     if table is None or "start_seconds" in table.column_names:  # without rounds: see `figure_flights`
         return None
@@ -234,8 +237,8 @@ def draw_lanes(run: ReadRun, title: str, jobs: pd.DataFrame, clients: IntArray) 
     Args:
         run: the run of the jobs.
         title: the title of the figure.
-        jobs: one row per job, with `client`, `model`, `start` and `sim_seconds`. `low` and `tall` are shares of the
-            height of the lane: above the job, and of the job.
+        jobs: one row per job, with `client`, `model`, `start` and `sim_seconds`. `tall` is the share of the lane's
+            height that the job takes, and `low` the share above the job.
         clients: the clients in the order of their lanes; of many clients, evenly spaced ones are shown.
 
     Returns:
@@ -440,7 +443,7 @@ def draw_mean_line(
 
 
 def label_headline(axes: Axes, metric: str) -> None:
-    """Labels and limits the value axis of the headline metric; a diverged start does not flatten the rest."""
+    """Labels the value axis of the headline metric; an axis of shares ends at 100 % at most."""
     axes.set_ylabel(name_score(metric, unit=True))
     if is_share(metric):
         pictures.use_percent(axes.yaxis)
@@ -467,7 +470,7 @@ def mark_best(axes: Axes, curve: Curve, metric: str, begins: int = 0) -> None:
 
 
 def cut_beginning(axes: Axes, metric: str, drawn: Sequence[Curve]) -> None:
-    """Lets the value axis begin where the lines differ, not where all lines start; its label says where it begins.
+    """Cuts the value axis below the part where the lines differ; the label of the axis tells where the axis begins.
 
     The second half of every line stays visible. Below the worst final value, the axis shows at least twice the distance
     between the worst and the best final value.
@@ -493,7 +496,7 @@ def cut_beginning(axes: Axes, metric: str, drawn: Sequence[Curve]) -> None:
 
 
 def find_window(drawn: Sequence[Curve]) -> float | None:
-    """Returns where the axis of rising curves may begin; None if it would cut off next to nothing.
+    """Returns the value at which the axis of rising curves may begin; None if this would cut off almost nothing.
 
     Example:
         >>> rounds = np.arange(10.0)
@@ -564,7 +567,7 @@ def _rounds_title(run: ReadRun, curve: Curve) -> str:
 
 
 def figure_losses(run: ReadRun) -> Figure | None:
-    """Draws the mean training loss over the jobs of each round, for all jobs and for each tier."""
+    """Draws the training loss of each round, as the mean over all jobs and over the jobs of each tier."""
     table = keep_counted(run.clients)
     curve = None if table is None else _average_losses(table)
     if table is None or curve is None or len(curve.round) < 2:

@@ -96,7 +96,8 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # what 
 def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
     """Fills the template `report.html.j2` with values and returns the page.
 
-    A browser runs no script but the page's own, because the policy of the page names the digest of this script.
+    A browser runs only the script of the page itself, because the security policy of the page names the digest of this
+    script.
 
     Args:
         sections: the sections of pictures; sections without pictures are left out.
@@ -129,7 +130,7 @@ def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
 
 
 def _find_words(rows: Sequence[Sequence[str | Best]]) -> list[bool]:
-    """Returns for each column whether it is aligned left: if it is the first, or no text in it begins with a number."""
+    """Returns whether each column is aligned left: the first one, and columns in which no text begins with a number."""
     columns = enumerate(zip(*rows, strict=True))
     return [not i or not any(re.match(r"[+-]?(\d|inf)", str(text)) for text in column) for i, column in columns]
 
@@ -264,7 +265,7 @@ def render_many(runs: list[ReadRun], title: str = "", tables: Sequence[PageTable
     """Renders the page that compares several runs.
 
     Args:
-        runs: the runs to compare; differences are taken from the first.
+        runs: the runs to compare; the first is the baseline of all others.
         title: the title of the page; if empty, the title tells the number of runs.
         tables: the tables to show first.
     """
@@ -350,7 +351,7 @@ def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Se
         run_dirs: the run directories; an interrupted run shows what it recorded.
         out: the HTML file to write; its directory is made if needed.
         title: the title of a comparison; if empty, the title tells the number of runs.
-        tables: tables to show before those of a comparison: (heading, (header, rows), note) each.
+        tables: tables to show before the tables of a comparison; each is (heading, (header, rows), note).
 
     Raises:
         BadInput: no directory was given, one is not a run directory, or `out` cannot be written (an earlier report
@@ -368,7 +369,7 @@ def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Se
 
 
 def _short_names(run_dirs: list[Path]) -> list[str]:
-    """Shortens the paths of runs to the last parts that tell the runs apart, at least one.
+    """Returns a short name for each run: the last parts of its path, as many as distinguish the runs.
 
     Example:
         >>> _short_names([Path("/runs/a/seed-1"), Path("/runs/b/seed-1")])
@@ -437,7 +438,10 @@ def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[RunPair], notes: Se
 
 
 def _list_scores(run: ReadRun) -> list[list[str]]:
-    """Lists the rows of the table of scores: name, mean with deviation, number; if interrupted, of the last round."""
+    """Lists the rows of the table of scores: name, mean with deviation, number of values.
+
+    If the run was interrupted, the scores of its last evaluated round are shown.
+    """
     rows = []
     metrics, known = run.summary.get("metrics", {}), list_compared_metrics([run])
     for name in (name for name in known if name in metrics):
@@ -470,7 +474,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str | Best]]) -> str:
 
 
 def list_draws(run: ReadRun) -> dict[str, Draw]:
-    """Lists what `draw_plot` can draw, by name: pictures of the report, also by short names, and scores of the run."""
+    """Returns the functions for `draw_plot` by name: pictures of the report, and scores of the run.
+
+    Two pictures have a short name as well.
+    """
     drawn: dict[str, Draw] = {draw.__name__.removeprefix("figure_"): draw for _, draws in SECTIONS for draw, _ in draws}
     short = {run.metric: "rounds", "time": "seconds"}
     scores = [name for name in run.rounds if name not in CONTEXT and np.isfinite(run.rounds[name]).any()]

@@ -120,7 +120,7 @@ def use_figure_style() -> Any:
 
 @contextmanager
 def ignore_odd_numbers() -> Iterator[None]:
-    """Silences warnings about too large numbers, and about characters missing in a font: the browser has more fonts."""
+    """Silences warnings about too large numbers, and about characters that a font lacks (browsers have more fonts)."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", UserWarning)
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -162,7 +162,7 @@ def make_colormap() -> Colormap:
 
 
 def draw_bars(axes: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, height: ArrayLike, **look: Any) -> None:
-    """Draws many rectangles as one path: a hundred clients need one SVG element.
+    """Draws many rectangles as one path, so a hundred clients need only one SVG element.
 
     Args:
         axes: the axes to draw on.
@@ -271,9 +271,9 @@ def read_panels(figure: Figure) -> list[Panel]:
         figure: a figure that is not yet written as SVG.
 
     Returns:
-        For each panel its `title`, the axes `x` and `y` (label, percent, names of positions, log), its `traces`,
-        `scales`
-        (which axes may become logarithmic: "", "x", "y" or "xy"), and `every` (n where only each n-th number is kept).
+        A dict for each panel. `title`: the title. `x` and `y`: the axes (label, percent, names of positions, log).
+        `traces`: the drawn numbers. `scales`: the axes that may become logarithmic, "", "x", "y" or "xy". `every`: n,
+        where only every n-th number is kept.
 
     Example:
         >>> figure, axes = make_canvas("Losses")
@@ -309,7 +309,7 @@ def read_frames(figure: Figure) -> dict[str, Any]:
 
 
 def _list_panels(figure: Figure) -> list[Axes]:
-    """Lists the axes with numbers: without color bars, hidden axes and maps of nodes."""
+    """Lists the axes that show numbers; color bars, hidden axes and maps of nodes are left out."""
     return [a for a in figure.axes if a.get_visible() and a.axison and a.get_label() != "<colorbar>"]
 
 
@@ -350,7 +350,7 @@ def _read_line(line: Line2D, errors: ErrorbarContainer | None) -> Trace:
 
 
 def _read_band(band: PolyCollection, of: Trace) -> Trace:
-    """Reads both ends of the band that follows a line, at the points of the line; empty if they do not match."""
+    """Returns both ends of the band around a line, at the points of the line; empty if band and line do not match."""
     vertices = np.asarray(band.get_paths()[0].vertices) if len(band.get_paths()) == 1 else np.empty((0, 2))
     x = of["x"]
     if len(vertices) != 2 * len(x) + 3 or not np.array_equal(vertices[1 : len(x) + 1, 0], x):
@@ -367,7 +367,7 @@ def _read_dots(dots: PathCollection) -> Trace:
 
 
 def _read_bars(patch: PathPatch | Rectangle, key: dict[str, str]) -> Trace | None:
-    """Reads rectangles as `draw_bars` draws them, or one of Matplotlib's: left, bottom, width and height."""
+    """Returns left, bottom, width and height of rectangles that `draw_bars` has drawn, or of one of Matplotlib's."""
     if isinstance(patch, Rectangle):
         sides = np.array([[patch.get_x(), patch.get_y(), patch.get_width(), patch.get_height()]])
     else:
@@ -443,7 +443,7 @@ def _read_axis(axis: Any) -> dict[str, Any]:
 
 
 def _find_scales(axes: Axes, traces: list[Trace]) -> str:
-    """Returns which axes the script may redraw: axes of only lines and dots, without words."""
+    """Returns the axes that the script may make logarithmic: only axes of lines and dots, without words."""
     drawn = {id(artist) for artist in (*axes.lines, *axes.collections)}
     others = len(axes.texts) + len(axes.patches) + len(axes.images) + sum("whiskers" in t for t in traces)
     counted = sum(1 + ("low" in t) for t in traces)
@@ -461,7 +461,11 @@ def _find_scales(axes: Axes, traces: list[Trace]) -> str:
 
 
 def _thin(traces: list[Trace], most: int) -> tuple[list[Trace], int]:
-    """Shortens numbers: five digits, values common to all bars once, of long lines every n-th number and the last."""
+    """Shortens the numbers of traces; returns the traces and n.
+
+    Numbers keep five digits (seven on the x axis). A value that all bars have in common is kept once. Long lines keep
+    every n-th point, and the last one.
+    """
     sides = ("x", "y", "w", "h", "low", "high")
     for bars in (trace for trace in traces if trace["kind"] == "bars"):
         bars.update({side: bars[side][:1] for side in ("y", "w", "h") if len(bars[side]) and np.ptp(bars[side]) == 0})
@@ -494,7 +498,7 @@ def _pack(values: Iterable[float] | Sequence[float], digits: int = 5) -> list[fl
 
 
 def _show_color(color: Any) -> str:
-    """Returns a color as CSS; a placeholder becomes its variable."""
+    """Returns a color as CSS; a placeholder color becomes its CSS variable."""
     text = str(to_hex(color))
     return VARIABLES.get(text, text)
 

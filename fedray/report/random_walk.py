@@ -68,7 +68,7 @@ def figure_visits(run: ReadRun) -> Figure | None:
 
 
 def layout_graph(edges: IntArray, nodes: int) -> FloatArray:
-    """Computes positions of the nodes: on a circle if the graph is one (or nothing is clearer), else by springs.
+    """Computes positions of the nodes: on a circle if the graph is a ring or has many edges, else by springs.
 
     Args:
         edges: pairs of nodes, `[E, 2]`.
@@ -85,7 +85,7 @@ def layout_graph(edges: IntArray, nodes: int) -> FloatArray:
 
 
 def find_stationary_law(run: ReadRun, edges: IntArray, nodes: int) -> FloatArray:
-    """Computes the share of its steps that an endless walk spends at each node, `[N]`.
+    """Computes for each node the share of the steps that an endless walk spends there, `[N]`.
 
     The shares are equal for Metropolis steps, else proportional to the degree of the node.
 

@@ -1,4 +1,4 @@
-"""Reads a run directory into plain arrays; uses its files only, nothing of the engine."""
+"""Reads a run directory into plain arrays, from the files in the directory alone."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class Curve(NamedTuple):
 
     @property
     def mean(self) -> FloatArray:
-        """Mean over the worlds that have a value, `[T]`."""
+        """Returns the mean over the worlds that have a value, `[T]`."""
         return _reduce_worlds(self.values, "mean")
 
     @property
     def sd(self) -> FloatArray:
-        """Standard deviation over the worlds that have a value, `[T]`; 0 for a single world."""
+        """Returns the standard deviation over the worlds that have a value, `[T]`; 0 for a single world."""
         return _reduce_worlds(self.values, "sd")
 
 
@@ -87,7 +87,7 @@ class ReadRun:
         pictures: the arrays of `pictures.npz`, which a comment in this module lists.
         client_scores: a table with one row per evaluated round, replicate, fold and recorded client
             (`evaluate.clients`); None if no client was recorded.
-        identity: digests of what the run began with (`identity.json`); empty if there is no such file.
+        identity: digests of the data and the code that the run began with (`identity.json`); empty without such a file.
     """
 
     name: str
@@ -104,20 +104,20 @@ class ReadRun:
 
     @property
     def metric(self) -> str:
-        """The headline metric: accuracy, or rmse in regression."""
+        """Returns the name of the headline metric: accuracy, or rmse in regression."""
         known = {**self.rounds, **self.summary.get("metrics", {})}
         return "rmse" if "rmse" in known and "accuracy" not in known else "accuracy"
 
     @property
     def worlds(self) -> int:
-        """The number of worlds: replicates times folds."""
+        """Returns the number of worlds: replicates times folds."""
         if not self.rounds:
             return 1
         return len(np.unique(np.stack([self.rounds["replicate"], self.rounds["fold"]]), axis=1).T)
 
     @property
     def models(self) -> int:
-        """The number K of models in the ensemble."""
+        """Returns the number K of models in the ensemble."""
         if self.members is not None:
             return int(self.members.shape[1])
         if self.clients is not None and len(self.clients):
@@ -126,7 +126,7 @@ class ReadRun:
 
     @property
     def trained(self) -> int:
-        """The number of models that the jobs train: K, and for a stack its meta model after the sub models."""
+        """Returns the number of models that the jobs train: K, or for a stack the sub models and the meta model."""
         jobs = self.clients
         return (
             max(self.models, int(pc.max(jobs["model"]).as_py()) + 1) if jobs is not None and len(jobs) else self.models
@@ -134,7 +134,7 @@ class ReadRun:
 
     @property
     def tiers(self) -> list[str]:
-        """The names of the tiers, in the order of their clients."""
+        """Returns the names of the tiers, in the order of their clients."""
         if self.clients is None:
             return []
         first = self.clients.group_by("tier").aggregate([("client", "min")]).sort_by("client_min")
@@ -182,7 +182,7 @@ def pivot_rounds(rows: Mapping[str, Any], values: Any) -> Curve | None:
 
 
 def read_run(folder: Path, name: str | None = None) -> ReadRun:
-    """Reads a run directory; of an interrupted run, reads what the run recorded.
+    """Reads a run directory; for an interrupted run, reads what was recorded.
 
     Raises:
         BadInput: the directory is no run directory, or a file in it is damaged.
@@ -282,7 +282,7 @@ def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = R
         run: the run.
         metric: a column of `rounds.parquet`; a run without it has no scores.
         last: the round, or the cost, at which the score is taken; infinite means the end of the run. If `last` is a
-            round, but rounds of this run's method cannot be compared with others, the score is taken at the end.
+            round, but the rounds of this method are not comparable with those of others, the end counts.
         over: the unit of `last`: rounds, or a cost.
 
     Example:
@@ -326,9 +326,10 @@ def find_end(run: ReadRun, over: str) -> float:
 
 
 def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
-    """Returns the last round of the shortest run, or the cost of the cheapest run; infinity if no run has any.
+    """Returns the last round of the shortest run, or the cost of the cheapest run; infinity without evaluations.
 
-    If rounds count, methods with phases are left out, and so are untrained runs if other runs were trained.
+    If rounds are compared, methods with phases are left out. Untrained runs are left out, too, if other runs were
+    trained.
 
     Args:
         runs: the runs to compare.
@@ -343,8 +344,9 @@ def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
 def find_headline(runs: Sequence[ReadRun]) -> str:
     """Returns the score by which runs are compared first.
 
-    If the clients of a run predict with models or weights of their own, it is the score of these personal predictions.
-    It is the accuracy or RMSE of the common ensemble if no run has such clients, or if a run lacks the personal score.
+    If the clients of a run predict with models or weights of their own, the score of these personal predictions comes
+    first. If no run has such clients, or if a run lacks this score, the accuracy or RMSE of the common ensemble comes
+    first.
 
     Args:
         runs: the runs to compare.
@@ -357,7 +359,8 @@ def find_headline(runs: Sequence[ReadRun]) -> str:
 def list_apart(runs: Sequence[ReadRun]) -> list[ReadRun]:
     """Lists the runs whose clients predict with models or weights of their own.
 
-    A method of the user counts among them if personal scores were recorded without a request of the scenario.
+    A run with a user's own method is among these runs if personal scores were recorded that the scenario did not
+    request.
     """
     return [run for run in runs if answers_clients_apart(run.scenario) or _has_own_answers(run)]
 
@@ -370,7 +373,9 @@ def _has_own_answers(run: ReadRun) -> bool:
 
 
 def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """Notes, where clients of some runs predict with models of their own, the score compared first, or what is missing.
+    """Returns notes on runs whose clients predict with models of their own.
+
+    A note names the score that is compared first, or the score that is missing.
 
     Args:
         runs: the runs to compare.
@@ -392,7 +397,10 @@ def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
 
 
 def name_compared(runs: Sequence[ReadRun], metric: str, *, unit: bool = False) -> str:
-    """Names a score in a comparison; the name says if the clients of some run predict otherwise than was scored."""
+    """Returns the name of a score in a comparison.
+
+    If clients of some run predict by themselves, the name says that the score is of the common prediction.
+    """
     common = " of the common answer" if metric == runs[0].metric and list_apart(runs) else ""
     return name_score(metric, unit=unit) + common
 
@@ -403,7 +411,7 @@ def has_score(run: ReadRun, metric: str) -> bool:
 
 
 def tell_readings(runs: Sequence[ReadRun], last: float, over: str) -> list[str]:
-    """Says, for each run without a score exactly at a round or cost, where its score was taken, or why it has none.
+    """Returns a sentence for each run without a score exactly at `last`: where its score was taken, or why it has none.
 
     Args:
         runs: the runs to compare.
@@ -432,7 +440,7 @@ def _tell_reading(run: ReadRun, last: float, over: str) -> str:
 
 
 def tell_share(worlds: Sequence[BudgetScore]) -> str:
-    """Says how much of a budget (rounds, or a cost) was used at the evaluation, or at the two around the score.
+    """Returns as text the share of a budget that was used at the evaluation, or at the two evaluations around it.
 
     Example:
         >>> tell_share([BudgetScore(0.9, 0.96, 0.96), BudgetScore(0.8, 1.0, 1.0)])
@@ -471,7 +479,7 @@ BEST = "checkpoint.best"  # chooses the models to keep, not the end of a run
 
 
 def is_chosen(summary: Mapping[str, Any]) -> bool:
-    """Returns whether test samples chose the last round of a run: then all its final scores are too good.
+    """Returns whether test samples chose the last round of a run; if so, all final scores of the run are too good.
 
     Example:
         >>> summary = {"chosen_on_test": {"stop.metric": "accuracy"}}

@@ -1,4 +1,4 @@
-"""Settings of a worker process that must be made before its first tensor product, and what a Ray leaves behind."""
+"""Settings of a worker process, addresses of Ray clusters, and session folders of the Rays that fedray starts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read_patience() -> float:
     """Returns the seconds to wait for an actor of Ray before giving up (`FEDRAY_PATIENCE`).
 
     Raises:
-        BadInput: `FEDRAY_PATIENCE` is no positive number.
+        BadInput: `FEDRAY_PATIENCE` is not a positive number.
     """
     return _read_number(PATIENCE_VARIABLE, "1800", "a positive number of seconds")
 
@@ -58,7 +58,7 @@ def read_share() -> int:
     """Returns the number of parts into which a cluster is divided (`FEDRAY_PARTS`); a run takes one part.
 
     Raises:
-        BadInput: `FEDRAY_PARTS` is no positive number.
+        BadInput: `FEDRAY_PARTS` is not a positive number.
     """
     return max(1, int(_read_number(PARTS_VARIABLE, "1", "a number of runs from 1")))
 
@@ -71,7 +71,7 @@ def _read_number(variable: str, default: str, what: str) -> float:
 
 
 def _read_amount(text: str) -> float | None:
-    """Returns a finite number above 0; None if the text is anything else."""
+    """Reads a finite number above 0 from a text; returns None for any other text."""
     with suppress(ValueError):
         return number if 0 < (number := float(text)) < math.inf else None
     return None
@@ -80,11 +80,11 @@ def _read_amount(text: str) -> float | None:
 def prepare_process() -> None:
     """Sets the variables of `WORKER` for this process and its children, and checks `FEDRAY_PATIENCE`.
 
-    MKL reads its variables at its first product. malloc has read the environment before Python started, so a call makes
-    its two settings (glibc only).
+    MKL reads its variables at its first product. malloc read the environment before Python started. So a function call
+    makes the two settings of malloc (glibc only).
 
     Raises:
-        BadInput: `FEDRAY_PATIENCE` is no positive number.
+        BadInput: `FEDRAY_PATIENCE` is not a positive number.
     """
     read_patience()
     for name, value in WORKER.items():
@@ -97,7 +97,7 @@ def prepare_process() -> None:
 
 
 def enter_folder(folder: str) -> None:
-    """Changes to a directory if it exists, so that relative paths mean the same as in the driver."""
+    """Makes a directory the working directory if it exists; then relative paths mean the same as in the driver."""
     if folder and Path(folder).is_dir():
         os.chdir(folder)
 
@@ -117,7 +117,7 @@ def count_gpus() -> int:
 
 
 def check_machine(tiers: Sequence[Tier], gpus: int) -> None:
-    """Checks that this machine has what tiers require: enough GPUs, and no custom resources of Ray.
+    """Checks that this machine has enough GPUs for the tiers, and that no tier requires custom resources of Ray.
 
     Args:
         tiers: The tiers of the clients.
@@ -146,8 +146,9 @@ def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
 
     Args:
         gpus: Number of GPUs that the process reserves, possibly a fraction; 0 for none.
-        device: `clients.device`; with `cpu` no GPU is used.
-        tf32: `clients.tf32`: whether products and convolutions on the GPU round their inputs to 10 bits.
+        device: Value of the key `clients.device`; with `cpu` no GPU is used.
+        tf32: Value of the key `clients.tf32`: whether products and convolutions on the GPU round their inputs to 10
+            bits.
 
     Raises:
         BadInput: torch sees no GPU, or TF32 is requested and the GPU is too old for it.
@@ -168,7 +169,7 @@ def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
 def limit_gpu_memory(gpus: float) -> None:
     """Limits a process to its share of the memory of a GPU.
 
-    The driver of CUDA takes some hundred MB more in each process.
+    In each process the CUDA driver takes some hundred MB in addition.
 
     Args:
         gpus: The share of one GPU that the process reserves.
@@ -184,7 +185,7 @@ def pretend_gpus(tiers: Iterable[Tier | TierKeys], device: str) -> int | None:
 
     Args:
         tiers: The tiers of the clients.
-        device: `clients.device`.
+        device: Value of the key `clients.device`.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -195,9 +196,9 @@ def pretend_gpus(tiers: Iterable[Tier | TierKeys], device: str) -> int | None:
 
 
 def _fix_cuda_arithmetic(tf32: bool) -> None:
-    """Makes CUDA add in one order, and compute in full float32 unless TF32 is asked for.
+    """Makes CUDA add numbers in a fixed order, and compute in full float32 unless `tf32` is set.
 
-    By torch's defaults convolutions round their inputs to 10 bits (TF32) and may add gradients by atomics. Then two
+    By torch's defaults, convolutions round their inputs to 10 bits (TF32) and may add gradients by atomics. Then two
     equal runs end in different bits. The same holds for some operations of a user's own modules. If an operation has no
     deterministic version, torch warns.
     """
@@ -255,7 +256,9 @@ def find_address(runtime: str, address: str | None) -> str | None:
 
 
 def refuse_unused_address(runtime: str, address: str | None) -> None:
-    """Raises an error if `--address` is given for a runtime without Ray. RAY_ADDRESS is no error: others may need it.
+    """Raises an error if `--address` is given for a runtime without Ray.
+
+    RAY_ADDRESS may be set, since others may need it.
 
     Args:
         runtime: The runtime of the scenario.
@@ -287,7 +290,7 @@ def answers(address: str, seconds: float = 2.0) -> bool:
 
     Args:
         address: The network address.
-        seconds: How many seconds an answer may take.
+        seconds: How many seconds to wait for a connection.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -351,11 +354,11 @@ def refuse_unused_wait(awaited: Mapping[str, float] | None, address: str | None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a Ray that fedray starts leaves on the machine: its folder of logs and sockets.
+# The session folders of Rays that fedray starts: each holds the logs and sockets of one Ray.
 #
-# Each such Ray has a folder of its own, locked by the process that started it for as long as that lives; Ray's
-# processes carry the folder's name in their environment. So nothing is removed that belongs to somebody else, or to a
-# run that goes on.
+# Each such Ray has its own folder. The process that started the Ray locks the folder as long as the process lives.
+# Ray's processes have the folder's name in their environment. So nothing is removed that belongs to another user or to
+# a run that is still going.
 
 PREFIX = "fedray-ray-"  # of the folders
 LOCK = "lock"
@@ -366,21 +369,21 @@ ENDING_SECONDS = 10.0  # for a Ray to end whose driver was killed
 
 
 def session_place() -> Path:
-    """The directory in which the folders are made: RAY_TMPDIR, as for Ray itself, else that of temporary files."""
+    """Returns the directory in which session folders are made: RAY_TMPDIR or, without it, that of temporary files."""
     return Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
 
 
 def session_places() -> list[Path]:
-    """Returns the directories in which folders may have been made."""
+    """Returns all directories in which session folders may have been made."""
     return list(dict.fromkeys(path.absolute() for path in (session_place(), Path(tempfile.gettempdir()), Path("/tmp"))))
 
 
 @contextmanager
 def open_session(place: Path) -> Iterator[Path]:
-    """Makes a folder for a Ray, which stays locked while the block runs; whoever leaves it removes the folder.
+    """Makes a session folder for a Ray and locks it while the block runs. The caller removes the folder.
 
     Raises:
-        FedrayError: Nothing can be written there.
+        FedrayError: Nothing can be written in `place`.
 
     Example:
         >>> import tempfile
@@ -402,12 +405,15 @@ def open_session(place: Path) -> Iterator[Path]:
 
 
 def find_sessions(places: Sequence[Path]) -> list[Path]:
-    """Returns the folders of this user that fedray made and that are still there, dead or alive."""
+    """Returns this user's session folders that still exist, whether their Ray is running or dead."""
     return find_temporary(places, PREFIX, LOCK)
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Whether the process that started the Ray of a folder is gone; Ray's own processes may still end."""
+    """Returns whether the process that started the Ray of a session folder is gone.
+
+    Processes of this Ray may still be ending.
+    """
     try:
         with (folder / LOCK).open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -417,10 +423,10 @@ def is_abandoned(folder: Path) -> bool:
 
 
 def wait_for_ends(folders: Sequence[Path]) -> list[Path]:
-    """Waits `ENDING_SECONDS` at most for the Rays of folders whose owners are gone, which end by themselves.
+    """Waits until the Rays of abandoned session folders have ended by themselves, at most `ENDING_SECONDS`.
 
     Returns:
-        The folders whose Ray goes on.
+        The folders whose Ray is still running.
     """
     deadline = time.monotonic() + ENDING_SECONDS
     while (ending := [folder for folder in folders if session_processes(folder)]) and time.monotonic() < deadline:
@@ -429,7 +435,7 @@ def wait_for_ends(folders: Sequence[Path]) -> list[Path]:
 
 
 def session_processes(folder: Path) -> list[int]:
-    """Ids of the processes of a session's Ray: its own and its workers."""
+    """Returns the process ids of a session's Ray: Ray's own processes and its workers."""
     mark, found = f"{MARK}={folder}".encode(), []
     for path in PROCESSES.iterdir():
         if path.name.isdigit() and int(path.name) != os.getpid():
@@ -450,12 +456,12 @@ def kill_session(folder: Path) -> None:
 
 
 def remove_session(folder: Path) -> None:
-    """Removes the folder of a Ray that has ended."""
+    """Removes the session folder of a Ray that has ended."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def measure_size(paths: Sequence[Path]) -> int:
-    """Returns the size of files, and of all files in folders, bytes."""
+    """Returns the total size, in bytes, of files and of all files in folders."""
     size = 0
     for path in (one for top in paths for one in (top, *top.rglob("*"))):
         with suppress(OSError):

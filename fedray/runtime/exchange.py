@@ -1,4 +1,4 @@
-"""One exchange of a round with the actors, and the search for the clients whose training fails."""
+"""An exchange of messages with the actors in a round, blocks of jobs, and finding clients whose training fails."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ LONE_ROW = (
 
 
 class TrainedBlock(NamedTuple):
-    """Jobs that were trained together without a failure.
+    """A block of jobs that were trained together without a failure.
 
     Attributes:
         jobs: Indexes of the jobs in the plan, `[W]`.
         stats: Reduced statistics of the jobs.
-        loss: Loss of each job, summed over its steps, `[W]`.
+        loss: Loss of each job, as a sum over the job's steps, `[W]`.
     """
 
     jobs: IntArray
@@ -64,11 +64,11 @@ Tracebacks = dict[int, str]  # index of a job in the plan -> its traceback
 def try_jobs(
     train: TrainJobs, name: Callable[[int], str], skip: bool, index: IntArray, *, atom: int = 1
 ) -> tuple[list[TrainedBlock], Tracebacks]:
-    """Trains some jobs and leaves out those that fail.
+    """Trains some jobs, and leaves out the jobs that fail.
 
     Args:
-        train: Trains the jobs with some indexes in the plan as one block.
-        name: Describes the job with an index, for the message.
+        train: A function that trains some jobs of the plan, given by their indexes, as one block.
+        name: A function that describes a job, given by its index, for the message.
         skip: Whether jobs that fail are left out; otherwise the first failure is raised.
         index: Indexes of the jobs in the plan, `[W]`.
         atom: Number of consecutive jobs that can only be trained together, and fail together.
@@ -110,12 +110,12 @@ def try_jobs(
 def score_clients(
     score: Callable[[IntArray], Tensor], client: IntArray, rows: int, skip: bool, limit: float | None
 ) -> Tensor:
-    """Scores some clients; where failures are skipped, a client whose score fails or takes too long gets NaN.
+    """Scores some clients. With `skip`, a client gets NaN if its score fails or takes too long.
 
     Args:
         score: A function that scores clients: ids `[c]` -> scores `[rows, c]`.
         client: Ids of the clients, `[c]`.
-        rows: How many scores each client has.
+        rows: Number of scores of each client.
         skip: Whether failures are skipped; otherwise they are raised.
         limit: Wall seconds that one call of `score` may take, or None.
 
@@ -139,7 +139,7 @@ def score_clients(
 
 
 def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, inputs: Tensor) -> Tensor:
-    """Computes raw outputs of models outside training, `[M, n, C]`; errors of a user's network become one line.
+    """Computes raw outputs of models outside training, `[M, n, C]`; an error of a user's network becomes one line.
 
     Args:
         engine: The engine that computes.
@@ -167,7 +167,7 @@ def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, in
 
 
 def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: Iterable[int]) -> Diverged:
-    """Returns the error of a round in which training diverged: it names the clients and the step sizes to lower.
+    """Returns the error of a round in which training diverged. The error names the clients and the step sizes to lower.
 
     Args:
         scenario: The scenario in plain types.
@@ -197,15 +197,15 @@ def explain_full_gpu(error: BaseException) -> FedrayError:
 
 
 def _explain(error: Exception) -> str:
-    """Describes an error in one line; errors of fedray itself are written without their type."""
+    """Describes an error in one line. For errors of fedray itself the line has no type of the error."""
     return str(error) if isinstance(error, FedrayError) else describe_exception(error)
 
 
 @contextmanager
 def limit_seconds(seconds: float | None) -> Iterator[None]:
-    """Raises TimeoutError in the body after some seconds of wall time, between two steps of the interpreter.
+    """Raises TimeoutError in the block after some seconds of wall time, between two steps of the interpreter.
 
-    The limit is a timer signal, so it works in the main thread only.
+    The limit uses a timer signal, so it works only in the main thread.
     """
     if seconds is None:
         yield
@@ -252,20 +252,20 @@ def rows_of_state(plan: Plan, flight: Flight | None, models: int) -> IntArray:
 
     Args:
         plan: The jobs.
-        flight: In asynchronous training: where the jobs start; None: the run goes in rounds.
+        flight: In asynchronous training: the flights of the jobs, which name the rows; None: the training is in rounds.
         models: K, the number of models.
     """
     return plan.world * models + plan.model if flight is None else flight.row
 
 
 def group_versions(phase: Phase, version: IntArray) -> IntArray:
-    """Returns a number below J for each job, `[J]`, equal for jobs of different versions that may share a block.
+    """Returns a group number below J for each job, `[J]`. Jobs with equal numbers may share a block.
 
-    Versions may share a block if their learning rates are equal and the pieces of the phase treat them alike. They may
-    not if code in local training may use the round itself.
+    Two versions may share a block if their learning rates are equal and the pieces of the phase treat both alike. No
+    two versions may share a block if code in local training uses the round.
 
     Args:
-        phase: How the clients train.
+        phase: The training that the jobs belong to.
         version: Version of the model from which each job starts, `[J]`.
 
     Example:
@@ -283,7 +283,10 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
 
 
 def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
-    """Prepares uploads for the server of asynchronous training: weights them in place, and makes each group a world."""
+    """Prepares uploads for the server of asynchronous training.
+
+    The uploads are multiplied by their weights in place, and each group becomes a world.
+    """
     if (flight.weight != 1).any():
         uploads.delta.mul_(torch.from_numpy(flight.weight).to(uploads.delta)[:, None])
     return uploads._replace(client=flight.sender, world=flight.group, model=np.zeros_like(flight.group))
@@ -294,7 +297,7 @@ def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
 
 
 def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> list[IntArray]:
-    """Splits jobs into blocks of one learning rate and one batch width; returns the indexes of the jobs of each block.
+    """Splits jobs into blocks of one learning rate and one batch width, and returns the indexes of each block's jobs.
 
     Args:
         study: The study that is trained.
@@ -324,7 +327,10 @@ def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> l
 
 
 def batch_address(phase: Phase, plan: Plan) -> IntArray:
-    """Returns the model number in the key of each job's batches, `[J]`; equal for all models if they move together."""
+    """Returns for each job the model number from which its batches are drawn, `[J]`.
+
+    The number is 0 for all models that move together.
+    """
     return plan.model if phase.together == 1 else np.zeros_like(plan.model)
 
 
@@ -345,7 +351,9 @@ class TierEngine(NamedTuple):
 
 
 def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine | None, ...]:
-    """Chooses the engine of each tier; None for a tier that trains the whole network; empty if all tiers do.
+    """Returns the engine of each tier; None for a tier that trains the whole network.
+
+    The result is empty if all tiers train the whole network.
 
     Args:
         study: The study that is trained.
@@ -376,7 +384,7 @@ def split_by_tier(
 ) -> list[IntArray]:
     """Splits jobs into blocks, and returns the indexes of the jobs of each block.
 
-    If tiers train slices of the network, a block has clients of one tier only.
+    If tiers train slices of the network, all clients of a block are of the same tier.
 
     Args:
         study: The study that is trained.
@@ -441,7 +449,7 @@ class Reply(NamedTuple):
     """The message with which a client actor replies to an order.
 
     Attributes:
-        stats: Sums of the actor's uploads, made small by `thin`; None if the actor keeps the sums.
+        stats: Sums of the actor's uploads, in the small form of `thin`; None if the actor keeps the sums.
         rows: Loss and error of each job; None if the order had no jobs.
     """
 
@@ -450,19 +458,19 @@ class Reply(NamedTuple):
 
 
 def to_page(state: State) -> Page:
-    """Packs a state without copying. Only extra tensors called `broadcast/...` are sent."""
+    """Packs a state into a message without copying. Of the extra tensors only those called `broadcast/...` are sent."""
     extra = {name: value.numpy() for name, value in state.extra.items() if name.startswith(SENT)}
     return Page(state.models.numpy(), state.counters.numpy(), extra)
 
 
 def to_state(page: Page) -> State:
-    """Unpacks a state. The tensors share the read-only memory of the page and must not be changed."""
+    """Unpacks a state from a message. The tensors share the read-only memory of the page and must not be changed."""
     extra = {name: share_array(one) for name, one in page.extra.items()}
     return State(share_array(page.models), share_array(page.counters), extra)
 
 
 def in_order(parts: Sequence[IntArray], rows: Sequence[JobRows]) -> JobRows:
-    """Joins losses and errors of the jobs of all actors in the order of the plan.
+    """Joins the losses and errors of all actors' jobs, in the order of the plan.
 
     Args:
         parts: Indexes of each actor's jobs in the plan.
@@ -504,7 +512,7 @@ class Chunk(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """Chunks, and the actors that may take them: actors that reserve the same, or the one with the private vectors.
+    """Chunks, and the actors that may take them: actors with equal resources, or the one with the private vectors.
 
     Attributes:
         actors: Numbers of the actors.
@@ -524,14 +532,14 @@ def cut_chunks(
     at_home: bool = False,
     laps: int = 1,
 ) -> list[Queue]:
-    """Cuts the jobs of a round into chunks. How jobs are cut never changes a bit of the result.
+    """Cuts the jobs of a round into chunks. The cut never changes a bit of the result.
 
     Args:
         clients: The tiers.
         specs: The actors of the run.
         jobs: The jobs, `[J]`; the cost of a job is its number of optimizer steps.
         models: Number of models of a world, K.
-        at_home: Whether each job runs on the actor where its client lives, because the client has private vectors
+        at_home: Whether each job runs on the actor where its client lives, because the client's private vectors are
             there. Then each actor has one chunk.
         laps: Number of chunks into which each actor's share is cut. The first has half of the share, the next a
             quarter, and so on: the chunks that are taken last are small.
@@ -540,7 +548,7 @@ def cut_chunks(
         The queues. An actor belongs to one queue at most.
 
     Example:
-        Six jobs of two models, for two actors: each gets one model, and nearly the same work.
+        Six jobs of two models, for two actors. Each actor gets one model and half of the work.
 
         >>> from fedray.runtime.placement import ActorSpec
         >>> from fedray.core.types import Plan, Tier
@@ -607,12 +615,12 @@ Wait = Callable[[], "tuple[int, Reply | None]"]  # -> an actor and its reply; No
 
 
 def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, JobRows]:
-    """Lets the actors train all chunks.
+    """Lets the actors train all chunks, and adds up the statistics.
 
     Args:
         queues: The chunks, and the actors that may take them.
-        post: Sends a task to an actor that has no other task.
-        wait: Waits for the reply of any actor that has a task.
+        post: A function that sends a task to an actor without a task.
+        wait: A function that waits for the reply of any actor with a task.
 
     Returns:
         The sums of all uploads, and losses and errors of all jobs in the order of the plan.
@@ -674,7 +682,7 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
 
 
 def choose_laps(seconds: float, actors: int) -> int:
-    """Chooses into how many laps a round is cut: one for a short round, because every chunk costs a call.
+    """Returns the number of chunks for each actor in a round: 1 for a short round, because every chunk costs a call.
 
     Args:
         seconds: Seconds that the last round took; infinity before the first round.

@@ -1,4 +1,4 @@
-"""Places actors on the nodes of a cluster and clients on actors, and explains why actors do not fit."""
+"""Assigns actors to the nodes of a cluster and clients to actors, and explains why actors do not fit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Cluster(NamedTuple):
 
 
 class ActorSpec(NamedTuple):
-    """One client actor: the tier of its clients, what it reserves, and where.
+    """One client actor: the tier of its clients, and the resources that it reserves on a node.
 
     Attributes:
         tier: Index of the tier.
@@ -74,7 +74,7 @@ class ActorSpec(NamedTuple):
 
     @property
     def needs(self) -> dict[str, float]:
-        """The amounts that this actor reserves, by name, without those that are 0."""
+        """The amounts above 0 that this actor reserves, by name of the resource."""
         amounts = {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources, MEMORY: self.memory}
         return {name: amount for name, amount in amounts.items() if amount > 0}
 
@@ -82,15 +82,17 @@ class ActorSpec(NamedTuple):
 def seat(
     kinds: Sequence[ActorSpec], least: Sequence[int], most: Sequence[int], nodes: Sequence[Node]
 ) -> IntArray | None:
-    """Seats actors of several kinds one by one: on the node with most room, or if that fails, on the first that fits.
+    """Seats actors of several kinds one by one, each on the node with most room.
 
-    A node with resources that only other kinds need is taken last. Where the required actors go does not depend on
-    `most`. If the kinds differ, a packing may exist that this function does not find.
+    If the required actors do not fit in this way, each actor is seated on the first node with room.
+
+    A node with resources that only other kinds need is used last. The nodes of the required actors do not depend on
+    `most`. If the kinds differ, the actors may fit although this function finds no way.
 
     Args:
         kinds: One actor of each kind.
-        least: How many actors of each kind are required: all of them are seated, or none.
-        most: How many actors of each kind are seated at most. The kind with the smallest share of its `most` is next.
+        least: Number of required actors of each kind. All of them are seated, or none.
+        most: Largest number of actors of each kind. The kind with the smallest share of its `most` is seated next.
         nodes: The nodes with their free resources.
 
     Returns:
@@ -134,7 +136,7 @@ def seat(
 
 
 def list_actors(kinds: Sequence[ActorSpec], seats: IntArray, nodes: Sequence[Node]) -> list[ActorSpec]:
-    """Returns one entry with its node for each actor that `seat` has seated, kind by kind.
+    """Returns the actors that `seat` has seated, each with its node, kind by kind.
 
     Args:
         kinds: One actor of each kind.
@@ -155,13 +157,13 @@ def list_actors(kinds: Sequence[ActorSpec], seats: IntArray, nodes: Sequence[Nod
 
 
 def bundle_seats(specs: Sequence[ActorSpec]) -> tuple[list[dict[str, float]], list[str], list[int]]:
-    """Returns the bundles that reserve resources for actors: one for each node, and one for each actor without a node.
+    """Returns the bundles of resources for actors: one bundle for each node, and one for each actor without a node.
 
     Args:
         specs: The actors.
 
     Returns:
-        The bundles; the node of each bundle; and the number of each actor's bundle, -1 for an actor that needs nothing.
+        The bundles; the node of each bundle; and the index of each actor's bundle, -1 for an actor that needs nothing.
 
     Example:
         >>> bundle_seats([ActorSpec(0, 0.1, 0.0, {}, "a")] * 3 + [ActorSpec(0, 1.0, 0.0, {})])
@@ -210,8 +212,8 @@ def add_up(nodes: Sequence[Node]) -> dict[str, float]:
 def explain_misfit(least: Sequence[ActorSpec], counts: Sequence[int], nodes: Sequence[Node]) -> BadInput:
     """Returns the error for actors that do not fit into a cluster.
 
-    The message names the resources of which the cluster has too little. If there are none, it says that the nodes do
-    not hold all actors, each of which needs one node.
+    The message names the resources of which the cluster has too little. If the cluster has enough in total, the message
+    says that no node has room for one of the actors.
 
     Args:
         least: One actor of each tier that has clients, with the least share of a CPU.
@@ -269,17 +271,18 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
     Args:
         clients: The tiers and their numbers of clients.
         nodes: The nodes of the cluster.
-        per_actor: Clients of each actor: a tier gets `ceil(N / per_actor)` actors. `auto` leaves this open.
-        actors: Number of actors of the run, divided among the tiers by their numbers of clients. If `per_actor` is
-            `auto`, too, the actors fill the cluster: one for each tier, then more for the tier with the fewest actors
-            for each client, until no other actor fits on any node.
+        per_actor: Number of clients of each actor: a tier gets `ceil(N / per_actor)` actors. `auto`: see `actors`.
+        actors: Number of actors of the run, divided among the tiers by their numbers of clients. If both are `auto`,
+            the actors fill the cluster. Each tier gets one actor. Then the tier with the fewest actors for each client
+            gets one more, until no node has room for another actor.
 
     Returns:
-        The actors, tier by tier. If a tier leaves `num_cpus` open, each of its actors gets one CPU, or a half of one, a
-        third, and so on: the largest share with which all actors fit.
+        The actors, tier by tier. If a tier leaves `num_cpus` open, each of its actors gets one CPU, a half, a third,
+        and so on: the largest share with which all actors fit.
 
     Raises:
-        BadInput: The cluster cannot hold the actors. The message says what they need and what the cluster has.
+        BadInput: The cluster cannot hold the actors. The message names the resources that the actors need and those of
+            the cluster.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -328,8 +331,8 @@ def _plan(
 def list_kinds(clients: Clients, per_actor: int | str, actors: int | str) -> tuple[list[ActorSpec], list[int]]:
     """Returns one actor of each tier that has clients, and the number of actors of each of these tiers.
 
-    An actor gets one CPU if its tier leaves this open. A tier has at least one actor, and at most one for each client.
-    It has one if the cluster will decide.
+    An actor gets one CPU if its tier leaves the number open. A tier has at least one actor, and at most one for each
+    client. If `per_actor` and `actors` are both `auto`, a tier has one actor here.
     """
     tiers = [(c, tier) for c, tier in enumerate(clients.tiers) if tier.number]
     kinds = [
@@ -344,7 +347,7 @@ def list_kinds(clients: Clients, per_actor: int | str, actors: int | str) -> tup
 
 
 def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int, ...]]:
-    """Lists the actors that may serve each tier: those of all tiers whose actors reserve the same.
+    """Returns the actors that may train the jobs of each tier: those of all tiers whose actors reserve the same.
 
     So no actor idles if tiers differ only in simulated speed and one tier has most of the work.
 
@@ -353,8 +356,8 @@ def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int
         specs: The actors of the run.
 
     Returns:
-        For each tier the numbers of its actors, ascending. A tier without clients has none if no other tier reserves
-        the same.
+        For each tier the numbers of its actors, ascending. A tier without clients has no actors, unless another tier
+        reserves the same.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -368,7 +371,7 @@ def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int
 
 
 def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray) -> IntArray:
-    """Assigns clients to actors: the clients of a tier go in turn to the actors that may serve the tier.
+    """Assigns clients to actors. The clients of a tier are dealt in turn to the actors that may train jobs of the tier.
 
     Args:
         clients: The tiers.
@@ -390,13 +393,13 @@ def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray)
 
 
 class Choice(NamedTuple):
-    """What a run can reserve on a cluster now, and what it waits for.
+    """The actors that a run can reserve on a cluster now, and the reason why it waits.
 
     Attributes:
-        specs: The actors for which seats are reserved; empty if the run can only wait.
-        why: What the run waits for, in words.
-        coming: Whether the run waits for new nodes and not for other jobs. Then `specs` are the actors for which there
-            should be room with the new nodes.
+        specs: The actors for which seats are reserved; empty if the run must wait.
+        why: The reason why the run waits, in words.
+        coming: Whether the run waits for new nodes and not for other jobs. Then `specs` are the actors that need the
+            new nodes.
     """
 
     specs: list[ActorSpec]
@@ -407,7 +410,7 @@ class Choice(NamedTuple):
 def choose_seats(
     clients: Clients, per_actor: int | str, actors: int | str, parts: int = 1, *, cluster: Cluster, waits: bool
 ) -> Choice:
-    """Chooses the actors for which seats are reserved, on a cluster that others use too.
+    """Returns the actors for which seats are reserved, on a cluster that other jobs may use, too.
 
     Args:
         clients: The tiers and their numbers of clients.
@@ -416,8 +419,8 @@ def choose_seats(
         parts: If `per_actor` and `actors` are `auto`: the number of parts into which the cluster is divided. The run
             takes one part.
         cluster: The resources of the cluster.
-        waits: Whether the run waits for more nodes if its smallest plan does not fit: one CPU for each actor, or what
-            the actor's tier requires.
+        waits: Whether the run waits for more nodes if the cluster does not hold its smallest plan. In this plan, each
+            actor has one CPU or the resources that its tier requires.
 
     Raises:
         BadInput: The cluster cannot hold the actors, and the run does not wait for nodes.

@@ -1,4 +1,4 @@
-"""The runtime without Ray, and a session: the work of one process for a run."""
+"""The runtime without Ray, and the session: the work of one process for a run."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ from fedray.storage import summary as records
 from fedray.training.choice import COMPILED, Engine, check_invariance
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How one worker answers questions; and the runtime without Ray: one worker in this process, with the same bits.
+# How a worker answers questions, and the runtime without Ray: one worker in this process, with results equal bit for
+# bit.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A question is cut into pieces of a fixed size, so that neither the number of workers nor their order shows in an
-# answer. On the rows of a split a piece is (world, first row); of clients it is (world, place of the first one).
+# A question is cut into pieces of a fixed size. So an answer does not depend on the number of workers or their order. A
+# piece is (world, index of the first sample) for the samples of a split, and (world, index of the first client) for
+# clients.
 
 CLIENTS_A_PIECE = 32
 
 
 def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
-    """Lists the ids of the clients of each world that a question asks; by default the known ones."""
+    """Returns the ids of the clients that a question asks, for each world; by default the known clients."""
     if question.clients is not None:
         return question.clients
     known = np.arange(min(study.clients.number, EVALUATED_CLIENTS))
@@ -54,7 +56,7 @@ def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
 
 
 def list_pieces(study: Study, question: Question) -> list[Piece]:
-    """Lists the pieces of a question; clients that are asked at home are a piece each."""
+    """Lists the pieces of a question. If clients are asked at home, each client is a piece."""
     if question.split is None:
         numbers = [len(some) for some in list_clients(study, question)]
         return cut_pieces(numbers, 1 if question.at_home else CLIENTS_A_PIECE)
@@ -63,7 +65,14 @@ def list_pieces(study: Study, question: Question) -> list[Piece]:
 
 
 def cut_pieces(numbers: list[int], size: int) -> list[Piece]:
-    """Cuts the rows or clients of each world, of which there are `numbers`, into pieces of at most `size`.
+    """Cuts the samples or clients of each world into pieces of at most `size`.
+
+    Args:
+        numbers: Number of samples or clients of each world.
+        size: Largest number of samples or clients of a piece.
+
+    Returns:
+        The pieces: (world, index of the first sample or client).
 
     Example:
         >>> cut_pieces([1200, 400], size=500)  # of two worlds with so many rows
@@ -73,13 +82,13 @@ def cut_pieces(numbers: list[int], size: int) -> list[Piece]:
 
 
 def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequence[Piece]) -> Pieces:
-    """Answers some pieces of a question.
+    """Computes the answers to some pieces of a question.
 
     Args:
-        worker: Computes.
-        state: Holds the models.
-        question: What is asked.
-        pieces: Those that are answered here; of clients at home, those that live here.
+        worker: The worker that computes.
+        state: The state that holds the models.
+        question: The question.
+        pieces: The pieces to answer. If clients are asked at home: the pieces of clients that live in this process.
     """
     study, found = worker.study, Pieces()
     if (split := question.split) is not None:
@@ -117,7 +126,11 @@ class Inline:
         return answer_pieces(self.worker, state, question, list_pieces(self.worker.study, question))
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
-        """Private vectors of the clients, for a checkpoint; all, or those of some names."""
+        """Returns the private vectors of the clients for a checkpoint.
+
+        Args:
+            names: Names of the vectors that are returned; None: all.
+        """
         return keep_vectors(self.worker.store.state(), names)
 
     def restore(self, private: dict[str, Tensor]) -> None:
@@ -144,7 +157,7 @@ Watch = Callable[[Snapshot], None]
 
 
 class Enough(FedrayError):
-    """Raised by a watcher to stop the run after the round that it was shown.
+    """Raised by a watcher to stop the run after the round of the newest snapshot.
 
     The run is saved and can be resumed. It has no summary.
     """
@@ -167,16 +180,16 @@ def run_session(
     Args:
         study: The study that is run.
         runtime: The runtime on which jobs run.
-        out: The run directory; other processes cannot write to it meanwhile.
+        out: The run directory. It is locked, so no other process writes to it during the session.
         watch: A function that is called with a snapshot after each evaluated round.
         facts: Facts on this process and its machine for the manifest.
         digests: Digests of what is trained (`fedray.assembly.study`). They must equal those at the start of the run.
-        measure: Makes the function that scores the models. With any but the default no pictures are drawn.
+        measure: A function that makes the function that scores the models. Pictures are drawn only with the default.
         saved: A function that is called after each checkpoint.
         tell: A function that prints a line to the user as a warning.
 
     Raises:
-        Enough: The watcher ended the run, which is saved and can be resumed.
+        Enough: The watcher ended the run. The run is saved and can be resumed.
         BadInput: The run began with another study: the digests differ.
     """
 
@@ -227,7 +240,7 @@ def run_session(
 
 
 def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
-    """Returns a function that scores the models as `evaluate` does, and a list of the seconds of each call."""
+    """Returns a function that calls `evaluate`, and a list to which the seconds of each call are added."""
     seconds: list[float] = []
 
     def evaluate_timed(progress: Progress) -> list[dict[str, Any]]:
@@ -259,7 +272,7 @@ def log_snapshots(watch: Watch, loggers: Sequence[records.Logger]) -> Watch:
 
 
 def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
-    """Returns a watcher that also keeps the exceptions of `watch` in a list, before it raises them."""
+    """Returns a watcher that calls `watch`. Exceptions of `watch` are added to a list and raised again."""
 
     def show(snapshot: Snapshot) -> None:
         try:
@@ -272,7 +285,10 @@ def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
 
 
 def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
-    """Writes the partition, then restores the newest checkpoint, or prepares the first round if there is none."""
+    """Writes the partition, and returns the progress from which the run continues.
+
+    This progress comes from the newest checkpoint. Without a checkpoint, the first round is prepared.
+    """
     records.write_partition(out, study)
     if not find_checkpoints(out / "checkpoints"):
         directory.drop_newer_parts(out, -1)
@@ -289,7 +305,10 @@ def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
 def _manifest(
     out: Path, study: Study, facts: Mapping[str, Any], progress: Progress, seconds: Mapping[str, float]
 ) -> None:
-    """Writes the manifest; `seconds` are those that this process has spent on each task, empty until they are known."""
+    """Writes the manifest.
+
+    `seconds` are the seconds that this process spent on each task; empty while they are unknown.
+    """
     parts = {f"{part}_seconds": seconds.get(part) for part in ("process", "training", "evaluation")}
     timings = {"wall_seconds": progress.wall_seconds, **parts}
     size: dict[str, Any] = {"clients": study.clients.number, "worlds": study.worlds, "parameters": study.net.layout.d}
@@ -302,7 +321,10 @@ def _manifest(
 
 
 def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *, pictures: bool) -> dict[str, Any]:
-    """Summarizes a run at its end; with `pictures` first writes its drift scores and the data of its pictures."""
+    """Returns the summary of a run at its end.
+
+    With `pictures` also writes the drift scores and the data of the pictures.
+    """
     log.info("scoring the trained models")
     models = checkpoint.hash_model(study, progress.state)
     state = checkpoint.hash_state(models, progress.state, runtime.private())
@@ -369,11 +391,13 @@ def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Returns "compiled" if compiled kernels train clients or a student of a run, else "torch", for its records.
+    """Returns, for the records of a run, whether compiled kernels or torch train its models.
+
+    The value is "compiled" if compiled kernels train clients or a student, else "torch".
 
     Args:
         study: The study of the run.
-        facts: The facts on its workers.
+        facts: The facts on the workers of the run.
     """
     engines = facts.get("engines", [facts["engine"]])
     compiled = any(engine["name"] in COMPILED for engine in engines) or has_compiled_students(study)
@@ -381,7 +405,7 @@ def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, s
 
 
 def warn_if_dependent(facts: dict[str, Any]) -> None:
-    """Warns if the lane self-test failed."""
+    """Warns that results depend on the packing of jobs, if the self-test of the lanes failed."""
     if not facts["lanes_independent"]:
         warn_user(
             "the lane self-test failed here: results repeat for the same packing only (see manifest.json)",

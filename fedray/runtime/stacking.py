@@ -1,4 +1,4 @@
-"""The worker of a stack: one worker for each part, and the out-of-fold features, which never leave the process."""
+"""The worker of a stack: one worker for each part, and the features for the meta model, which stay in the process."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from fedray.simulation.study import Part, Study
 from fedray.training.choice import SHAREABLE, Engine
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Bases of a stack that vote: each client fits a scikit-learn classifier on its own rows; a sub model is their vote.
+# Bases of a stack that vote: each client fits a scikit-learn classifier on its own samples, and the classifiers vote.
 #
-# A classifier depends on nothing but a client's rows (without the fold that its world leaves out) and an address. So
-# no classifier is sent or saved: a process that needs one fits it again, and keeps it.
+# A classifier depends only on a client's samples (without the fold that its world leaves out) and the key of its random
+# numbers. So no classifier is sent or saved: a process that needs a classifier fits it again, and keeps it.
 
 ClassifyRows = Callable[[Any], IntArray]  # inputs `[n, f]` -> classes `[n]`
 
 
 class FittedVotes:
-    """The classifiers that were fitted in this process, and how they vote.
+    """The classifiers that were fitted in this process, and their votes.
 
     Attributes:
         parts: The bases of the stack.
@@ -54,16 +54,16 @@ class FittedVotes:
         self._lock = Lock()  # so that threads fit nothing twice, and because the limit of BLAS holds for all of them
 
     def shares(self, i: int, world: int, folds: Sequence[int], x: Tensor) -> FloatArray:
-        """Shares of the votes of a base's classifiers.
+        """Returns the share of the votes that each class gets from the classifiers of a base.
 
         Args:
             i: Number of the base.
             world: The world, 0 to R - 1.
-            folds: The folds that are left out, one after the other.
+            folds: The folds to leave out. The votes are counted for each of these folds.
             x: Raw inputs of the world, `[n, ...]`.
 
         Returns:
-            The shares of the classes, `[len(folds), n, C]`. Clients without rows do not vote; where nobody votes, all
+            The shares of the classes, `[len(folds), n, C]`. Clients without samples do not vote. If nobody votes, all
             classes have the same share.
         """
         part = self.parts[i]
@@ -87,9 +87,9 @@ class FittedVotes:
         return np.where(voters > 0, counts / np.maximum(voters, 1), 1 / part.study.classes)
 
     def _classifier(self, i: int, world: int, client: int, fold: int) -> ClassifyRows:
-        """Returns the classifier of a client for base i in a world that leaves a fold out.
+        """Returns the classifier that a client has fitted for base i in a world that leaves out a fold.
 
-        The fold is 0 where whole clients are left out: a client that is present has all its rows in every such world.
+        If whole clients are left out, the fold is 0: a client that is present has all its samples in every such world.
         """
         part = self.parts[i]
         key = (i, world if _shards(part).within else world // part.folds, client)
@@ -104,7 +104,7 @@ class FittedVotes:
 
 
 def fit_classifier(voter: Voter, x: Any, y: IntArray, seed: int) -> ClassifyRows:
-    """Fits the classifier of one client; a client with rows of one class gets the constant answer.
+    """Fits the classifier of one client. If all samples have one class, the classifier always predicts this class.
 
     Args:
         voter: The name of the classifier and its options.
@@ -132,25 +132,25 @@ def _shards(part: Part) -> LeaveOutShards:
 
 
 def _flatten(part: Part, x: Tensor, world: int) -> Any:
-    """Raw inputs `[n, ...]` as a classifier takes them: standardized as for a network, `[n, f]` float64."""
+    """Returns raw inputs `[n, ...]` as a classifier takes them: standardized as for a network, `[n, f]` float64."""
     return _shards(part).normalize(x[None], torch.tensor([world]))[0].flatten(1).double().numpy()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A stack trains several bases, and then a meta model on their answers. The features of a client's row are the answers
-# of those sub models that have not seen the row; they are computed where the client lives, and are neither sent nor
-# saved.
+# A stack trains several bases, and then a meta model on their predictions. The features of a sample are the predictions
+# of the sub models that were trained without this sample. They are computed where the client lives, and are neither
+# sent nor saved.
 
 TINY = np.finfo(np.float64).tiny  # stands for 0 in a logarithm
 
 
 def make_worker(study: Study, device: str = "cpu", threads: int = 1) -> Worker:
-    """Makes the worker of a study; that of a stack delegates to the workers of its parts.
+    """Makes the worker of a study; the worker of a stack passes its jobs on to the workers of the parts.
 
     Args:
-        study: What is trained.
+        study: The study that is trained.
         device: `cpu` or `cuda`.
-        threads: Blocks of jobs that are trained at the same time, at least 1.
+        threads: Number of blocks of jobs that are trained at the same time, at least 1.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -166,11 +166,11 @@ def make_worker(study: Study, device: str = "cpu", threads: int = 1) -> Worker:
 
 
 class StackWorkers:
-    """The workers of a stack's parts, and the features of the clients that were trained or evaluated in this process.
+    """The workers of a stack's parts, and the features of the clients that this process trained or evaluated.
 
     Attributes:
-        study: The stack.
-        bases: Its parts without the meta model.
+        study: The study of the stack.
+        bases: The parts of the stack without the meta model.
         workers: The workers of the parts that are networks, in the order of the parts.
     """
 
@@ -198,7 +198,7 @@ class StackWorkers:
         return self.workers[0].engine
 
     def train(self, t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
-        """Trains the jobs of round t part by part; the statistics of part i are called `i/...`."""
+        """Trains the jobs of round t, part by part; the names of the statistics of part i begin with `i/`."""
         self._use_state(state)
         shares = list(split_plan(self.study.parts, jobs.plan))
         if not shares:
@@ -213,16 +213,16 @@ class StackWorkers:
         return merge_stats(stats), in_order([share.jobs for share in shares], rows)
 
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
-        """Computes the answers of a stack and of its sub models.
+        """Computes the raw outputs of a stack and of its sub models.
 
         Args:
-            rows: The whole stack, `[1, d]`.
-            counters: Its counters, `[1, c]`.
-            world: The world whose normalization applies to the inputs.
+            rows: The numbers of the whole stack, `[1, d]`.
+            counters: The counters of the whole stack, `[1, c]`.
+            world: The world whose normalization is applied to the inputs.
             x: Raw inputs, `[n, ...]`.
 
         Returns:
-            Raw outputs, `[1 + P, n, C]`: the stack's, then those of its P sub models.
+            Raw outputs, `[1 + P, n, C]`: first those of the stack, then those of its P sub models.
         """
         whole = State(rows[:1].cpu(), counters[:1].cpu(), {})
         outputs = [self._base_outputs(whole, i, world, x) for i in range(len(self.bases))]
@@ -246,14 +246,18 @@ class StackWorkers:
         return [np.asarray(classification.probabilities(each.numpy()).mean(axis=0)) for each in outputs]
 
     def _join(self, outputs: list[Tensor]) -> Tensor:
-        """What the meta model reads of a row, `[n, F]` float32, from all sub models' raw outputs of each base."""
+        """Returns the features from which the meta model predicts, `[n, F]` float32, for n samples.
+
+        Args:
+            outputs: Raw outputs of the sub models of each base, `[F * K, n, C]`.
+        """
         if self.bases[0].features == SIDE_BY_SIDE:
             each = [classification.probabilities(one.numpy()).transpose(1, 0, 2) for one in outputs]
             return torch.from_numpy(np.concatenate([one.reshape(len(one), -1) for one in each], 1).astype(np.float32))
         return torch.from_numpy(np.concatenate(self._mean_probabilities(outputs), axis=1).astype(np.float32))
 
     def state(self) -> dict[str, Tensor]:
-        """Returns the private vectors of all parts; those of part i are called `i/...`."""
+        """Returns the private vectors of all parts; the names of those of part i begin with `i/`."""
         return {f"{i}/{name}": rows for i, part in self._worker.items() for name, rows in part.private.state().items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
@@ -263,7 +267,7 @@ class StackWorkers:
             worker.private.restore({name.removeprefix(own): v for name, v in state.items() if name.startswith(own)})
 
     def features(self, world: int, client: int) -> Tensor:
-        """Returns what the meta model learns from of a client's training rows, `[n, F]` float32."""
+        """Returns the features of a client's training samples, from which the meta model learns, `[n, F]` float32."""
         if (world, client) not in self._features:
             self._features[world, client] = self._compute_features(world, client)
         return self._features[world, client]
@@ -291,7 +295,10 @@ class StackWorkers:
         return torch.from_numpy(out.reshape(len(x), -1))
 
     def _base_outputs(self, whole: State, i: int, world: int, x: Tensor, fold: int | None = None) -> Tensor:
-        """Raw outputs `[F * K, n, C]` of base i's sub models in a world, or only those of one fold."""
+        """Returns the raw outputs of base i's sub models in a world, `[F * K, n, C]`.
+
+        With a fold: only the outputs of the K sub models of this fold.
+        """
         part = self.bases[i]
         if part.voter is not None:
             folds = range(part.folds) if fold is None else [fold]
@@ -304,7 +311,7 @@ class StackWorkers:
         return torch.cat(pieces, dim=1).cpu()
 
     def _use_state(self, state: State) -> None:
-        """Takes the models of a round, and drops the features where sub models have changed."""
+        """Keeps the models of a round, and drops all features if sub models have changed."""
         if self._state is not None and self._features:
             same = all(
                 torch.equal(new, old)
@@ -317,7 +324,7 @@ class StackWorkers:
 
 
 def _with_features(part: Part, compute: Callable[[int, int], Tensor]) -> Study:
-    """Returns a part's study; that of the meta model reads features that this process computes."""
+    """Returns the study of a part. In the study of the meta model, `compute` makes the features."""
     shards = part.study.shards
     if not isinstance(shards, FeatureShards):
         return part.study

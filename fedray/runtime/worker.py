@@ -1,4 +1,4 @@
-"""The training in one worker process: it trains its jobs, and reduces their uploads to statistics."""
+"""The training in one worker process, which trains jobs and reduces their uploads to statistics."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Resident:
         self._copies = WeakTensorKeyDictionary()
 
     def place(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns samples where batches are gathered: on a GPU, unless they fill over a quarter of its free memory.
+        """Returns samples on the device. They stay in main memory if they need over a quarter of the GPU's free memory.
 
         Samples are copied once.
 
@@ -68,7 +68,7 @@ class Resident:
         return self._copy(x), self._copy(y)
 
     def _copy(self, rows: Tensor) -> Tensor:
-        """Returns the copy of some samples, and makes it at the first call."""
+        """Returns the copy of some samples; the first call makes the copy."""
         if rows not in self._copies:
             self._copies[rows] = rows.to(self.device)
         copy: Tensor = self._copies[rows]
@@ -76,7 +76,7 @@ class Resident:
 
 
 def count_free_bytes(device: torch.device) -> int:
-    """Returns the bytes of a GPU that are free and within this process's share (`limit_gpu_memory`)."""
+    """Returns the number of free bytes of a GPU that this process may use (`limit_gpu_memory`)."""
     free, total = torch.cuda.mem_get_info(device)
     find_share = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # early releases of torch lack it
     share = 1.0 if find_share is None else find_share(device.index)  # None: the current one; it refuses plain "cuda"
@@ -110,7 +110,7 @@ def deal_data(
         local: The settings of local training.
         move: Moves a tensor to the device, in the number type of the study's networks.
         resident: Copies of the samples on a device, from which batches are gathered; None: in main memory.
-        weigh: The function that weighs samples; None: all samples of a batch have the same weight.
+        weigh: A function that returns the weights of samples; None: all samples of a batch have the same weight.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -144,7 +144,7 @@ def deal_data(
         y = placed.labels(at, torch.arange(at.shape[1])[:, None])
         if local.augment:
             real = (dealt[lo:hi] > 0).sum(-1).numpy()
-            x, y = change_batches(local.augment, x, y, Steps(key, lo, real, shards.data.classes))
+            x, y = change_batches(local.augment, x, y, Steps(key, lo, real))
         x = shards.normalize(x.transpose(0, 1), world).transpose(0, 1)
         y = shards.targets(y.transpose(0, 1), world).transpose(0, 1)
         return move(x), move(y)
@@ -163,17 +163,17 @@ class Worker:
     """Holds the data, the network and the engine of one process.
 
     Attributes:
-        study: The study that is trained; its network is on the worker's device. The worker also has its `net`,
-            `shards`, `clients`, `seeds`, `init_seeds` and `local`.
+        study: The study that is trained, with its network on the worker's device. The study's `net`, `shards`,
+            `clients`, `seeds`, `init_seeds` and `local` are attributes of the worker, too.
         device: Device on which tensors are computed.
         engine: The engine that trains blocks of jobs.
-        tiers: The engine of each tier if tiers train slices of the network; else empty.
+        tiers: The engine of each tier, if tiers train slices of the network; otherwise empty.
         threads: Number of blocks that are trained at the same time, at least 1.
         parts: For a stack: the workers of its parts; None for every other study.
         resident: Copies of the clients' data on the device.
-        kept: What clients that do not train by gradient steps (`Phase.work`) keep between rounds.
+        kept: Values that clients without gradient steps (`Phase.work`) keep between rounds.
         private: The private vectors of the clients that live in this process.
-        store: All private vectors: `private`, or for a stack those of its parts.
+        store: The store of all private vectors: `private`, or for a stack the workers of its parts.
     """
 
     def __init__(self, study: Study, device: str = "cpu", threads: int = 1, parts: StackWorkers | None = None) -> None:
@@ -200,11 +200,12 @@ class Worker:
         Args:
             t: The round, from 0.
             jobs: The jobs, `[J]`, with samples and steps.
-            state: The state of the server, as it is broadcast.
+            state: The state that the server broadcasts.
             phase: The training that the jobs belong to.
 
         Returns:
-            The reduced statistics of all uploads; and the losses `[J]` and tracebacks of the jobs, in plan order.
+            The reduced statistics of all uploads; and losses `[J]` and tracebacks of the jobs, in the order of the
+            plan.
         """
         exchange.check_limit(self.study.client_timeout)
         if self.parts is not None:
@@ -250,7 +251,7 @@ class Worker:
     def _train_block(
         self, t: int, real: Jobs, state: State, phase: Phase, memo: dict[Any, Any]
     ) -> tuple[Uploads, Tensor]:
-        """Trains one block of lanes, and returns its uploads and losses `[W]`; changes nothing in the worker."""
+        """Trains one block of lanes, and returns the uploads and losses `[W]`; the worker is not changed."""
         study, layout = self.study, self.net.layout
         local = study.local(phase.local, int(real.plan.world[0]))
         engine, columns = self.engine, None
@@ -290,7 +291,7 @@ class Worker:
         return deal(local=update.local, move=self.to_device, resident=self.resident)
 
     def make_block(self, update: Update, dealt: Dealt) -> lanes.Block:
-        """Makes the block of lanes of an update, without the terms that pieces add to the gradient."""
+        """Makes the block of lanes for an update, without the terms that pieces add to the gradient."""
         return lanes.Block(
             start=update.start,
             counters=update.counters,
@@ -306,10 +307,10 @@ class Worker:
         )
 
     def _pack_uploads(self, update: Update, columns: Tensor | None) -> Uploads:
-        """Returns the uploads of a block, without the copy that was trained together with a lone job.
+        """Returns the uploads of a block. If a lone job was trained together with its copy, the copy is left out.
 
-        The uploads stay on a GPU if compression and server work there and clients keep no vectors. Counters of layers
-        that stay with the clients are sent as 0.
+        In rounds, the uploads stay on a GPU if compression and server can work there and clients keep no vectors.
+        Counters of layers that stay with the clients are sent as 0.
         """
         real, phase, delta, counters = update.real, update.phase, update.delta, update.counters.cpu()
         assert delta is not None
@@ -353,7 +354,10 @@ class Worker:
         return x.to(self.device, self.study.dtype if x.is_floating_point() else x.dtype)
 
     def own_models(self, state: State, world: int, client: int) -> Tensor:
-        """Returns the models with which a client of this process predicts, from the last piece with own models."""
+        """Returns the models with which a client of this process predicts.
+
+        They come from the last piece with own models.
+        """
         phase = self.study.method.phase
         k = phase.models
         plan = Plan(np.full(k, client), np.arange(k), np.full(k, world))

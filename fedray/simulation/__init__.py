@@ -1,1 +1,1 @@
-"""One simulated run: the round loop, the study it reads, virtual time, the parts of a stack."""
+"""One simulated run: the round loop, the study of the run, virtual time, and the parts of a stack."""

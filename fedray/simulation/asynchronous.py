@@ -1,4 +1,4 @@
-"""Asynchronous training: server steps in the order of a timeline, and training in the widest blocks possible."""
+"""Asynchronous training: the server steps in virtual time, and many jobs are trained in one call."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from fedray.training.block import samples_seen
 
 
 class StartedJob(NamedTuple):
-    """The facts on a job that are known when it starts; `KnownJobs` describes the fields."""
+    """A job at its start. `KnownJobs` describes the fields."""
 
     client: int
     model: int
@@ -46,24 +46,25 @@ class StartedJob(NamedTuple):
 
 
 class KnownJobs(NamedTuple):
-    """Jobs that end at known server steps, `[J]` each: step by step, model by model, in the order of their arrival.
+    """Jobs that end at known server steps, `[J]` each, ordered by step, then by model, then by arrival.
 
     Attributes:
         client: Client of each job.
         model: Model of each job.
-        turn: How many turns the client had before. It takes the place of the round in the key of random numbers.
-        version: How many steps the job's model had taken when the job started.
-        born: The number of server steps after which this version existed.
+        turn: Number of earlier turns of the client. Random numbers are computed from the turn instead of the round.
+        version: Number of steps that the job's model had taken when the job started.
+        born: Number of server steps after which this version existed.
         start: Virtual second at which the job started.
         arrival: Virtual second at which the upload arrived or would have arrived.
         status: How the job ended: an index into `clock.STATUS`.
-        step: The server step that uses the upload; for a job without an upload, the first step after the job's end.
-        staleness: How many steps the model took between the job's start and `step`; -1 for a job without an upload.
-        copy: How many earlier uploads of the same client and model are used in the same step.
+        step: Server step that uses the upload. For a job without an upload: the first step after the job's end.
+        staleness: Number of steps that the model took between the job's start and `step`; -1 for a job without an
+            upload.
+        copy: Number of earlier uploads of the same client and model that the same step uses.
         world: World of each job.
         row: Row of the state that holds the job's model: `world * K + model`.
-        loss: Mean loss over the optimizer steps; NaN until the job is trained. `loss`, `error` and `trained` are
-            changed in place.
+        loss: Mean loss over the optimizer steps; NaN until the job is trained. The three fields `loss`, `error` and
+            `trained` are changed in place.
         error: Traceback of a job that failed, else None.
         trained: Whether the job is done: it was trained, or has no upload.
     """
@@ -92,7 +93,7 @@ class KnownJobs(NamedTuple):
 
 
 def count_earlier(who: IntArray) -> IntArray:
-    """Counts for each entry how many equal entries come before it, `[J]`.
+    """Returns for each entry the number of equal entries before it, `[J]`.
 
     Example:
         >>> count_earlier(np.array([4, 7, 4, 4])).tolist()
@@ -126,16 +127,16 @@ _DRAWS = 1024  # random numbers that are drawn at once
 
 
 class Pace(NamedTuple):
-    """How long a client takes for a job, `[N]` each.
+    """The time that each client takes for a job, `[N]` each.
 
     Attributes:
         compute: Virtual seconds of training.
         transfer: Virtual seconds of the two transfers together, if links do not change.
         parallel: Whether the client trains the models of one turn side by side.
         ready: Whether the client has data.
-        wait: A function that returns the seconds until a client is available; None: clients always are.
-        link: A function that returns the seconds of the two transfers of a job that starts at a given time; None: links
-            do not change.
+        wait: A function that returns the seconds until a client is available; None: clients are always available.
+        link: A function that returns the seconds of a job's two transfers, given the job's start. None: links do not
+            change.
 
     Example:
         Two clients, one twice as fast; the server steps after every second arrival.
@@ -164,8 +165,9 @@ class ServerSteps(NamedTuple):
 
     Attributes:
         time: Virtual second of each server step, `[S]`.
-        models: The models that step, for each server step.
-        jobs: The jobs whose uploads the steps use. After the jobs of each step come those that ended without an upload.
+        models: For each server step, the models that it changes.
+        jobs: The jobs whose uploads the steps use. After the jobs of each step follow jobs that ended without an
+            upload.
     """
 
     time: FloatArray
@@ -174,14 +176,14 @@ class ServerSteps(NamedTuple):
 
 
 class Timeline:
-    """All events of one world. It keeps the jobs in flight, and forgets the steps that were taken."""
+    """All events of one world. A timeline keeps the jobs in flight, and forgets steps that `take` has returned."""
 
     def __init__(self, rule: AsyncRule, pace: Pace, models: int, *, seed: int, assign: Assign, world: int = 0) -> None:
         """Starts at time 0, with every client idle.
 
         Args:
-            rule: When the server steps.
-            pace: How long the clients take.
+            rule: The rule of asynchronous training.
+            pace: The time that clients take.
             models: K, the number of models.
             seed: Seed of the world.
             assign: A function that returns which models each client trains in a turn.
@@ -214,7 +216,7 @@ class Timeline:
         """Returns the next steps of the server.
 
         Args:
-            steps: How many steps.
+            steps: Number of steps.
 
         Raises:
             FedrayError: No upload arrives any more.
@@ -248,12 +250,12 @@ class Timeline:
         return ServerSteps(np.array(times), stepping, jobs)
 
     def list_open(self) -> list[tuple[int, int]]:
-        """Lists model and version of each started job whose upload no step that was taken uses."""
+        """Returns (model, version) of each started job whose upload is not used by a step that was taken."""
         flying = [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._flown
         return [(job.model, job.version) for job in flying if job is not None and job.status == clock.OK]
 
     def _extend(self, steps: int) -> None:
-        """Goes on until `steps` steps of the server are known."""
+        """Processes events until `steps` steps of the server are known."""
         semi, queue, buffers, goal = self.rule.mode == "semi", self._queue, self._buffer, self._goal
         ok, pop = clock.OK, heapq.heappop
         while self._known < steps:
@@ -346,7 +348,7 @@ class Timeline:
             self._count += 1
 
     def _make_table(self, turn: int) -> tuple[list[int], list[int]]:
-        """Returns the models that clients train in a turn: the index of each client's first, `[N + 1]`; the models."""
+        """Returns the index of each client's first model in a turn, `[N + 1]`, and the models of all clients."""
         client, model = self._assign(turn)
         return np.searchsorted(client, np.arange(self._clients + 1)).tolist(), model.tolist()
 
@@ -360,7 +362,7 @@ class ClientCosts(NamedTuple):
 
     Attributes:
         size: Number of training samples.
-        steps: Number of optimizer steps, without those of personal models.
+        steps: Number of optimizer steps, without the steps of personal models.
         up: Bytes that the job sends.
         down: Bytes that the job receives.
     """
@@ -372,7 +374,7 @@ class ClientCosts(NamedTuple):
 
 
 def count_costs(study: Study, phase: Phase) -> ClientCosts:
-    """Returns the costs of jobs in each world, which depend on the client alone.
+    """Returns the costs of a job of each client in each world.
 
     Args:
         study: The study that runs.
@@ -422,7 +424,7 @@ def make_timelines(study: Study, phase: Phase, costs: ClientCosts) -> list[Timel
 
 
 def _find_pace(study: Study, phase: Phase, costs: ClientCosts, world: int) -> Pace:
-    """Returns how long the clients of a world take for a job."""
+    """Returns the time that the clients of a world take for a job."""
     devices, client, seeds = study.devices, np.arange(study.clients.number), study.seeds[world : world + 1]
     size, steps, up, down = (column[world] for column in costs)
     samples = samples_seen(size, steps, phase.local.batch_size) * phase.passes
@@ -457,12 +459,12 @@ LEAST_STEPS = 32  # server steps that are computed at once
 
 
 class Horizon:
-    """The known server steps of all worlds, without those that were forgotten.
+    """The known server steps of all worlds, without forgotten steps.
 
     Attributes:
         lines: The timeline of each world.
-        jobs: The jobs of these steps.
-        open: For each job in flight that no known step uses: row of the state and version of the job's model.
+        jobs: The jobs of the known steps.
+        open: For each job in flight whose upload no known step uses: (row of the state, version) of the job's model.
 
     Example:
         >>> from fedray.simulation.study import AsyncRule
@@ -493,11 +495,11 @@ class Horizon:
 
     @property
     def end(self) -> int:
-        """The number of known steps, including those that were forgotten."""
+        """The number of known steps, including forgotten steps."""
         return self._first + len(self._rows)
 
     def reach(self, end: int) -> None:
-        """Computes the server steps before `end`, but none after the last step of the run.
+        """Computes the server steps up to `end - 1`, but none after the last step of the run.
 
         Raises:
             FedrayError: No upload arrives any more.
@@ -522,7 +524,7 @@ class Horizon:
         return jobs if len(taken) == 1 else jobs.take(np.argsort(jobs.step, kind="stable"))
 
     def forget(self, t: int) -> None:
-        """Drops the steps before t."""
+        """Forgets the server steps before step t."""
         self.jobs = self.jobs.take(slice(self._bounds[t - self._first], None))
         self._seconds, self._rows = self._seconds[t - self._first :], self._rows[t - self._first :]
         self._first = t
@@ -533,16 +535,16 @@ class Horizon:
         return self._seconds[first - self._first : end - self._first]
 
     def rows(self, t: int) -> list[int]:
-        """Returns the rows of the state whose models step in server step t."""
+        """Returns the rows of the state that change in server step t."""
         return self._rows[t - self._first]
 
     def places(self, first: int, end: int) -> slice:
-        """Returns where in `jobs` the jobs of the known steps from `first` to `end - 1` are."""
+        """Returns the slice of `jobs` with the jobs of the known steps from `first` to `end - 1`."""
         end = min(end, self.end)
         return slice(int(self._bounds[first - self._first]), int(self._bounds[end - self._first]))
 
     def find_untrained(self) -> int:
-        """Returns the first step that uses an untrained job; without such a job, the end of the known steps."""
+        """Returns the first server step with an untrained job; if there is none, the number of known steps."""
         rest = np.flatnonzero(~self.jobs.trained)
         return int(self.jobs.step[rest[0]]) if len(rest) else self.end
 
@@ -559,10 +561,10 @@ LEAST_FREED = 8  # at least so many versions, and a quarter of the needed ones, 
 
 
 class Sums:
-    """Keeps the statistics of trained jobs until the server step that uses them.
+    """Keeps the statistics of trained jobs until the server step in which they are used.
 
     Example:
-        One call has added up uploads of two server steps. Each step takes its own sum. Step 7 has sums of two calls.
+        A call has added up the uploads of two server steps. Step 7 also gets a sum from a second call.
 
         >>> sums, value = Sums(rows=1, models=1), ExactSum({0: torch.tensor([[1.0], [2.0], [0.0], [0.0]])})
         >>> sums.add({"sum": value}, [(7, 0), (8, 0)], most=4)
@@ -586,18 +588,20 @@ class Sums:
 
         Args:
             stats: Statistics of all groups, `[G, ...]`.
-            groups: The groups that have uploads; they are the first ones of G.
+            groups: The groups that have uploads, which are the first of the G groups.
             most: G, the number of groups.
         """
         for g, group in enumerate(groups):
             self._parts.setdefault(group, []).append({name: _pick(value, g, most) for name, value in stats.items()})
 
     def take(self, t: int, rows: Iterable[int]) -> Stats:
-        """Returns the statistics `[M, ...]` of a server step and forgets them; empty if all its jobs failed.
+        """Returns the statistics of a server step, `[M, ...]`, and removes them here.
+
+        The result is empty if all jobs of the step failed.
 
         Args:
             t: The server step.
-            rows: Rows of the state whose models step.
+            rows: Rows of the state that change in this step.
         """
         found = {row: merge_stats(parts) for row in rows if (parts := self._parts.pop((t, row), None)) is not None}
         return join_groups(found, self._rows, self._models)
@@ -611,7 +615,7 @@ def _pick(value: Any, g: int, groups: int) -> Any:
 
 
 def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
-    """Joins the statistics of the models that step to those of a server step, `[M, ...]`; other models have 0.
+    """Joins the statistics of single models into those of a server step, `[M, ...]`; models without statistics get 0.
 
     Args:
         parts: Statistics by row of the state.
@@ -639,7 +643,7 @@ def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
 
 
 def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:
-    """Copies arrays `[p, ...]` of some rows into one of all rows, `[rows * p, ...]`; other rows have 0."""
+    """Copies the arrays `[p, ...]` of some rows into one array for all rows, `[rows * p, ...]`; other rows get 0."""
     first = next(iter(parts.values()))
     out = first.new_zeros(rows, *first.shape)
     for row, part in parts.items():
@@ -648,16 +652,22 @@ def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:
 
 
 class Versions:
-    """Older versions of models, from which jobs in flight have started.
+    """The older versions of models from which jobs in flight have started.
 
-    Versions that no job needs any more are freed when the next jobs are chosen. They are in no checkpoint.
+    Versions that no job needs any more are freed when the next jobs are chosen, and before a checkpoint.
 
     Attributes:
-        now: How many steps the model of each row of the state has taken, `[M]`.
+        now: Number of steps that the model in each row of the state has taken, `[M]`.
     """
 
     def __init__(self, worlds: int, models: int, flight: Mapping[str, Tensor]) -> None:
-        """Starts with the versions of a checkpoint: see `tensors`."""
+        """Starts with the versions in a checkpoint.
+
+        Args:
+            worlds: Number of worlds.
+            models: K, the number of models.
+            flight: The tensors that `tensors` has returned for the checkpoint; empty: there are no old versions.
+        """
         self.now = [0] * (worlds * models)
         self._models = models
         self._rows: dict[Key, tuple[Tensor, Tensor]] = {}
@@ -668,19 +678,24 @@ class Versions:
             self._rows = dict(zip(keys, rows, strict=True))
 
     def pass_step(self, rows: Iterable[int], state: State | None = None) -> None:
-        """Records a server step of some rows; keeps their models before the step, `state`, unless it is None."""
+        """Records a server step that changes some rows of the state.
+
+        Args:
+            rows: The rows of the state that change.
+            state: The state before the step, of which these rows are kept; None: nothing is kept.
+        """
         for row in rows:
             if state is not None:
                 self._rows[row, self.now[row]] = _copy_row(state.models, row), _copy_row(state.counters, row)
             self.now[row] += 1
 
     def free(self, t: int, ahead: Horizon, *, all: bool = True) -> None:
-        """Frees the versions that no job needs whose upload the server uses in step t or later.
+        """Frees the versions that no longer have a job whose upload the server uses in step t or later.
 
         Args:
             t: The server step.
             ahead: The known steps.
-            all: Whether to free versions even if there are few of them.
+            all: Whether versions are freed even if few of them are kept.
         """
         if not all and len(self._rows) <= self._most:
             return
@@ -692,14 +707,17 @@ class Versions:
         self._most = len(self._rows) * 5 // 4 + LEAST_FREED
 
     def find(self, key: Key, state: State) -> tuple[Tensor, Tensor]:
-        """Returns a version of a model `[1, d]` and its counters `[1, c]`; `state` has the newest versions."""
+        """Returns a version of a model, `[1, d]`, and the version's counters, `[1, c]`.
+
+        The newest versions are in `state`.
+        """
         row, version = key
         if version == self.now[row]:
             return state.models[row : row + 1], state.counters[row : row + 1]
         return self._rows[key]
 
     def rows(self, keys: Sequence[Key], state: State) -> State:
-        """Returns versions of models as a state that can be broadcast, with one row for each version."""
+        """Returns versions of models as a state that can be broadcast; each row is one version."""
         found = [self.find(key, state) for key in keys]
         return State(torch.cat([one for one, _ in found]), torch.cat([one for _, one in found]), {})
 
@@ -716,7 +734,10 @@ class Versions:
 
 
 def _copy_row(rows: Tensor, row: int) -> Tensor:
-    """Copies a row `[1, d]`; a single row is not copied, because no state of a run is changed in place."""
+    """Copies a row of the state, `[1, d]`.
+
+    A single row is not copied, because no state of a run is changed in place.
+    """
     return rows if len(rows) == 1 else rows[row : row + 1].clone()
 
 
@@ -732,11 +753,12 @@ MOST_STEPS = 64  # server steps that are returned to the round loop at once
 
 
 class _Call(NamedTuple):
-    """Jobs of one call of the runtime.
+    """The jobs of one call of the runtime.
 
     Attributes:
         places: Indexes of the jobs among the known jobs, `[J]`.
-        group: Number of the group of each job, `[J]`; a group has one server step and one model.
+        group: Number of the group of each job, `[J]`. The uploads of a group are for the same model in the same server
+            step.
         groups: Server step and row of the state of each group.
     """
 
@@ -749,7 +771,7 @@ class AsyncTraining:
     """Computes the server steps of a study with asynchronous training."""
 
     def __init__(self, study: Study, runtime: Runtime, phase: Phase, progress: Progress) -> None:
-        """Goes through the timelines up to the progress of a run.
+        """Computes the timelines up to the progress of a run.
 
         Args:
             study: The study that runs; it has an `AsyncRule`.
@@ -777,11 +799,11 @@ class AsyncTraining:
         return self._versions.tensors()
 
     def advance(self, progress: Progress, count_rounds: CountRounds) -> RoundResult:
-        """Makes the next server steps of every world; the round loop decides how many.
+        """Returns the result of the next server steps of every world; the round loop decides how many steps.
 
         Args:
             progress: The progress of the run; it is not changed.
-            count_rounds: Returns how many steps these are, from their virtual times.
+            count_rounds: A function that returns the number of steps, given the virtual times of the next steps.
         """
         t, state, ahead = progress.round, progress.state, self._ahead
         ahead.forget(t)
@@ -808,7 +830,7 @@ class AsyncTraining:
         return after
 
     def _mix(self, t: int, state: State) -> State:
-        """Mixes models as FedAsync: `(1 - alpha s) w + alpha s w_start`; then the server adds `alpha s delta`."""
+        """Mixes models as in FedAsync: `(1 - alpha s) w + alpha s w_start`; then the server adds `alpha s delta`."""
         models, jobs = state.models.clone(), self._ahead.jobs.take(self._ahead.places(t, t + 1))
         used = [j for j in np.flatnonzero(jobs.status == clock.OK).tolist() if jobs.error[j] is None]
         keys = list(zip(jobs.row.tolist(), jobs.version.tolist(), strict=True))
@@ -820,7 +842,7 @@ class AsyncTraining:
         return state._replace(models=models)
 
     def _train(self, t: int, state: State) -> None:
-        """Trains the jobs of server step t, together with jobs in flight that the next steps use."""
+        """Trains the jobs of server step t, and jobs in flight whose uploads the next steps use."""
         ahead = self._ahead
         ahead.reach(t + self._count_ahead())
         self._versions.free(t, ahead, all=False)
@@ -833,12 +855,12 @@ class AsyncTraining:
             self._sums.add(stats, call.groups, self.phase.groups)
 
     def _count_ahead(self) -> int:
-        """Returns for how many server steps ahead jobs may be trained now."""
+        """Returns the number of next server steps whose jobs may be trained now."""
         per_step = self.rule.goal if self.rule.mode == "buffered" else 1
         return max(1, min(-(-self.rule.concurrency // per_step), self.phase.groups // self.study.worlds))
 
     def _choose(self, t: int) -> Iterator[_Call]:
-        """Yields the calls of the runtime that train the jobs of step t, and others that are ready."""
+        """Yields the calls of the runtime that train the jobs of step t and other jobs whose versions exist already."""
         jobs, own, rows = self._ahead.jobs, self.phase.own, self._rows
         near = self._ahead.places(t, t + (1 if own else self._count_ahead()))
         ready = near.start + np.flatnonzero(~jobs.trained[near] & (jobs.born[near] <= t))
@@ -856,7 +878,7 @@ class AsyncTraining:
             yield _Call(index, group, [divmod(each, rows) for each in code[new].tolist()])
 
     def _pack(self, call: _Call, state: State) -> tuple[SizedPlan, State]:
-        """Returns the jobs in the form that a runtime takes, and a state with one row for each start version."""
+        """Returns the jobs in the form that a runtime takes, and a state with one row for each version of a model."""
         jobs, index, number = self._ahead.jobs, call.places, self.study.clients.number
         client, version, world = jobs.client[index], jobs.version[index], jobs.world[index]
         rows: dict[Key, int] = {}
@@ -874,7 +896,7 @@ class AsyncTraining:
         return sized, self._versions.rows(list(rows), state)
 
     def _describe(self, first: int, end: int) -> tuple[Plan, JobTable, IntArray]:
-        """Returns the jobs that end at some server steps: their plan, their table, and the step of each job."""
+        """Returns the plan and the table of the jobs that end at some server steps, and the step of each job."""
         jobs = self._ahead.jobs.take(self._ahead.places(first, end))
         size, steps, up, down = (column[jobs.world, jobs.client] for column in self._costs)
         failed = jobs.error != None  # noqa: E711
@@ -887,7 +909,7 @@ class AsyncTraining:
 
 
 def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Advance | None:
-    """Returns the function that computes the next server steps of asynchronous training; None if a study has rounds.
+    """Returns the function that computes the next server steps; None if the training is not asynchronous.
 
     Args:
         study: The study that runs.

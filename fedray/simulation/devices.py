@@ -24,13 +24,14 @@ from fedray.files.tables import read_number_table
 
 @dataclass(frozen=True)
 class Links:
-    """Figures of links; each entry holds from its start until the next entry of the same client starts.
+    """Figures of links over time. An entry is valid from its start until the next entry of the same client starts.
 
-    Before its first entry a client has the figures of its last entry if its entries repeat, else those of the first.
+    Before its first entry, a client has the figures of its last entry if the entries repeat. Otherwise it has those of
+    its first entry.
 
     Attributes:
         client: Client of each entry, `[n]`, ascending.
-        start: Virtual second from which each entry holds, `[n]`, ascending within a client.
+        start: Virtual second from which each entry is valid, `[n]`, ascending within a client.
         period: Virtual seconds after which the entries of each client repeat, `[N]`; NaN: they do not repeat.
         values: Figures by name, `[n]` each; NaN: the client keeps its usual figure.
 
@@ -91,10 +92,11 @@ class Devices:
 
     Attributes:
         clients: The population, with the figures of its tiers.
-        figures: Figures of clients by name, `[N]` each. They replace those of the tiers, except where they are NaN.
+        figures: Figures of clients by name, `[N]` each. Such a figure replaces that of the tier, unless it is NaN.
         links: Links that change over time; None: no link changes.
-        available: A function (seed of the world, client, virtual seconds now) -> virtual seconds until the client is
-            available, `[J]` each; 0: the client is available now. None: every client is always available.
+        available: A function that returns the virtual seconds until each client is available, `[J]`; 0 if it is
+            available now. Its arguments are the seeds of the worlds, the clients and the current virtual seconds, `[J]`
+            each. None: every client is always available.
 
     Example:
         A measured uplink replaces the uplink of the tier. NaN keeps the uplink of the tier.
@@ -143,7 +145,7 @@ class Devices:
 
 
 def diurnal_availability() -> Available:
-    """Returns the rule by which each client is available for half of every day, from a random time of the day on."""
+    """Returns the rule that makes each client available for half of every day, from a random time of day on."""
 
     def wait(seeds: IntArray, client: IntArray, now: FloatArray) -> FloatArray:
         phase = rng.uniform(rng.keys(seeds, "phase", client), 1)[:, 0]
@@ -156,13 +158,14 @@ def diurnal_availability() -> Available:
 def window_availability(
     client: IntArray, start: FloatArray, end: FloatArray, period: FloatArray | None = None
 ) -> Available:
-    """Returns the rule by which each client is available in its windows; a client without windows always is.
+    """Returns the rule that makes each client available in its windows; a client without windows is always available.
 
     Args:
         client: Client of each window, `[n]`.
         start: Virtual second at which each window begins, `[n]`.
         end: Virtual second at which each window ends, `[n]`; may be infinite.
-        period: Virtual seconds after which each window repeats, `[n]`; NaN: it does not repeat. None: no window does.
+        period: Virtual seconds after which each window repeats, `[n]`; NaN: it does not repeat. None: no window
+            repeats.
 
     Example:
         >>> wait = window_availability(np.array([0]), np.array([60.0]), np.array([90.0]))
@@ -199,9 +202,9 @@ def read_trace(clients: Clients, path: Path) -> Devices:
         path: Path of the trace, a CSV or Parquet file.
 
     Raises:
-        BadInput: The file cannot be read, has no `client` column, names a client that does not exist, or holds a figure
-            that is not above 0, a window that ends before it begins or after its period, or a link that begins after
-            its period.
+        BadInput: The file cannot be read, or has no column `client`. Or a row is wrong: the client does not exist, a
+            figure is not above 0, a window ends before it begins or after its period, or a link begins after its
+            period.
     """
     more = (*COLUMNS, "available_from", "available_to", "period", "link_from")
     table = read_number_table("clients.trace", path, ("client",), more)
@@ -240,7 +243,7 @@ def read_trace(clients: Clients, path: Path) -> Devices:
 
 
 def _read_windows(client: IntArray, table: dict[str, FloatArray], path: Path) -> Available:
-    """Reads the windows of a trace; an empty cell means a window without beginning, end or period."""
+    """Makes the rule of availability from the windows of a trace; an empty cell: no beginning, end or period."""
     nothing = np.full(len(client), np.nan)
     start, end, period = (table.get(name, nothing) for name in ("available_from", "available_to", "period"))
     start = np.where(np.isnan(start), 0.0, start)
@@ -279,7 +282,7 @@ TENFOLD = math.log(10.0) / (2 * 1.2815515655446004)  # sd of a log-normal with a
 
 
 class LogNormal(NamedTuple):
-    """A figure of a population: `median * exp(sd z)` with z standard normal, for each client.
+    """The distribution of a figure over clients: `median * exp(sd z)`, where z is standard normal.
 
     Attributes:
         median: Median of the figure.
@@ -308,9 +311,9 @@ PROFILES: dict[str, dict[str, LogNormal]] = {
 
 
 def make_profile(name: str, clients: Clients, seed: int) -> Devices:
-    """Draws the figures of devices from a profile, for each client by its id.
+    """Draws each client's figures from a profile, with random numbers that depend on the client's id.
 
-    A step takes only the time of its samples. The four figures of a client are independent.
+    An optimizer step takes only the time of its samples. The four figures of a client are independent.
 
     Args:
         name: Name of the profile.
@@ -353,13 +356,13 @@ STATUS = ("ok", "no data", "late", "dropped", "unavailable", "past deadline", "f
 
 @dataclass(frozen=True)
 class CountingRule:
-    """The rule that decides which uploads of a round the server uses.
+    """The rule by which the server chooses the uploads that it uses in a round.
 
     Attributes:
-        first: For each tier, how many of its clients a round waits for: the fastest ones. The others are `late`. None:
+        first: Number of clients of each tier for which a round waits: the fastest ones. The others are `late`. None:
             the round waits for all clients that were chosen.
         dropout: Probability that a participant drops out and sends nothing, in [0, 1).
-        deadline: Virtual seconds after which the round waits for no client any more; None: no deadline.
+        deadline: Virtual seconds after which a round ends, even if clients are missing; None: no deadline.
     """
 
     first: tuple[int, ...] | None = None
@@ -368,7 +371,7 @@ class CountingRule:
 
 
 class RoundTiming(NamedTuple):
-    """When the jobs of a round end, and which uploads the server will use.
+    """The virtual times of a round, and which uploads the server will use.
 
     Attributes:
         job: Virtual seconds that each job takes, `[J]`.
@@ -389,7 +392,7 @@ class JobCosts(NamedTuple):
         up: Bytes sent.
         down: Bytes received.
         samples: Number of samples in all batches; None: samples take no time.
-        work: Arithmetic of the job's network, as a share of the arithmetic of the whole network, above 0; None: 1.
+        work: Amount of arithmetic of the job's network, divided by that of the whole network, above 0; None: 1.
 
     Example:
         Two clients with steps of 0.5 s; the round waits for the first one to finish.
@@ -417,8 +420,8 @@ def time_round(
     """Returns how long a round and its jobs take, and which uploads the server will use.
 
     Args:
-        devices: What the clients' devices are like.
-        rule: Decides which uploads the server uses.
+        devices: The devices of the clients.
+        rule: The rule by which the server chooses uploads.
         plan: The jobs, `[J]`.
         costs: The costs of the jobs, `[J]`.
         seeds: Seed of each world, `[R]`.
@@ -475,7 +478,7 @@ def time_jobs(
     """Returns the virtual seconds that each job computes, `[J]`, and that its two transfers take, `[J]`.
 
     Args:
-        devices: What the clients' devices are like.
+        devices: The devices of the clients.
         seed: Seed of each job's world, `[J]`.
         client: Client of each job, `[J]`.
         costs: The costs of the jobs, `[J]`.
@@ -491,10 +494,10 @@ def time_jobs(
 
 
 def time_transfers(devices: Devices, client: IntArray, up: IntArray, down: IntArray, now: FloatArray) -> FloatArray:
-    """Returns the virtual seconds of the two transfers of each job together, `[J]`.
+    """Returns the virtual seconds that the two transfers of each job take together, `[J]`.
 
     Args:
-        devices: What the clients' devices are like.
+        devices: The devices of the clients.
         client: Client of each job, `[J]`.
         up: Bytes that each job sends, `[J]`.
         down: Bytes that each job receives, `[J]`.

@@ -1,4 +1,4 @@
-"""The round loop: plan, train, step, record, evaluate, checkpoint. One loop for every method."""
+"""The round loop, which is the same for every method: plan, train, step, record, evaluate, save."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
 
 
 def watched_score(row: Mapping[str, Any], name: str) -> str:
-    """Returns the name of the score that a rule watches: the score on withheld samples, if there is one.
+    """Returns the name of the score that a rule watches: on withheld samples if there is such a score.
 
     Args:
         row: Metrics by name.
@@ -66,14 +66,14 @@ def watched_score(row: Mapping[str, Any], name: str) -> str:
 
 
 def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
-    """Lists the scenario keys that choose a round, each with the score that it names."""
+    """Returns the scenario keys that choose a round, each with the name of the score by which it chooses."""
     patience, stop_at, best = evaluation.patience, evaluation.stop_at, evaluation.best
     found = {"stop.metric": patience and patience.metric, "evaluate.stop_at.metric": stop_at and stop_at[0]}
     return {key: name for key, name in {**found, "checkpoint.best": best}.items() if name}
 
 
 def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
-    """Lists the scenario keys that chose a round of a run by a score on test samples, each with this score.
+    """Returns the scenario keys that chose a round by a score on test samples, each with the name of the score.
 
     Args:
         study: The study that ran.
@@ -90,7 +90,7 @@ def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
 
 
 def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Collects the values of every metric over the worlds that have the metric.
+    """Returns the values of every metric, from the worlds in which the metric was measured.
 
     Example:
         >>> collect_values([{"accuracy": 0.5, "nll": None}, {"accuracy": 0.75, "nll": 1.0}])
@@ -107,7 +107,7 @@ def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 def follow_course(
     best: list[list[float]], values: Sequence[float | None], round: int, *, lower: bool, min_delta: float = 0.0
 ) -> bool:
-    """Stores new values that are better than all earlier ones, and returns whether there is such a value.
+    """Updates the best values so far with new values, and returns whether a new value was better.
 
     Args:
         best: The best value so far and its round, for each world or for the mean of all worlds; an empty list for a
@@ -129,7 +129,7 @@ def follow_course(
 
 
 def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bool:
-    """Returns whether no entry of a course got better in the last `patience` rounds.
+    """Returns whether no best value has become better in the last `patience` rounds.
 
     Args:
         best: The best values so far and their rounds, as in `follow_course`.
@@ -137,7 +137,7 @@ def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bo
         patience: Number of rounds without a better value.
 
     Example:
-        Three rounds have not passed the best value, which is from round 4.
+        The best value is from round 4. Three rounds later there is no better value.
 
         >>> best = [[0.8, 4.0]]
         >>> follow_course(best, [0.79], round=7, lower=False), is_out_of_patience(best, 7, patience=3)
@@ -148,7 +148,7 @@ def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bo
 
 
 def follow_metrics(study: Study, progress: Progress) -> bool:
-    """Updates the best values of the watched metrics after an evaluation, and returns whether the round is the best.
+    """Updates the best values of the watched metrics after an evaluation, and returns whether this round is the best.
 
     Args:
         study: The study that runs.
@@ -175,7 +175,7 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
 
 
 def find_stop(study: Study, progress: Progress) -> str:
-    """Describes in words why a run ends after an evaluated round; empty if no rule ends the run.
+    """Returns in words why a run ends after an evaluated round; the text is empty if no rule ends the run.
 
     Args:
         study: The study that runs.
@@ -195,9 +195,9 @@ def find_stop(study: Study, progress: Progress) -> str:
 
 
 def ask_callbacks(study: Study, progress: Progress, *, measured: bool) -> str:
-    """Calls the user's callbacks after a round, and returns why the run ends: the first callback that asked for it.
+    """Calls the user's callbacks after a round, and returns in words which of them asked to end the run.
 
-    The text is empty if no callback asks for the end of the run.
+    If several callbacks asked, the first one is named. The text is empty if none asked.
 
     Args:
         study: The study that runs.
@@ -223,7 +223,10 @@ CountRounds = Callable[[FloatArray], int]  # virtual seconds of world 0 after ea
 
 @dataclass
 class Measuring:
-    """Evaluates and saves after training: holds the arguments of `run_rounds`, and the time at which the run began."""
+    """Evaluates and saves after training.
+
+    The fields are the arguments of `run_rounds`, and the time at which the run began.
+    """
 
     study: Study
     runtime: Runtime
@@ -233,7 +236,7 @@ class Measuring:
     began: float
 
     def measure(self) -> None:
-        """Evaluates the models and keeps the metrics; keeps the models, too, if they are the best so far.
+        """Evaluates the models and stores the metrics. If the models are the best so far, they are saved, too.
 
         Raises:
             BadInput: A rule or the target names a metric that this run does not have.
@@ -248,7 +251,7 @@ class Measuring:
         self.recorder.evaluated(progress, progress.metrics)  # a watcher may end the run here; then the run is saved
 
     def count_rounds(self, seconds: FloatArray) -> int:
-        """Counts the rounds, at least 1, until the loop must do more than record jobs, such as evaluate or save.
+        """Returns how many rounds pass until the loop must evaluate or save, at least 1.
 
         Args:
             seconds: Virtual seconds of the first world at the end of each of the next rounds, `[n]`.
@@ -288,7 +291,7 @@ class Measuring:
 
 
 def _count_due(seconds: FloatArray, every: float) -> FloatArray:
-    """Counts the evaluations that are due by some virtual seconds.
+    """Returns how many evaluations are due up to given virtual seconds.
 
     Example:
         >>> _count_due(np.array([0.5, 0.59, 3 * 0.2]), 0.1).tolist()  # 0.5 // 0.1 is 4
@@ -328,7 +331,7 @@ _REACHED = np.isin(np.arange(len(devices.STATUS)), NOT_REACHED, invert=True)
 
 
 def draw_first_state(study: Study, phase: Phase) -> State:
-    """Draws the initial models, each with random numbers of its own (world, model)."""
+    """Returns the first state: each initial model is drawn with random numbers for its world and model."""
     rows = [study.net.init(int(rng.keys(seed, "init", k))) for seed in study.init_seeds for k in range(phase.models)]
     models = torch.stack(rows).to(study.dtype)
     counters = torch.zeros(len(models), len(study.net.layout.counters), dtype=torch.int64)
@@ -348,12 +351,12 @@ class RoundResult(NamedTuple):
     """The result of a round, or of several server steps of asynchronous training.
 
     Attributes:
-        plan: The jobs, `[J]`, also those whose uploads were not used.
-        table: What is recorded of the jobs, `[J]`.
-        state: The state of the server afterwards.
+        plan: The jobs, `[J]`, including jobs whose uploads were not used.
+        table: The record of the jobs, `[J]`.
+        state: The state of the server at the end.
         now: Virtual seconds at the end, `[worlds]`.
         rounds: Number of rounds; each server step of asynchronous training is one.
-        at: If there are several rounds: the round of each job, from 1, `[J]`; None: there is one round.
+        at: The round of each job, from 1, `[J]`; None if the result is of one round.
     """
 
     plan: Plan
@@ -376,12 +379,12 @@ def run_rounds(
     *,
     advance: Advance | None = None,
 ) -> Progress:
-    """Runs a study from `progress` to its end, or until a rule or a callback ends it, and returns the new progress.
+    """Runs a study to its last round, or until a rule or a callback ends the run, and returns the new progress.
 
     Args:
         study: The study that runs.
         runtime: The runtime on which jobs run.
-        recorder: Keeps finished jobs, metrics and checkpoints.
+        recorder: The recorder, which keeps finished jobs, metrics and checkpoints.
         evaluate: A function of the progress that returns the metrics of each world.
         progress: The progress from which the run begins or resumes; it is changed in place.
         advance: The function that computes the next rounds; None: `run_round`.
@@ -407,7 +410,7 @@ def run_rounds(
 
 
 def add_round(progress: Progress, result: RoundResult) -> None:
-    """Adds the result of a round to the progress of a run, in place."""
+    """Adds the result of a round to the progress of a run, which is changed in place."""
     progress.state = result.state
     progress.round += result.rounds
     np.add.at(progress.up_bytes, result.plan.world, result.table.up_bytes)
@@ -419,7 +422,7 @@ def add_round(progress: Progress, result: RoundResult) -> None:
 def run_round(
     study: Study, runtime: Runtime, phase: Phase, progress: Progress, _count_rounds: CountRounds | None = None
 ) -> RoundResult:
-    """Plans and times a round, trains the jobs whose uploads the server uses, and steps the server.
+    """Plans and times a round, trains the jobs whose uploads the server will use, and makes the server's step.
 
     Args:
         study: The study that runs.
@@ -480,7 +483,7 @@ def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -
 def _train_counted(
     runtime: Runtime, phase: Phase, t: int, jobs: SizedPlan, *, state: State, status: IntArray
 ) -> tuple[State, IntArray, FloatArray, NDArray[np.object_]]:
-    """Trains the jobs whose status is OK, and steps the server with the uploads of those that did not fail.
+    """Trains the jobs whose status is OK, and makes the server's step with the uploads of jobs that did not fail.
 
     Returns:
         The new state; and status, loss and error of each job, `[J]`: see `JobTable`.
@@ -505,7 +508,19 @@ def _train_counted(
 def _ask_clients(
     runtime: Runtime, phase: Phase, t: int, jobs: SizedPlan, *, state: State, sent: tuple[Stats, JobRows]
 ) -> tuple[Stats, JobRows]:
-    """Adds to what jobs have sent the answers to `phase.ask`, from the jobs that did not fail."""
+    """Sends the server's question `phase.ask` to the jobs that did not fail, and adds the replies to the statistics.
+
+    Args:
+        runtime: The runtime on which jobs run.
+        phase: The training that the jobs belong to.
+        t: The round, from 0.
+        jobs: The jobs, `[J]`.
+        state: The state of the server before the round.
+        sent: The statistics and job results of the training.
+
+    Returns:
+        Statistics with the replies, and job results with the jobs that failed now; `sent` if nothing is asked.
+    """
     stats, rows = sent
     asked = None if phase.ask is None or len(rows.errors) == len(jobs.size) else phase.ask(state, stats)
     if asked is None:
@@ -532,9 +547,9 @@ def size_jobs(study: Study, phase: Phase, plan: Plan) -> SizedPlan:
 def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:
     """Returns the bytes that each job sends and the bytes that each job receives, `[J]` each.
 
-    `phase.traffic` may define them. Otherwise models go from the server to the client and back. A client that chooses
-    which model it trains receives all models. If the loss uses all models, the client's first job also receives the
-    models that the client does not train.
+    `phase.traffic` may compute these bytes. Otherwise models go from the server to the client and back. A client that
+    chooses which model it trains receives all models. If the loss uses all models, the client's first job also receives
+    the models that the client does not train.
 
     Args:
         study: The study that runs.
@@ -564,10 +579,10 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
 def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) -> tuple[IntArray, IntArray]:
     """Returns the bytes that count as sent and the bytes that count as received, `[J]` each.
 
-    With a server an upload counts if the server uses it: the server does not wait for late clients and tells them to
-    stop. A download counts if the client was reached, even if the client is late or fails. If clients hand models on,
-    there are no other messages: the next client receives in the same round what a client sends, even if its training
-    failed.
+    An upload counts if the server uses it. The server does not wait for late clients and tells them to stop. A download
+    counts if the client was reached, even if the client is late or fails. Without a server, clients hand models on, and
+    there are no other messages. Then the next client receives in the same round what a client sends, even if that
+    client's training failed.
 
     Args:
         phase: The training that the jobs belong to.

@@ -1,4 +1,4 @@
-"""A stack as one study: its bases and its meta model are parts, and one plan has the jobs of all parts.
+"""A stack as one study: the bases and the meta model are its parts, and one plan has the jobs of all parts.
 
 Example:
     >>> from fedray.assembly.study import build_study
@@ -55,7 +55,7 @@ class PartJobs(NamedTuple):
 
 
 def split_plan(parts: Sequence[Part], plan: Plan) -> Iterator[PartJobs]:
-    """Splits the plan of a stack into the jobs of each part; parts without jobs are left out."""
+    """Yields the jobs of each part, from the plan of a stack; parts without jobs are left out."""
     for number, part in enumerate(parts):
         own = plan.model - part.first
         jobs = np.flatnonzero((own >= 0) & (own < part.folds * part.models))
@@ -88,7 +88,10 @@ def write_part(state: State, part: Part, own: State) -> State:
 
 
 def is_trained(counters: Tensor) -> bool:
-    """Returns whether the meta model of a stack predicts: the first of the `counters` `[c]` counts its rounds.
+    """Returns whether the meta model of a stack was trained, so that it predicts.
+
+    Args:
+        counters: The counters of the stack, `[c]`; the first one is the number of rounds of the meta model.
 
     Example:
         >>> is_trained(torch.tensor([0, 7])), is_trained(torch.tensor([3, 7]))
@@ -102,7 +105,7 @@ def is_trained(counters: Tensor) -> bool:
 
 
 def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
-    """Returns the number of training samples of each job, `[J]`, without those of a fold that is left out."""
+    """Returns the number of training samples of each job, `[J]`, without the fold that the job leaves out."""
     size = np.zeros(len(plan.client), dtype=np.int64)
     for _, part, jobs, own in split_plan(parts, plan):
         size[jobs] = part.study.shards.sizes(own.world, own.client)
@@ -110,7 +113,7 @@ def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
 
 
 def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[IntArray, IntArray]:
-    """Returns the number of optimizer steps of each job, and of samples in these steps, `[J]` each."""
+    """Returns the number of optimizer steps of each job, and the number of samples in these steps, `[J]` each."""
     steps, samples = np.zeros_like(size), np.zeros_like(size)
     for _, part, jobs, _ in split_plan(parts, plan):
         local = part.study.method.phase.local
@@ -120,7 +123,16 @@ def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[In
 
 
 def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> tuple[IntArray, IntArray]:
-    """Returns the bytes that each job sends and receives, `[J]` each: models, and sub models for features."""
+    """Returns the bytes that each job sends and the bytes that it receives, `[J]` each.
+
+    The bytes are those of the models, and of the sub models that a client needs to compute features.
+
+    Args:
+        parts: The parts of the stack.
+        clients: N, the number of clients.
+        t: The round, from 0.
+        plan: The jobs of the whole stack, `[J]`.
+    """
     up, down = np.zeros_like(plan.client), np.zeros_like(plan.client)
     for _, part, jobs, own in split_plan(parts, plan):
         shards = part.study.shards
@@ -137,7 +149,14 @@ def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> 
 
 
 def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArray]:
-    """Returns a function: round -> clients that trained earlier, from round `begins` on, as `world * N + client`.
+    """Returns a function that takes a round and returns the clients that trained in earlier rounds.
+
+    The function returns the clients as `world * N + client`.
+
+    Args:
+        schedule: The schedule that plans the jobs.
+        begins: The first round that counts.
+        number: N, the number of clients.
 
     Example:
         >>> nobody = track_trained(lambda t, state: Plan(*(np.zeros(0, dtype=np.int64),) * 3), begins=2, number=4)
@@ -161,10 +180,10 @@ def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int
 
 
 def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> IntArray:
-    """Returns the bytes of the sub models that the client of each job fetches to compute features, `[J]`.
+    """Returns the bytes of the sub models that each job's client downloads to compute features, `[J]`.
 
-    A client fetches the sub models once, before it first trains the meta model. If a server trains the meta model, all
-    clients fetch them before its first round.
+    A client downloads the sub models once, before it trains the meta model for the first time. If the server trains the
+    meta model, all clients download the sub models before the meta model's first round.
     """
     nothing, meta = np.zeros(len(plan.client), dtype=np.int64), parts[-1]
     features = meta.study.shards
@@ -196,7 +215,7 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
     """Returns the study of a stack.
 
     Args:
-        study: The plain study. Its method has a phase for each base and one for the meta model.
+        study: The plain study. Its method has one phase for each base and one for the meta model.
         stack: The bases, how folds are left out, and the meta model.
         keep_losses: Whether the state keeps the loss of each job, `[worlds, N, models]`, for the adaptive schedule.
     """
@@ -251,7 +270,7 @@ def _make_schedule(parts: Sequence[Part]) -> Schedule:
 
 
 def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[State, Stats, int], State]:
-    """Makes the server's step: the server of each part i steps with the statistics that are called `i/...`."""
+    """Makes the function of the server's step: the server of part i gets the statistics whose names begin with `i/`."""
     worlds, join = study.worlds, study.method.join
 
     def step(state: State, stats: Stats, t: int) -> State:
@@ -284,7 +303,7 @@ def _of_part(values: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
-    """Lists the bases, which train in the first rounds (those that vote in none), then the meta model."""
+    """Yields the bases, which train in the first rounds, then the meta model. Bases that vote train in no round."""
     nets = [base.net for base in stack.bases] + ([] if stack.meta is None else [stack.meta])
     folds = [stack.folds] * len(stack.bases) + [1]
     models = [base.models for base in stack.bases] + [1]
@@ -317,7 +336,10 @@ def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
 
 
 def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
-    """Makes the ordinary study of a part; each base has other initial models, which its folds share."""
+    """Makes the ordinary study of a part.
+
+    All folds of a base share their initial models. Different bases have different initial models.
+    """
     phase = study.method.parts[i]
     starts = study.init_seeds if i == 0 else (rng.keys(study.init_seeds, "part", i) >> np.uint64(2)).astype(np.int64)
     own = replace(study, method=Method(study.name, phase), parts=())
@@ -339,12 +361,12 @@ def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
 
 
 def _refuse_features(_world: int, _client: int) -> Tensor:
-    """Refuses: only a worker can compute features."""
+    """Raises an error: only a worker can compute features."""
     raise FedrayError("a stack's features are computed where its jobs run, by fedray.runtime.stacking.StackWorkers")
 
 
 def _plan_part(part: Part, t: int, state: State | None) -> Plan:
-    """Plans a part's jobs in round t, numbered as in the whole stack; clients without data do not train."""
+    """Plans a part's jobs in round t, numbered as in the whole stack, without clients that have no data."""
     shards = part.study.shards
     if isinstance(shards, FeatureShards) and shards.at_server:  # one job of the server for each world
         worlds = np.arange(part.study.worlds)
@@ -356,7 +378,7 @@ def _plan_part(part: Part, t: int, state: State | None) -> Plan:
 
 
 def _part_losses(state: State, part: Part) -> State:
-    """Returns the state with the losses of one part's jobs, `[worlds * F, N, x]`, for an adaptive schedule."""
+    """Returns the state with only the losses of one part's jobs, `[worlds * F, N, x]`, for an adaptive schedule."""
     if "job_loss" not in state.extra:
         return state
     loss = state.extra["job_loss"][:, :, part.first : part.first + part.folds * part.models]
@@ -384,18 +406,26 @@ def find_bases(study: Study) -> list[Part]:
 
 
 def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
-    """Returns for each base the mean probabilities of each fold's models, `[F, n, C]`, given those of all models."""
+    """Returns for each base the mean probabilities of the models of each fold, `[F, n, C]`.
+
+    Args:
+        study: The study of the stack.
+        members: Probabilities of all sub models, `[P, n, C]`.
+    """
     bases = [(part, members[part.first : part.first + part.folds * part.models]) for part in find_bases(study)]
     return [own.reshape(part.folds, part.models, *own.shape[1:]).mean(axis=1) for part, own in bases]
 
 
 def average_bases(bases: list[FloatArray]) -> FloatArray:
-    """Returns the average of the bases, `[n, C]`, from their probabilities `[F, n, C]`; a stack should beat this."""
+    """Returns the mean probabilities of all bases, `[n, C]`, from those of each base, `[F, n, C]`.
+
+    This is the plain average with which a stack is compared.
+    """
     return np.asarray(np.mean([folds.mean(axis=0) for folds in bases], axis=0))
 
 
 def score_stack(study: Study, probs: FloatArray, y: IntArray) -> dict[str, float]:
-    """Returns the scores of a stack's prediction, of the plain average of its bases, and of each base and fold.
+    """Returns the scores of a stack, of the plain average of its bases, and of each base and fold.
 
     Args:
         study: The study of the stack.
@@ -426,8 +456,8 @@ def collect_stack_report(study: Study, state: State, probs: FloatArray, y: IntAr
         y: True labels, `[n]`.
 
     Returns:
-        Confusion of the plain average, accuracy by base and fold `[bases, F]`, names of the bases, and the weights of a
-        softmax meta model `[C, bases * C]` if there is one.
+        The arrays by name: the confusion of the plain average, the accuracy by base and fold `[bases, F]`, and the
+        names of the bases. For a softmax meta model also its weights, `[C, bases * C]`.
     """
     bases = split_by_base(study, probs[1:])
     arrays = {"confusion_average": classification.confusion(average_bases(bases), y)}

@@ -1,4 +1,4 @@
-"""A study: everything a run needs, as plain objects."""
+"""A study: everything that a run needs, as plain objects."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ class AsyncRule:
         concurrency: How many clients train at the same time.
         goal: In mode `buffered`: number of uploads of one model that the server collects before it steps.
         tick: In mode `semi`: virtual seconds between two steps of the server.
-        alpha: In mode `async`: weight of an upload that is not late, in (0, 1].
-        staleness: Name of the function s that weighs an upload by its staleness tau, the number of steps that its
-            model took meanwhile. `constant`: 1. `polynomial`: `(1 + tau) ** -a`. `hinge`: 1 up to `tau = b`, and
-            `1 / (a (tau - b) + 1)` above.
+        alpha: In mode `async`: weight of an upload whose staleness is 0, in (0, 1].
+        staleness: Name of the function s that weighs an upload by its staleness tau. The staleness is the number of
+            steps that the upload's model took since the job's start. For `constant`: 1. For `polynomial`:
+            `(1 + tau) ** -a`. For `hinge`: 1 up to `tau = b`, above that `1 / (a (tau - b) + 1)`.
         a: In the formulas of `polynomial` and `hinge`: how fast the weight falls with the staleness.
         b: In the formula of `hinge`: the staleness up to which an upload keeps its full weight.
-        dropout: Probability that a client sends nothing. It still occupies one of the `concurrency` slots until its
-            upload would have arrived.
-        deadline: Virtual seconds after its start at which the server gives a client up; None: never.
+        dropout: Probability that a client sends nothing. Such a client still occupies one of the `concurrency` slots
+            until its upload would have arrived.
+        deadline: Virtual seconds after which the server gives up a client that has started; None: it waits for ever.
 
     Example:
         >>> rule = AsyncRule("async", concurrency=8, alpha=0.6, staleness="hinge", a=10.0)
@@ -80,7 +80,7 @@ class AsyncRule:
     deadline: float | None = None
 
     def weigh(self, tau: IntArray) -> FloatArray:
-        """Returns the weight of each upload, `[J]`: s(tau), in mode `async` times alpha.
+        """Returns the weight of each upload, `[J]`: s(tau), multiplied by alpha in mode `async`.
 
         Args:
             tau: Staleness of each upload, `[J]`.
@@ -110,11 +110,11 @@ OOD = "ood"  # the split of out-of-distribution inputs
 
 
 class Patience(NamedTuple):
-    """The rule that ends a run because a metric gets no better.
+    """The rule that ends a run when a metric no longer becomes better.
 
     Attributes:
         metric: Name of the metric that is watched.
-        rounds: Number of rounds without a better value after which the run ends, once this holds in every world.
+        rounds: Number of rounds without a better value, in every world, after which the run ends.
         min_delta: By how much a value must be better than the best one so far to count as better.
     """
 
@@ -125,25 +125,28 @@ class Patience(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is measured, and when.
+    """The settings of evaluation: what is measured, and when.
 
     Attributes:
-        every: Rounds from one evaluation to the next.
-        every_seconds: Virtual seconds from one evaluation to the next, in the first world; None: `every` counts.
-        average: What an ensemble averages: "probabilities", "logits" or "outputs".
-        gamma: Temperature of a known client's own weights of the members, which follow from the members' losses on its
-            data. None: known clients are not evaluated with own weights.
+        every: Number of rounds from one evaluation to the next.
+        every_seconds: Virtual seconds from one evaluation to the next, in the first world; None: `every` is used.
+        average: The values that an ensemble averages: "probabilities", "logits" or "outputs".
+        gamma: Temperature of the weights that a known client gives to the members, by their losses on the client's
+            samples. None: known clients are not evaluated with own weights.
         noise: Variance added to predicted targets: "none", "residual" (estimated from training data) or "fixed" (1).
-        stop_at: (metric, value); the run ends early when the metric has reached the value in every world.
-        target: (metric, value); the summary gives the first round in which the metric reached the value.
-        patience: The rule that ends the run when a metric gets no better; None: no such rule.
+        stop_at: (metric, value). The run ends early when the metric has reached the value in every world. None: it does
+            not.
+        target: (metric, value). The summary gives the first round in which the metric reached the value. None: no
+            target.
+        patience: The rule that ends the run when a metric no longer becomes better; None: no such rule.
         best: Name of the metric that chooses the best round, whose models are kept. None: no models are kept.
         metrics: The user's own metric functions by name.
-        clients: At most this many known clients have their scores recorded one by one.
-        conformal: How conformal sets are made, which hold the right value with a given probability. None: no sets.
+        clients: Largest number of known clients whose scores are recorded one by one.
+        conformal: The rule that makes conformal sets. Such a set holds the right value with a given probability. None:
+            no sets.
         dropout_at_test: Whether the dropout of the networks stays on when they predict (`fedray.models.net`).
         ood: Whether the uncertainty on out-of-distribution inputs is compared with the uncertainty on test samples.
-        by_tier: Whether known clients get every score, for each tier and for all tiers together.
+        by_tier: Whether every score of known clients is also computed for each tier and for all tiers together.
     """
 
     every: int = 1
@@ -164,11 +167,12 @@ class Evaluation:
 
 
 class Part(NamedTuple):
-    """One part of a stack: an ordinary study of `worlds * folds` worlds, and where it belongs in the whole stack.
+    """One part of a stack: an ordinary study of `worlds * folds` worlds, and its position in the whole stack.
 
     Attributes:
         study: The study of this part alone.
-        folds: F, the number of folds; the sub models of a fold leave the data of the fold out. 1 for the meta model.
+        folds: F, the number of folds. The sub models of a fold are trained without the samples of the fold. For the
+            meta model F is 1.
         models: x, the number of models for each fold.
         first: Number of this part's first model in the whole stack; fold f has the models from `first + f * x` on.
         begins: First round of this part, counted in the whole stack.
@@ -176,14 +180,15 @@ class Part(NamedTuple):
         trainable: Columns of this part's trainable parameters in a row of the whole stack's state.
         buffers: Columns of this part's float buffers in a row of the whole stack's state.
         counters: Columns of this part's integer buffers in a row of the whole stack's counters.
-        voter: The classifier that each client fits in place of training a network (`fedray.runtime.stacking`). Such a
-            part has no rounds and no numbers. None: the part is trained.
-        combine: For a base whose model i is client i's own: how the predictions of these models are combined where
-            there is no meta model (`fedray.features.stacking`). None: the models belong to no client.
-        features: For a base: what the meta model learns from (`fedray.features.stacking.Stack.features`).
-        answers: For a base: whether it takes part in the mean that predicts where there is no meta model.
-        trained_before: For the meta model: a function from a round to the clients that trained the meta model in
-            earlier rounds, as `world * N + client`.
+        voter: The classifier that each client fits instead of a network (`fedray.runtime.stacking`). Such a part has no
+            rounds, and its models have no numbers in the state. None: the part trains networks.
+        combine: For a base with one model for each client: how the predictions of these models are combined without a
+            meta model (`fedray.features.stacking`). None: the models belong to no client.
+        features: For a base: name of the features from which the meta model learns
+            (`fedray.features.stacking.Stack.features`).
+        answers: For a base: whether it takes part in the mean prediction of a stack without a meta model.
+        trained_before: For the meta model: a function that takes a round and returns the clients that trained the meta
+            model in earlier rounds, as `world * N + client`.
     """
 
     study: Study
@@ -204,11 +209,11 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """Everything that a run needs. A world is one replicate of one fold of the data.
+    """Everything that a run needs except a runtime. A world is one replicate of one fold of the data.
 
     Attributes:
         name: Name of the method.
-        method: What is trained, and which models predict.
+        method: The method: what is trained, and which models predict.
         net: The network of the models.
         clients: The population.
         shards: The clients' data in every world.
@@ -218,22 +223,24 @@ class Study:
         input_shape: Shape of one network input.
         classes: C, the number of classes; 0 for regression.
         hold_out: Whether some samples of the clients are held out of training.
-        evaluation: What is measured, and when.
-        devices: What the simulated devices are like.
+        evaluation: The settings of evaluation.
+        devices: The simulated devices of the clients.
         rule: The rule that decides which uploads of a round the server uses (not late, dropped or failed).
         checkpoint_every: Number of rounds from one checkpoint to the next.
         checkpoint_keep: How many checkpoints stay on disk.
-        scenario: The scenario in plain types, for what no other field holds; empty if the study has no scenario.
+        scenario: The scenario in plain types, for settings without a field here; empty if the study has no scenario.
         dtype: Type of the models' numbers.
         lanes: Whether compiled kernels may, must or must not train the models.
         skip: Whether a job that fails is left out; otherwise it ends the run.
         client_timeout: Wall seconds that one job may take; None: any time.
-        starts: Seeds of the initial models, `[worlds]`, where replicates differ in nothing else (`vary: init`). None:
-            the initial models use `seeds`.
-        rates: Learning rate of each world, `[worlds]` (`local.lr_grid`). None: all worlds have the rate of `Local`.
+        starts: Seeds of the initial models, `[worlds]`, if replicates differ only in their initial models
+            (`vary: init`). None: the initial models use `seeds`.
+        rates: Learning rate of each world, `[worlds]` (`local.lr_grid`). None: all worlds have the learning rate in
+            `Local`.
         asynchronous: The rule of asynchronous training; None: the run goes in rounds.
-        parts: For a stack: its bases, then its meta model. A row of the state holds all of them for one world.
-        callbacks: Names of the user's own callbacks and the functions, which are called after each round.
+        parts: The bases of a stack, then its meta model. A row of the state holds all parts for one world. Empty if
+            this is no stack.
+        callbacks: Name and function of each of the user's callbacks, which are called after each round.
     """
 
     name: str
@@ -265,7 +272,7 @@ class Study:
 
     @property
     def example(self) -> Tensor:
-        """One network input of zeros, `input_shape`, of the type that the network takes."""
+        """One network input of zeros, `input_shape`, in the number type of the network's inputs."""
         tokens = self.shards.data.kind == "tokens"
         return torch.zeros(self.input_shape, dtype=torch.int64 if tokens else self.dtype)
 
@@ -276,12 +283,15 @@ class Study:
 
     @property
     def trained(self) -> list[Study]:
-        """The studies whose clients train a network: those of the parts of a stack, or this one."""
+        """The studies whose clients train a network: for a stack, those of its parts; otherwise this study."""
         return [part.study for part in self.parts if part.voter is None] or [self]
 
     @property
     def last_phase(self) -> int:
-        """The round after which the last phase of the method trains. Earlier scores are not those of the method."""
+        """The round after which the last phase of the method begins.
+
+        Scores of earlier rounds are not those of the method.
+        """
         begins = [*(part.begins for part in self.parts), *(piece.begins for piece in self.method.phase.pieces)]
         return max(begins, default=0)
 
@@ -312,17 +322,17 @@ class Study:
 
     @property
     def tests_other_rows(self) -> bool:
-        """Whether known clients predict with own models or weights, but are tested on samples unlike their data."""
+        """Whether known clients predict with own models or weights, but are tested on samples unlike their own."""
         own = self.method.phase.is_personal or self.method.one_model_per_client or self.evaluation.gamma is not None
         tested = [self.shards.client_test(0, 0), self.shards.cluster_test(0, 0)]
         return own and self.shards.clusters(0) is not None and all(rows is None for rows in tested)
 
     def local(self, local: Local, world: int) -> Local:
-        """Returns the training settings `local` with the learning rate of a world, if the world has its own."""
+        """Returns the training settings `local`, with the learning rate of a world if worlds have different rates."""
         return local if self.rates is None else replace(local, lr=float(self.rates[world]))
 
     def rate_group(self, world: IntArray) -> IntArray:
-        """Returns a number for each of some worlds, `[J]`; worlds with equal learning rates get equal numbers."""
+        """Returns a group number for each given world, `[J]`; worlds with equal learning rates get equal numbers."""
         return np.zeros_like(world) if self.rates is None else np.unique(self.rates, return_inverse=True)[1][world]
 
     def answer(self, state: State) -> Answer:
@@ -402,19 +412,19 @@ Pieces = dict[tuple[int, int], Tensor]  # answers by piece: (world, index of its
 class Question(NamedTuple):
     """A question about models, which a runtime answers on the samples of a split or on the data of clients.
 
-    The runtime cuts a question into pieces of a fixed size. So the answer depends neither on the number of processes
-    nor on their order.
+    The runtime cuts a question into pieces of a fixed size. So the answer does not depend on the number of processes or
+    on their order.
 
     Attributes:
-        compute: A function at the top of a module, or a `partial` of one; it is sent to other processes by its name.
-            For a split: (host, state, world, x) -> the answer for raw inputs `x`, `[n, ...]`. For clients: (host,
-            state, world, client) -> the answer for clients with ids `[c]`, `[numbers, c]`; with `at_home` one tensor
-            for each client.
+        compute: A function at the top of a module, or a `partial` of such a function, which is sent to other processes
+            by name. For a split: (host, state, world, x) -> the answer for raw inputs `x`, `[n, ...]`. For clients:
+            (host, state, world, client) -> the answer for clients with ids `[c]`, `[numbers, c]`; with `at_home` one
+            tensor for each client.
         split: The split on which the question is answered: `test`, `hold_out` or `ood`; None: clients are asked.
         worlds: How many worlds are asked, from world 0 on; None: all.
         clients: Ids of the clients of each world that are asked, `[n]` each; None: the known clients.
-        numbers: How many numbers the answer of a client has. They are NaN for a client that fails and is left out.
-        at_home: Whether each client is asked in the process where it lives, because its private vectors are there.
+        numbers: Number of values in the answer of a client. The values are NaN for a client that fails and is left out.
+        at_home: Whether each client is asked in the process where it lives and where its private vectors are.
     """
 
     compute: Callable[..., Any]
@@ -426,7 +436,7 @@ class Question(NamedTuple):
 
 
 class Host(Site, Protocol):
-    """A process that answers questions. It has the data, and the private vectors of the clients that live in it."""
+    """A process that answers questions. It has the data, and the private vectors of the clients that live there."""
 
     study: Study
 
@@ -454,16 +464,16 @@ class Runtime(Protocol):
         """Answers a question about models.
 
         Args:
-            question: What is asked, and of whom.
-            state: The models, `[worlds * K, d]`, and what is broadcast with them.
+            question: The question, and the clients or the split that it is about.
+            state: The models, `[worlds * K, d]`, and the tensors that are broadcast with the models.
 
         Returns:
-            The answers by (world, index of the first sample or of the first client of the piece). With `at_home` each
-            client is a piece.
+            The answers by piece: (world, index of the first sample or client of the piece). With `at_home` each client
+            is a piece.
         """
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
-        """Returns the private vectors of all clients for a checkpoint, however clients are packed into processes.
+        """Returns the private vectors of all clients for a checkpoint; they do not depend on the number of processes.
 
         Args:
             names: Names of the vectors that are returned; None: all.
@@ -516,8 +526,8 @@ class Recorder(Protocol):
 
         Args:
             round: The round, from 1, or the round of each job, `[J]`.
-            plan: All planned jobs, `[J]`, also those that did not count.
-            table: What is known of these jobs, in the same order.
+            plan: All planned jobs, `[J]`, including jobs whose uploads were not used.
+            table: The record of these jobs, in the same order.
         """
 
     def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None:
@@ -546,13 +556,13 @@ class ClientScores(NamedTuple):
 
 
 class FlightTable(NamedTuple):
-    """What `clients.parquet` also keeps of the jobs of asynchronous training, `[J]` each.
+    """Further columns of `clients.parquet` in asynchronous training, `[J]` each.
 
     Attributes:
         start_seconds: Virtual seconds at which the job started.
         arrival_seconds: Virtual seconds at which the upload of the job arrived or would have arrived.
-        version: How many steps the job's model had taken when the job started.
-        staleness: How many steps the model took from then to the step that used the upload; -1 if no step used it.
+        version: Number of steps that the job's model had taken when the job started.
+        staleness: Number of steps that the model took between the job's start and the use of its upload; -1 if unused.
     """
 
     start_seconds: FloatArray
@@ -562,16 +572,17 @@ class FlightTable(NamedTuple):
 
 
 class JobTable(NamedTuple):
-    """What `clients.parquet` keeps of the jobs of a round, `[J]` each, in the order of the plan.
+    """The columns of `clients.parquet` for the jobs of a round, `[J]` each, in the order of the plan.
 
     Attributes:
-        samples: Training samples of the job.
-        steps: Optimizer steps; 0 where the job did not count.
-        loss: Mean loss over the steps; NaN where nothing was trained.
-        up_bytes: Bytes of the upload; 0 if the server did not use it. So a late upload has 0: the server does not wait
-            for it and tells the client to stop.
+        samples: Number of training samples of the job.
+        steps: Number of optimizer steps; 0 if the upload was not used.
+        loss: Mean loss over the steps; NaN if the job was not trained.
+        up_bytes: Bytes of the upload; 0 if the server did not use the upload. A late upload has 0, because the server
+            tells late clients to stop.
         down_bytes: Bytes received; 0 if the client was never reached. Late clients and jobs that failed in training
-            have received their models. In a random walk: what the next client receives from this one, `up_bytes`.
+            have received their models. In a random walk: the bytes that the next client receives from this client,
+            equal to `up_bytes`.
         sim_seconds: Virtual seconds that the job takes.
         status: Whether the upload was used, and if not, why: an index into `fedray.simulation.devices.STATUS`.
         error: Traceback of a job that failed, else None.
@@ -596,7 +607,9 @@ Score = Callable[[Tensor, Tensor], Tensor]  # (raw inputs `[n, ...]`, targets `[
 
 
 def outputs_on(split: str, models: int, worlds: int | None = None) -> Question:
-    """Makes the question for the raw outputs of all models on a split, `[K, n, C]` by (world, index of first sample).
+    """Makes the question for the raw outputs of all models on a split.
+
+    The answers are `[K, n, C]` by (world, index of the first sample).
 
     Args:
         split: `test`, `hold_out` or `ood`.
@@ -607,7 +620,7 @@ def outputs_on(split: str, models: int, worlds: int | None = None) -> Question:
 
 
 def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray] | None = None) -> Question:
-    """Makes the question for the mean training loss of each model on each client's samples.
+    """Makes the question for the mean loss of each model on the training samples of each client.
 
     The answers are `[K, c]` by (world, index of the first client).
 
@@ -656,7 +669,7 @@ def compute_outputs(host: Host, state: State, world: int, x: Tensor, *, models: 
 
 
 def mean_losses(host: Host, state: State, world: int, client: IntArray, *, models: int) -> Tensor:
-    """Computes the mean training loss of a world's models on some clients: l_i(w_k) of Fed-ensemble, equation 4.
+    """Computes the mean loss of a world's models on clients' training samples: l_i(w_k) of Fed-ensemble, equation 4.
 
     Args:
         host: The process that computes.

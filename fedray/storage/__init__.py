@@ -1,1 +1,1 @@
-"""The run directory: checkpoints, tables, drift scores, summary and manifest; loggers beside it."""
+"""The run directory: checkpoints, tables, drift scores, summary and manifest; and loggers."""

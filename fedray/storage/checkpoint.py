@@ -1,4 +1,4 @@
-"""What a run writes as it goes on: checkpoints, and the tables of rounds and clients."""
+"""What a run writes while it trains: checkpoints, and the tables of rounds and clients."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from fedray.simulation import devices
 from fedray.simulation.study import ClientScores, JobTable, Progress, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checkpoints: safetensors and JSON, written to a temporary name, fsynced, renamed. Nothing is a pickle.
+# Checkpoints are files of safetensors and JSON, without pickles. They are written under a temporary name and renamed.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A crash while writing leaves the previous checkpoint; a damaged one is named in a one-line error.
+# If a crash interrupts the writing, the previous checkpoint remains. A damaged checkpoint gives an error of one line.
 
 
 def save_checkpoint(
@@ -43,20 +43,20 @@ def save_checkpoint(
     *,
     files: bounded.FileSums | None = None,
 ) -> Path:
-    """Writes `round-NNNNNN/` under a folder and removes all others but the newest ones.
+    """Writes a checkpoint into `round-NNNNNN/` in a folder, and removes old checkpoints.
 
     Args:
-        folder: holds the checkpoints of one run.
-        progress: where the run stands.
-        private: the clients' private vectors by name.
-        keep: how many checkpoints stay, at least 1: this one, and the newest of the others.
-        files: the list of the parts of the run's tables, which the checkpoint keeps with its own state.
+        folder: The folder that holds the checkpoints of one run.
+        progress: The progress of the run.
+        private: The clients' private vectors by name; None: there are none.
+        keep: How many checkpoints stay, at least 1: this one, and the newest of the others.
+        files: The list of the parts of the run's tables. The checkpoint keeps this list and adds its own state.
 
     Returns:
         The folder of the checkpoint.
 
     Raises:
-        FedrayError: it cannot be written; the checkpoint before is as it was.
+        FedrayError: The checkpoint cannot be written. The earlier checkpoint is unchanged.
 
     Example:
         >>> import tempfile
@@ -93,7 +93,14 @@ def save_checkpoint(
 
 
 def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[str, Any]) -> None:
-    """Writes the two files of a checkpoint into a temporary folder, syncs and renames it; the list gets its state."""
+    """Writes the two files of a checkpoint into a temporary folder, syncs the folder to the disk, and renames it.
+
+    Args:
+        final: The folder of the checkpoint.
+        tensors: The tensors of the state by name.
+        totals: The other entries of the checkpoint. The checksum of the state is added to the list of files in these
+            entries.
+    """
     part = final.with_name(f".{secrets.token_hex(12)}.part")
     try:
         final.parent.mkdir(exist_ok=True)
@@ -121,11 +128,15 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[
 
 
 def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, dict[str, torch.Tensor]]:
-    """Returns the checkpoint of a round (the newest by default), and the private client state saved with it.
+    """Returns the progress in a checkpoint, and the clients' private vectors that were saved with it.
+
+    Args:
+        folder: The folder that holds the checkpoints of one run.
+        round: The round of the checkpoint; None: the newest checkpoint.
 
     Raises:
-        Damaged: a file of it is missing or was changed.
-        FedrayError: there is none, or a file cannot be read for another reason.
+        Damaged: A file of the checkpoint is missing or was changed.
+        FedrayError: There is no checkpoint, or a file cannot be read for another reason.
     """
     known = bounded.find_checkpoints(folder)
     if not known:
@@ -160,7 +171,7 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
 
 
 def _load_tensors(file: Path, files: bounded.FileSums, remedy: str) -> dict[str, torch.Tensor]:
-    """Returns the tensors of a checkpoint, compared with its list if it has one."""
+    """Returns the tensors of a checkpoint, after a check of the file's checksum if the checkpoint has one."""
     if bounded.STATE_FILE in files:
         bounded.check_file(file, files[bounded.STATE_FILE], remedy)
     try:
@@ -173,14 +184,15 @@ def _load_tensors(file: Path, files: bounded.FileSums, remedy: str) -> dict[str,
 
 
 def hash_model(study: Study, state: State) -> str:
-    """SHA-256 over all parameters and buffers: replicate, fold, model, name, shape and little-endian bytes of each.
+    """Returns the SHA-256 of all parameters and buffers of all models.
 
-    The text `REPLICATE/FOLD/MODEL/NAME/(SHAPE)` and then the bytes, one after another in this order: replicate, fold,
-    model; trainable parameters, float buffers, counters, each in the order of the module.
+    For each tensor, the text `REPLICATE/FOLD/MODEL/NAME/(SHAPE)` and then the little-endian bytes are hashed. The
+    tensors are in the order of replicate, fold and model. Within a model, the trainable parameters come first, then
+    float buffers, then counters, each in the order of the module.
 
     Args:
-        study: what was trained.
-        state: the models of all worlds.
+        study: The study that was trained.
+        state: The state with the models of all worlds.
     """
     tensors: dict[str, torch.Tensor] = {}
     layout = study.net.layout
@@ -196,12 +208,12 @@ def hash_model(study: Study, state: State) -> str:
 
 
 def hash_state(model: str, state: State, private: dict[str, torch.Tensor]) -> str:
-    """SHA-256 over the model hash, the server's own state and the clients' private vectors.
+    """Returns the SHA-256 of the model hash, the server's own state and the clients' private vectors.
 
     Args:
-        model: what `hash_model` returned.
-        state: its `extra` is hashed.
-        private: the clients' private vectors by name.
+        model: The model hash, from `hash_model`.
+        state: The state; only its `extra` is hashed.
+        private: The clients' private vectors by name.
     """
     rest = {f"extra/{n}": state.extra[n] for n in sorted(state.extra)}
     rest |= {f"private/{n}": private[n] for n in sorted(private)}
@@ -209,22 +221,22 @@ def hash_state(model: str, state: State, private: dict[str, torch.Tensor]) -> st
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Reads a checkpoint and checks that it fits its study: its models, the numbers of each, and the worlds.
+# Reads a checkpoint and checks that it fits its study: number of models, numbers of each model, and worlds.
 
 
 def load_study_checkpoint(
     out: Path, study: Study, folder: str = "checkpoints"
 ) -> tuple[Progress, dict[str, torch.Tensor]]:
-    """Returns the newest checkpoint of a run directory, and the private client state saved with it.
+    """Returns the progress in the newest checkpoint of a run directory, and the clients' private vectors saved with it.
 
     Args:
-        out: the run directory.
-        study: what was trained.
-        folder: of the run directory, `checkpoints` or `best`.
+        out: The run directory.
+        study: The study that was trained.
+        folder: The folder in the run directory, `checkpoints` or `best`.
 
     Raises:
-        Damaged: a file of the checkpoint is missing or was changed.
-        FedrayError: there is none, or it is that of another study.
+        Damaged: A file of the checkpoint is missing or was changed.
+        FedrayError: There is no checkpoint, or it belongs to another study.
     """
     progress, private = load_checkpoint(out / folder)
     models, layout = study.worlds * study.method.phase.models, study.net.layout
@@ -240,34 +252,34 @@ def load_study_checkpoint(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What `resume` does about a damaged run directory: what cannot be trusted is set aside and made again.
+# How `fedray resume` repairs a damaged run directory: damaged files are set aside and made again.
 #
-# Nothing is deleted. A file that is missing, truncated or changed takes with it every later file that would follow
-# from it: all of them go to `set-aside/1` (or 2, 3 ...) of the run directory, and the run goes on from the newest
-# checkpoint that is whole and whose tables are whole, or from its first round. A file that cannot be read for another
-# reason, such as its permissions, ends the resumption in one line.
+# Nothing is deleted. If a file is missing, truncated or changed, it is moved to `set-aside/1` (or 2, 3 ...) of the run
+# directory, with all later files that depend on it. The run continues from the newest checkpoint that is whole and has
+# whole tables, or from its first round. If a file cannot be read for another reason, such as its permissions, `fedray
+# resume` ends with one line.
 
 SET_ASIDE = "set-aside"
 CHECKPOINTS, RATES = "checkpoints", "learning_rates.json"
 
 
 def warn_of_damage(out: Path) -> None:
-    """Sets aside what cannot be trusted, and names it in a `DamageWarning` each."""
+    """Sets damaged files of a run directory aside, and gives a `DamageWarning` for each of them."""
     for line in mend_run_directory(out):
         warn_user(line, DamageWarning)
 
 
 def mend_run_directory(out: Path) -> list[str]:
-    """Sets aside what cannot be trusted; for when the directory is locked and is about to be resumed.
+    """Sets damaged files of a run directory aside. The directory must be locked; afterwards the run can be resumed.
 
     Args:
-        out: the run directory.
+        out: The run directory.
 
     Returns:
-        What was set aside and why, a line each; empty where all is well.
+        One line for each damaged file: the reason, and where it was moved. The list is empty if nothing is damaged.
 
     Raises:
-        FedrayError: a file cannot be read, though it may be whole.
+        FedrayError: A file cannot be read, though it may be whole.
 
     Example:
         >>> import tempfile
@@ -314,7 +326,7 @@ def mend_run_directory(out: Path) -> list[str]:
 
 
 def _move_aside(out: Path, paths: list[Path]) -> Path:
-    """Moves files and folders of a run directory into a new folder of it, under the names they have."""
+    """Moves files and folders of a run directory into a new folder in `set-aside`, under the same names."""
     place = next(out / SET_ASIDE / str(n) for n in count(1) if not (out / SET_ASIDE / str(n)).exists())
     try:
         for path in paths:
@@ -327,22 +339,22 @@ def _move_aside(out: Path, paths: list[Path]) -> Path:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The tables of a run directory, written part by part as the run goes.
+# The tables of a run directory, which the run writes part by part.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# They are `rounds.parquet`, `clients.parquet` and, where `evaluate.clients` asks for it, `client_scores.parquet`.
+# They are `rounds.parquet`, `clients.parquet` and, with `evaluate.clients`, `client_scores.parquet`.
 #
-# A new part file starts at every checkpoint; resuming from a checkpoint deletes the later ones.
+# Every checkpoint begins a new part. A run that resumes from a checkpoint deletes the later parts.
 
 FLUSH_ROWS = 200_000
 
 
 class RunRecorder:
-    """Writes the rows of one run: a row for each job, and for each evaluated round and world.
+    """Writes the tables of one run: a row for each job, and a row for each world of each evaluated round.
 
     Attributes:
-        out: the run directory.
-        study: what is trained.
+        out: The run directory.
+        study: The study that is trained.
     """
 
     def __init__(
@@ -358,12 +370,13 @@ class RunRecorder:
         """Starts with empty buffers.
 
         Args:
-            out: the run directory.
-            study: what is trained.
-            private: the clients' private vectors, to be saved with a checkpoint.
-            watch: called after each evaluated round.
-            confirm_place: called before each write; it raises where the directory is no longer the one that is locked.
-            saved: called after each checkpoint.
+            out: The run directory.
+            study: The study that is trained.
+            private: A function that returns the clients' private vectors, which are saved with a checkpoint.
+            watch: A function that is called after each evaluated round.
+            confirm_place: A function that is called before each write. It raises an error if the locked directory was
+                moved or deleted.
+            saved: A function that is called after each checkpoint.
         """
         self.out, self.study = out, study
         self._private, self._watch, self._confirm_place, self._saved = private, watch, confirm_place, saved
@@ -377,12 +390,12 @@ class RunRecorder:
         self._flushed = time.monotonic()
 
     def jobs(self, round: int | IntArray, plan: Plan, table: JobTable) -> None:
-        """Keeps the jobs of a round, or of several, for the next flush.
+        """Keeps the jobs of a round, or of several rounds, until the next flush.
 
         Args:
-            round: number of the round, or that of each job, `[J]`.
-            plan: its J jobs.
-            table: what was measured of each job, in the order of the plan.
+            round: The round, from 1, or the round of each job, `[J]`.
+            plan: The jobs, `[J]`.
+            table: The record of the jobs, in the order of the plan.
         """
         n = len(plan.client)
         where = {
@@ -402,12 +415,12 @@ class RunRecorder:
         self._buffered += n
 
     def keep_clients(self, round: int, world: int, found: ClientScores) -> None:
-        """Keeps the scores of a world's clients for the next flush.
+        """Keeps the scores of a world's clients until the next flush.
 
         Args:
-            round: number of the round that was evaluated.
-            world: number of the world.
-            found: the scores.
+            round: The round that was evaluated.
+            world: Number of the world.
+            found: The scores.
         """
         n = len(found.client)
         replicate, fold = self.study.place(world)
@@ -424,7 +437,7 @@ class RunRecorder:
         self._buffered += n
 
     def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None:
-        """Keeps the metrics of a round, and shows them to whoever watches."""
+        """Keeps the metrics of a round until the next flush, and calls the watcher."""
         for world, row in enumerate(rows):
             replicate, fold = self.study.place(world)
             totals = {
@@ -442,7 +455,7 @@ class RunRecorder:
             self.flush(progress.round)
 
     def checkpoint(self, progress: Progress) -> None:
-        """Flushes the rows and saves the state."""
+        """Writes the buffered rows, and saves a checkpoint."""
         self.flush(progress.round)
         self._confirm_place()
         folder, keep = self.out / "checkpoints", self.study.checkpoint_keep
@@ -450,13 +463,13 @@ class RunRecorder:
         self._saved()
 
     def keep_best(self, progress: Progress) -> None:
-        """Saves the state of the best round so far, instead of the one before."""
+        """Saves the models of the best round so far, and removes those of the earlier best round."""
         self._confirm_place()
         plain.make_folder(self.out / BEST_FOLDER)
         save_checkpoint(self.out / BEST_FOLDER, progress, self._private(), keep=1)
 
     def flush(self, round: int) -> None:
-        """Writes what is buffered as one part of each table."""
+        """Writes the buffered rows as one part of each table."""
         if self._jobs:
             columns = self._join(self._jobs)
             columns["status"] = np.array(devices.STATUS)[columns["status"]]
@@ -469,7 +482,7 @@ class RunRecorder:
         self._flushed = time.monotonic()
 
     def _join(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
-        """Returns the columns of some parts, one after the other, with the names of the tiers."""
+        """Joins the columns of several buffers, and replaces the indexes of tiers by their names."""
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         columns["tier"] = self._tiers[columns["tier"]]
         return columns
@@ -512,13 +525,13 @@ def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
 
 
 def read_table(out: Path, name: str) -> pa.Table:
-    """`rounds`, `clients` or `client_scores` of a run directory as one table, sorted by replicate, fold and round.
+    """Returns a table of a run directory, `rounds`, `clients` or `client_scores`, sorted by replicate, fold and round.
 
-    A method without local training (`bayesian_linear`, say) has scores and no jobs: its `clients` has no rows.
+    A method without local training, such as `bayesian_linear`, has scores but no jobs: its table `clients` has no rows.
 
     Raises:
-        Damaged: a part is missing or was changed.
-        FedrayError: the directory holds no rows, or a part cannot be read for another reason.
+        Damaged: A part of the table is missing or was changed.
+        FedrayError: The table has no rows, or a part cannot be read for another reason.
     """
     table = read_parts(out, name)
     if table is None and name == "clients" and read_parts(out, "rounds") is not None:
@@ -535,17 +548,17 @@ def read_table(out: Path, name: str) -> pa.Table:
 
 TABLES_OF = {  # where a table is, and when
     "rounds": "`rounds.parquet` of a run: one row per evaluated round, replicate and fold",
-    "clients": "`clients.parquet` of a run: one row per job, also those that did not count",
+    "clients": "`clients.parquet` of a run: one row per job, also for jobs whose upload was not used",
     "client_scores": "`client_scores.parquet` of a run with `evaluate.clients`: one row per evaluated round and client",
     "drift": "`drift.parquet` of a finished run with several models and at most 2,000 clients: one row per client",
-    "partition": "`partition.parquet` of a run: one row per training row that a client holds",
+    "partition": "`partition.parquet` of a run: one row per training sample that a client holds",
     "trials": "`trials.parquet` of a sweep: one row per trial",
     "table": "`table.parquet` of `fedray table`: one row per cell and score",
 }
 
 
 def list_table_columns() -> dict[str, dict[str, Column]]:
-    """Returns the columns of all tables; the scores follow the other columns of `rounds`.
+    """Returns the columns of all tables by name; in `rounds` the scores follow the other columns.
 
     Example:
         >>> columns = list_table_columns()

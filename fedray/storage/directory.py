@@ -1,4 +1,4 @@
-"""Making, locking and trimming a run directory."""
+"""Makes, locks and trims run directories, and checks where runs and sweeps may be written."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ LOCK = ".lock"
 
 
 def make_run_directory(out: Path, scenario_text: str) -> None:
-    """Makes a fresh run directory; of several processes one makes it.
+    """Makes a new run directory; if several processes try this at once, one of them succeeds.
 
     Raises:
-        BadInput: the directory holds something already.
+        BadInput: The directory already holds something.
 
     Example:
         >>> import tempfile
@@ -49,14 +49,15 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
 
 
 def adopt_run(source: Path, out: Path, scenario_text: str) -> None:
-    """Copies a run that goes on in a directory of its own; under other keys its identity and manifest stay behind.
+    """Copies a run directory into a new one, where the run continues.
 
-    The scenario is written last: a directory that has one is whole.
+    If the scenario differs, the identity and the manifest are not copied. The scenario is written last: a directory
+    with a scenario is complete.
 
     Args:
-        source: the run directory, which nobody writes.
-        out: the new one, which does not exist yet.
-        scenario_text: the keys with which it goes on.
+        source: The run directory, to which nobody writes.
+        out: The new run directory, which does not exist yet.
+        scenario_text: The scenario with which the run continues.
     """
     same = (source / "scenario.yaml").read_bytes() == scenario_text.encode()
     stale = () if same else ("manifest.json", IDENTITY_FILE)
@@ -65,25 +66,25 @@ def adopt_run(source: Path, out: Path, scenario_text: str) -> None:
 
 
 def say_written(out: Path) -> BadInput:
-    """Says that another process writes a run directory."""
+    """Returns the error to raise if another process writes a run directory."""
     return BadInput(f"{out} is being written by another process: let it finish, or stop it")
 
 
 def is_unborn(path: Path) -> bool:
-    """Whether an entry of a directory is all that is left of a run that was ended before it had a scenario."""
+    """Returns whether an entry of a directory comes from a run that ended before its scenario was written."""
     if path.name == "checkpoints":
         return path.is_dir() and not any(path.iterdir())
     return path.name == LOCK or path.suffix == ".part"
 
 
 def discard_run_directory(out: Path, fresh: bool) -> None:
-    """Removes what `make_run_directory` made: bad input leaves no directory behind.
+    """Removes a directory that `make_run_directory` has made, so that bad input leaves nothing on the disk.
 
-    A directory stays where rows were recorded, or where another process writes it meanwhile.
+    A directory stays if the run has recorded rounds, or if another process writes it.
 
     Args:
-        out: the run directory.
-        fresh: whether it did not exist before; else it is only emptied.
+        out: The run directory.
+        fresh: Whether the directory did not exist before. If it did, only its content is removed.
     """
     if (out / "rounds.parquet").exists() or is_locked(out / LOCK):
         return
@@ -93,20 +94,20 @@ def discard_run_directory(out: Path, fresh: bool) -> None:
 
 @contextmanager
 def lock_run_directory(out: Path, *, wait: bool = True) -> Iterator[Callable[[], None]]:
-    """Keeps other processes from writing a run directory; the lock goes when its process does, however that ends.
+    """Keeps other processes from writing a run directory. The lock ends with its process, however the process ends.
 
-    A run whose driver was killed may write for some seconds more: resuming waits for it.
+    If the driver of a run was killed, the run may still write for some seconds; a resumed run waits for the lock.
 
     Args:
-        out: the run directory.
-        wait: whether another process may write it for some seconds more.
+        out: The run directory.
+        wait: Whether to wait some seconds for a process that still writes the directory.
 
     Yields:
-        A function to call before each write: it raises `Unwritable` where the directory was moved or deleted.
+        A function to call before each write. It raises `Unwritable` if the directory was moved or deleted.
 
     Raises:
-        BadInput: another process writes it.
-        Unwritable: it cannot be written.
+        BadInput: Another process writes the directory.
+        Unwritable: The directory cannot be written.
     """
     try:
         confirm_place = watch_place(out)
@@ -122,7 +123,7 @@ def watch_place(out: Path) -> Callable[[], None]:
     """Returns a function that raises `Unwritable` if the directory was moved or deleted since now.
 
     Raises:
-        OSError: it is not there.
+        OSError: The directory does not exist.
     """
     began = out.stat()
 
@@ -140,7 +141,7 @@ def watch_place(out: Path) -> Callable[[], None]:
 
 
 def drop_newer_parts(out: Path, round: int) -> None:
-    """Removes the parts written after a round, and the best round's models where that came later."""
+    """Removes the parts of tables after a round, and the models of the best round if that round is later."""
     for table in TABLES:
         for number, part in list_parts(out, table).items():
             if number > round:
@@ -151,31 +152,33 @@ def drop_newer_parts(out: Path, round: int) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Where a run may be written: a directory that is named and free, the next free one below `runs`, or a run to replace.
+# The directory to which a run is written: a free one with a given name, the next free one below `runs`, or a run to
+# replace.
 #
 # Nothing here imports torch, so that the command line can say at once that a directory is taken.
 
 
 def require_run_directory(folder: Path) -> None:
-    """Refuses a directory that no run was written to.
+    """Raises an error if a directory is no run directory.
 
     Raises:
-        BadInput: it has no `scenario.yaml`, or this user may not read it.
-        FedrayError: the disk has a fault.
+        BadInput: The directory has no `scenario.yaml`, or this user may not read the directory.
+        FedrayError: The disk has a fault.
     """
     if not has_file(folder, "scenario.yaml"):
         raise BadInput(f"{folder} is no run directory (it has no scenario.yaml): give the --out of a run")
 
 
 def refuse_taken(out: Path, *, force: bool = False) -> None:
-    """Refuses a directory that a new run cannot be written to.
+    """Raises an error if a new run cannot be written to a directory.
 
     Args:
-        out: the directory.
-        force: whether the run that it holds is to be replaced.
+        out: The directory.
+        force: Whether the run in the directory is to be replaced.
 
     Raises:
-        BadInput: it holds a run that is not to be replaced or that a process writes, or something else than a run.
+        BadInput: The directory holds files that are no run, or a run that must not be replaced, or a run that a process
+            writes.
     """
     if not out.exists() or (out.is_dir() and all(map(is_unborn, out.iterdir()))):
         return
@@ -194,18 +197,19 @@ def refuse_taken(out: Path, *, force: bool = False) -> None:
 
 @contextmanager
 def claim_numbered(wanted: Path) -> Iterator[Path]:
-    """Makes the first of `wanted`, `wanted-2`, `wanted-3` ... that does not exist; removed again if it stays empty.
+    """Makes the first of the directories `wanted`, `wanted-2`, `wanted-3` ... that does not exist.
 
-    Two processes that ask at once get two directories.
+    The directory is removed at the end of the block if it is empty. Two processes that call this at the same time get
+    two directories.
 
     Args:
-        wanted: the directory that the first run gets.
+        wanted: The directory that the first run gets.
 
     Yields:
         The directory.
 
     Raises:
-        BadInput: it cannot be made.
+        BadInput: The directory cannot be made.
 
     Example:
         >>> import tempfile
@@ -238,11 +242,13 @@ def claim_numbered(wanted: Path) -> Iterator[Path]:
 
 
 def remove_run(out: Path) -> None:
-    """Removes a finished or interrupted run, in one step for whoever looks, unless a process still writes it.
+    """Removes a finished or interrupted run, unless another process writes it.
+
+    Others see the run disappear in one step.
 
     Raises:
-        BadInput: another process writes it.
-        FedrayError: it cannot be removed.
+        BadInput: Another process writes the run.
+        FedrayError: The run cannot be removed.
     """
     aside = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.old")
     with lock_run_directory(out, wait=False):
@@ -258,11 +264,13 @@ def remove_run(out: Path) -> None:
 
 
 def record_failure(out: Path, error: Exception) -> None:
-    """Keeps what ended a run; a full disk must not hide the error itself.
+    """Writes the error that ended a run to `failure.json`.
+
+    A failure to write the file, for example on a full disk, is ignored.
 
     Args:
-        out: the run directory.
-        error: what was raised.
+        out: The run directory.
+        error: The error that ended the run.
 
     Example:
         >>> import tempfile
@@ -284,19 +292,19 @@ def record_failure(out: Path, error: Exception) -> None:
 
 
 def forget_failure(out: Path) -> None:
-    """Removes what an earlier session kept: the run goes on."""
+    """Removes the `failure.json` of an earlier session, because the run continues."""
     with suppress(OSError):
         (out / FAILURE_FILE).unlink(missing_ok=True)
 
 
 def read_failure(out: Path) -> FedrayError | None:
-    """Reads what ended a run; None if it is finished, or another process still writes it.
+    """Returns the error that ended a run; None if the run is finished or another process still writes it.
 
     Args:
-        out: the run directory.
+        out: The run directory.
 
     Raises:
-        Damaged: the file that says so cannot be read.
+        Damaged: `failure.json` cannot be read.
     """
     if (out / FAILURE_FILE).exists():
         found = read_sealed(out / FAILURE_FILE, f"`fedray resume {out}`")
@@ -321,14 +329,14 @@ def has_sweep(folder: Path) -> bool:
 
 
 def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
-    """Refuses a directory that a sweep cannot be written to.
+    """Raises an error if a sweep cannot be written to a directory.
 
     Args:
-        folder: the directory of the sweep.
-        resume: whether to go on with the sweep in `folder`.
+        folder: The directory of the sweep.
+        resume: Whether to continue the sweep in `folder`.
 
     Raises:
-        BadInput: the directory holds a sweep that is not to go on, or something other than a sweep.
+        BadInput: The directory holds a sweep that is not to be continued, or something other than a sweep.
     """
     if has_sweep(folder):
         if not resume:

@@ -56,14 +56,14 @@ from fedray.simulation.study import Progress, Study
 from fedray.storage.checkpoint import read_table, write_parquet
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `summary.json` and `manifest.json` of a run directory: what came out, and where it was computed.
+# `summary.json` and `manifest.json` of a run directory: the results, and the software and machine that computed them.
 
 JOB_MODEL = ("replicate", "fold", "model")  # whose jobs are those of one model
 PACKAGES = ("fedray", "torch", "torchvision", "numpy", "pyarrow", "ray", "optuna")
 
 
 def pool_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
-    """Mean, sd and n of every number in the rows; sd is None for a single one.
+    """Returns mean, standard deviation and number of values of each metric over the rows; the sd of one value is None.
 
     Example:
         >>> pool_metrics([{"accuracy": 0.5}, {"accuracy": 0.75, "rounds_to_target": 9.0}])["rounds_to_target"]
@@ -78,10 +78,11 @@ def pool_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float
 
 
 def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
-    """Metrics that need a world's whole course, one dict a world; of a method with phases the last one counts.
+    """Returns the metrics that depend on all evaluated rounds of a world, one dictionary for each world.
 
-    They are the mean score over the last 3 evaluated rounds (Fed-ensemble section V), and the round, virtual second and
-    uplink byte at which the target was first reached; these are absent where it was not.
+    If the method has phases, only the rounds of the last phase count. The first metric is the mean score over the last
+    3 evaluated rounds (Fed-ensemble, section V). The others are the round, the virtual second and the sent bytes at
+    which the target was first reached; they are absent if it was not reached.
     """
     found, first = [], study.last_phase + 1 if study.last_phase else 0
     rows = read_table(out, "rounds").to_pylist()
@@ -107,13 +108,15 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
 
 
 def count_lost_models(out: Path) -> int:
-    """Models that were given to clients and took no upload in the whole run; of the replicate and fold with the most.
+    """Returns the number of models that had jobs in a run, but no upload that the server used.
+
+    The number is that of the replicate and fold with the most such models.
 
     Args:
         out: The run directory, with all its jobs.
 
     Raises:
-        Damaged: A part of the jobs lacks a column, or has another kind of values there.
+        Damaged: A part of the table `clients` lacks a column, or a column has values of another kind.
     """
     model, used = list(JOB_MODEL), dict[tuple[int, ...], bool]()
     for path in bounded.list_parts(out, "clients.parquet").values():  # one after another: they may be long
@@ -131,16 +134,18 @@ def count_lost_models(out: Path) -> int:
 
 
 def count_drawn_answers(study: Study, progress: Progress) -> int:
-    """Models that answer as they were drawn at the end of a run with a method or a schedule of the user's own.
+    """Returns the number of models that predict at the end of a run although they still equal an initial model.
 
-    Of fedray's methods the jobs of a plan say it before a run (`fedray.advice`).
+    Models are counted only if the method or the schedule is the user's own. For fedray's methods this is known from the
+    plan before the run (`fedray.advice`).
 
     Args:
-        study: what was trained.
-        progress: the end of the run.
+        study: The study that was trained.
+        progress: The progress at the end of the run.
 
     Returns:
-        Their number in the replicate and fold with the most; 0 without a round, and of a stack of fedray's.
+        The number in the replicate and fold with the most such models. 0 for a run without rounds, and for a stack with
+        a method of fedray.
     """
     method, schedule = (study.scenario.get(section, {}) for section in ("method", "schedule"))
     own = bool(method.get("object")) or is_own("method", method.get("name", ""))
@@ -157,21 +162,21 @@ def count_drawn_answers(study: Study, progress: Progress) -> int:
 
 
 def _find_drawn(study: Study, state: State) -> NDArray[np.bool_]:
-    """Returns which models of a state are as one of them was drawn, `[worlds * K]`."""
+    """Returns for each model of a state whether it equals one of the initial models, `[worlds * K]`."""
     first = draw_first_state(study, study.method.phase).models
     drawn = {row.numpy().tobytes() for row in first}
     return np.array([row.numpy().tobytes() in drawn for row in state.models.to(first.dtype)])
 
 
 def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, state_hash: str) -> dict[str, Any]:
-    """Returns what `summary.json` holds: final metrics pooled over replicates and folds, totals, hashes.
+    """Returns the content of `summary.json`: final metrics pooled over replicates and folds, totals, and hashes.
 
     Args:
-        study: what was trained.
-        progress: the end of the run.
-        out: the run directory, with all its rows.
-        model_hash: of `checkpoint.hash_model`.
-        state_hash: of `checkpoint.hash_state`.
+        study: The study that was trained.
+        progress: The progress at the end of the run.
+        out: The run directory, with all its tables.
+        model_hash: The model hash, from `checkpoint.hash_model`.
+        state_hash: The state hash, from `checkpoint.hash_state`.
     """
     metrics = {**pool_metrics(progress.metrics), **pool_metrics(collect_course_metrics(study, out))}
     more: dict[str, Any] = {"stopped": progress.stopped} if progress.stopped else {}
@@ -205,7 +210,10 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
 
 
 def make_manifest(extra: dict[str, Any]) -> dict[str, Any]:
-    """Versions, host and commit; nothing from the environment's secrets."""
+    """Returns the content of the manifest: versions, machine and commit, and the entries of `extra`.
+
+    Environment variables are not written, because they may hold secrets.
+    """
     host = {"machine": platform.machine(), "system": platform.platform(), "python": sys.version.split()[0]}
     return {"versions": dict(_versions()), "host": host, "git_commit": _commit(), **extra}
 
@@ -228,14 +236,15 @@ def _commit() -> str | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `partition.parquet` of a run directory: which rows each client has, for any tool, and for `data.partition.file`.
+# `partition.parquet` of a run directory lists the samples of each client. `data.partition.file` reads such a file.
 #
-# The rows of stored data sets are written; clients that are generated have none, and so has a partition of more than
-# 50 million rows: its scenario and its seed deal it again. The manifest says which it is (`study.partition`).
+# The file is written for stored data sets, but not for generated clients, and not for more than 50 million samples.
+# Without the file the scenario and the seed define the partition. The manifest says whether there is a file
+# (`study.partition`).
 
 
 def describe_partition(study: Study) -> str:
-    """Says which file has the rows of each client.
+    """Returns the name of the file that lists the training samples of each client, or why there is no such file.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -254,14 +263,14 @@ def describe_partition(study: Study) -> str:
 
 
 def write_partition(out: Path, study: Study) -> None:
-    """Writes who holds which rows of every world, unless the file is there and the same.
+    """Writes which client holds which training samples in every world, unless the file already has this content.
 
     Args:
         out: The run directory.
-        study: What is trained.
+        study: The study that is trained.
 
     Raises:
-        BadInput: The file is there, and this user may not read it.
+        BadInput: The file exists, but this user may not read it.
     """
     shards = study.shards
     if describe_partition(study) != FILE_NAME or not isinstance(shards, StoredShards):
@@ -282,12 +291,12 @@ DRIFT_FILE = "drift.parquet"
 
 
 def write_drift(out: Path, study: Study, worlds: Sequence[Drift]) -> None:
-    """Writes the table.
+    """Writes the table `drift.parquet`.
 
     Args:
-        out: the run directory.
-        study: what was trained.
-        worlds: the drift scores of the clients in each world.
+        out: The run directory.
+        study: The study that was trained.
+        worlds: The drift scores of the clients in each world.
     """
     tables = []
     for world, drift in enumerate(worlds):
@@ -300,10 +309,10 @@ def write_drift(out: Path, study: Study, worlds: Sequence[Drift]) -> None:
 
 
 def read_drift(out: Path) -> pa.Table:
-    """Returns the drift scores of a run directory.
+    """Returns the table of drift scores of a run directory.
 
     Raises:
-        FedrayError: the run has none.
+        FedrayError: The run has no drift scores.
     """
     path, summary = out / DRIFT_FILE, out / "summary.json"
     if summary.is_file():
@@ -322,10 +331,10 @@ Logger = Callable[[int, Mapping[str, float]], None]
 
 
 def tensorboard(dir: str | Path) -> Logger:
-    """Scalars as TensorBoard event files.
+    """Returns a logger that writes metrics as event files of TensorBoard.
 
     Args:
-        dir: where the event files go; `tensorboard --logdir` reads it.
+        dir: The folder of the event files, for `tensorboard --logdir`.
     """
     _import_tool("tensorboard", "tensorboard")
     writer = _import_tool("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(dir))
@@ -339,12 +348,14 @@ def tensorboard(dir: str | Path) -> Logger:
 
 
 def wandb(project: str, dir: str | Path | None = None, name: str | None = None) -> Logger:
-    """Returns a run of Weights & Biases; its own environment variables say whether it is online.
+    """Returns a logger that sends metrics to a new run of Weights & Biases.
+
+    The environment variables of Weights & Biases decide whether the run is online.
 
     Args:
-        project: the project the run belongs to.
-        dir: where its local files go.
-        name: of the run; a random one without.
+        project: The project to which the run belongs.
+        dir: The folder of the run's local files; None: the working directory.
+        name: Name of the run; None: a random name.
     """
     where = None if dir is None else str(dir)
     run = _import_tool("wandb", "wandb").init(project=project, dir=where, name=name, reinit="create_new")
@@ -356,12 +367,12 @@ def wandb(project: str, dir: str | Path | None = None, name: str | None = None) 
 
 
 def mlflow(uri: str, experiment: str = "fedray", name: str | None = None) -> Logger:
-    """Returns a run of MLflow.
+    """Returns a logger that sends metrics to a new run of MLflow.
 
     Args:
-        uri: of the tracking server, or a local store such as `sqlite:///runs.db`.
-        experiment: made if there is none of this name.
-        name: of the run; a random one without.
+        uri: URI of the tracking server, or of a local store such as `sqlite:///runs.db`.
+        experiment: Name of the experiment, which is made if it does not exist.
+        name: Name of the run; None: a random name.
     """
     client = _import_tool("mlflow", "mlflow").MlflowClient(tracking_uri=uri)
     known = client.get_experiment_by_name(experiment)
@@ -376,12 +387,12 @@ def mlflow(uri: str, experiment: str = "fedray", name: str | None = None) -> Log
 
 
 def look_on(what: str, do: Callable[..., object], tell: Callable[[str], object]) -> Callable[..., None]:
-    """Wraps a function that only watches a run: if it fails, a warning says so, and it is not called again.
+    """Wraps a function that only watches a run. If the function fails, a warning is printed and it is not called again.
 
     Args:
-        what: looks on, for the line.
-        do: the function.
-        tell: says a line.
+        what: Name of the function, for the warning.
+        do: The function.
+        tell: A function that prints a line.
 
     Example:
         >>> look = look_on("a gauge", lambda value: 1 / value, print)
@@ -408,21 +419,21 @@ def _say_failed(what: str, error: Exception) -> str:
 
 
 def tell_user(line: str) -> None:
-    """Warns of what failed beside a run."""
+    """Warns the user that something beside the run has failed."""
     warn_user(line, FedrayWarning)
 
 
 def build_loggers(names: Iterable[str], out: Path, tell: Callable[[str], object] = tell_user) -> list[Logger]:
-    """Returns the loggers a user asks for by name; one that fails later ends no run.
+    """Returns the loggers that a user requests by name; a logger that fails later does not end the run.
 
     Args:
-        names: `tensorboard`, `wandb` or `mlflow`, each with `:VALUE` for another directory, project or URI; the
-            scenario's `loggers`.
-        out: the run directory; files go below it, and runs are named after it.
-        tell: says a line about a logger that fails.
+        names: The scenario's `loggers`: `tensorboard`, `wandb` or `mlflow`, each possibly with `:VALUE` for another
+            directory, project or URI.
+        out: The run directory. Files are written below it, and runs get its name.
+        tell: A function that prints a line about a logger that fails.
 
     Raises:
-        BadInput: a name is unknown, or its package is not installed.
+        BadInput: A name is unknown, or its package is not installed.
     """
     make: dict[str, Callable[[str], Logger]] = {
         "tensorboard": lambda value: tensorboard(expand_user_path("logger", value) if value else out / "tensorboard"),
@@ -452,19 +463,20 @@ def _import_tool(module: str, extra: str) -> ModuleType:
 
 
 def _finite_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Finite numbers only: lists (one number a member) and NaN are left out."""
+    """Returns the metrics that are finite numbers, without lists (one number for each member) and NaN."""
     plain = {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
     return {name: value for name, value in plain.items() if math.isfinite(value)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `identity.json` of a run directory: what the run began with, so that nothing else goes on in its place.
+# `identity.json` of a run directory: the settings, data and code with which the run began, which must not change.
 #
-# It holds the keys of the scenario that decide results, its rounds, and digests of the data, of the network, of the
-# source of the user's own code and of the values that this reads. Another value is a warning, all else is refused.
-# The file is written before the first round and stays as it is; only a run that is made longer changes it. The
-# manifest says that it is there, so that a lost one is noticed. Run directories that were written before there was
-# such a file are used without these checks, and digests of own code that earlier versions wrote are not compared.
+# The file holds the scenario's keys that decide results, the number of rounds, and digests. The digests are of the
+# data, of the network, of the source of the user's own code, and of the values that this code uses. If one of these
+# values has changed, there is a warning; every other change is an error. The file is written before the first round.
+# Only a run that is made longer changes the file. The manifest records that the file exists, so a lost file is noticed.
+# Run directories of earlier versions without such a file are not checked, and digests of own code by earlier versions
+# are not compared.
 
 Digests = Mapping[str, Mapping[str, str]]  # part -> what of it -> digest
 _ANSWERS = ("model ", "partition ")  # what reads values after the training too
@@ -478,15 +490,15 @@ _PARTS = {  # that are refused where they differ: what a sentence says of each
 
 
 def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] = tell_user) -> None:
-    """Writes the identity of a run that has none and no checkpoint, or checks it.
+    """Writes the identity of a new run. If the run has an identity or a checkpoint, checks the identity instead.
 
     Args:
-        out: the run directory.
-        digests: of what is to be trained.
-        tell: says in a line which values are others than when the run began.
+        out: The run directory.
+        digests: Digests of what is to be trained.
+        tell: A function that prints a line. The line names values that have changed since the run began.
 
     Raises:
-        BadInput: the run began with something else.
+        BadInput: The run began with other data, another network or other code.
 
     Example:
         >>> import tempfile
@@ -506,14 +518,16 @@ def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] 
 
 
 def check_identity(out: Path, digests: Digests) -> None:
-    """Refuses what a run that only answers did not begin with; one without an identity is not checked.
+    """Checks, before the models of a run predict, that nothing has changed since the run began.
+
+    A run without an identity is not checked.
 
     Args:
-        out: the run directory.
-        digests: of what is to answer. Of values those of networks and partitions count.
+        out: The run directory.
+        digests: Digests of what is used to predict. Of the values, only those of networks and partitions count.
 
     Raises:
-        BadInput: names what was changed.
+        BadInput: Something was changed; the message names it.
     """
     check_scenario_file(out)
     values = {key: digest for key, digest in digests.get("values", {}).items() if key.startswith(_ANSWERS)}
@@ -521,10 +535,10 @@ def check_identity(out: Path, digests: Digests) -> None:
 
 
 def check_scenario_file(out: Path) -> None:
-    """Refuses a run directory whose `scenario.yaml` was edited; one without an identity is not checked.
+    """Checks that the `scenario.yaml` of a run directory was not edited; a run without an identity is not checked.
 
     Raises:
-        BadInput: names the key, its old and its new value.
+        BadInput: A key was edited. The message names the key, its old value and its new value.
     """
     began = read_identity(out)
     if began:
@@ -532,10 +546,10 @@ def check_scenario_file(out: Path) -> None:
 
 
 def read_keys(out: Path) -> dict[str, Any]:
-    """Returns the keys of a run directory's `scenario.yaml`, as they stand there.
+    """Returns the keys in a run directory's `scenario.yaml`, as they are written there.
 
     Raises:
-        BadInput: there are none: the file was emptied, say.
+        BadInput: The file has no keys, for example because it was emptied.
     """
     tree = load_yaml(out / "scenario.yaml")
     if not isinstance(tree, dict):
@@ -544,15 +558,15 @@ def read_keys(out: Path) -> dict[str, Any]:
 
 
 def confirm_digests(out: Path, digests: Digests, *, fresh: bool) -> None:
-    """Keeps the digests of a directory that has no scenario of its own, such as a sweep's, or checks them.
+    """Writes or checks the digests of a directory without a scenario of its own, such as that of a sweep.
 
     Args:
-        out: the directory.
-        digests: of what its trainings have in common.
-        fresh: whether nothing was trained yet.
+        out: The directory.
+        digests: Digests of what all trainings in the directory have in common.
+        fresh: Whether nothing was trained yet. Then the digests are written first.
 
     Raises:
-        BadInput: names what was changed.
+        BadInput: Something was changed; the message names it.
     """
     if fresh:
         bounded.write_sealed(out / identity.IDENTITY_FILE, {"format": 1, **digests})
@@ -560,18 +574,18 @@ def confirm_digests(out: Path, digests: Digests, *, fresh: bool) -> None:
 
 
 def write_identity(out: Path, digests: Digests) -> None:
-    """Writes the identity of a run directory: its scenario's keys, and these digests."""
+    """Writes the identity of a run directory: the keys of its scenario, and these digests."""
     tree = load_yaml(out / "scenario.yaml")
     keys = {"format": 1, "rounds": tree.get("rounds"), "scenario": identity.list_result_keys(tree)}
     bounded.write_sealed(out / identity.IDENTITY_FILE, {**keys, **digests})
 
 
 def read_identity(out: Path) -> dict[str, Any]:
-    """Reads `identity.json`; empty if there is none and the manifest does not name one.
+    """Returns the content of `identity.json`; empty if there is no such file and the manifest does not name one.
 
     Raises:
-        Damaged: the file is damaged, or lost.
-        FedrayError: it cannot be read for another reason.
+        Damaged: The file is damaged or lost.
+        FedrayError: The file cannot be read for another reason.
     """
     path, remedy = out / identity.IDENTITY_FILE, "restore it, or start a new run"
     if not os.path.lexists(path):
@@ -588,14 +602,14 @@ def read_identity(out: Path) -> dict[str, Any]:
 
 
 def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
-    """Returns the engine of a run that goes on: the one that it began with, if its scenario leaves the choice.
+    """Returns the value of `lanes` for a run that continues: that of its beginning, if its scenario leaves the choice.
 
     Args:
-        lanes: what its scenario says.
-        out: the run directory.
+        lanes: The value in the scenario.
+        out: The run directory.
 
     Raises:
-        BadInput: it began with compiled kernels, and there are none here.
+        BadInput: The run began with compiled kernels, which this machine does not have.
     """
     began = read_identity(out).get("engine", {}).get("lanes")
     if began is None and bounded.find_checkpoints(out / "checkpoints"):
@@ -609,14 +623,15 @@ def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
 
 
 def extend_rounds(out: Path, rounds: int) -> None:
-    """Makes a run longer, also one that is finished: `scenario.yaml` and `identity.json` get the new rounds.
+    """Gives a run more rounds, in `scenario.yaml` and `identity.json`. The run may be finished.
 
     Args:
-        out: the run directory.
-        rounds: how many there will be in all.
+        out: The run directory.
+        rounds: The new number of rounds, including those already done.
 
     Raises:
-        BadInput: the run has done more, its rounds have parts, or a run that was long at once would be another.
+        BadInput: The run has done more rounds, or the method is a stack or an ensemble of learners. Or the longer run
+            would differ from a run that had this length from the start.
     """
     tree, began = read_keys(out), read_identity(out)
     done = max(bounded.find_checkpoints(out / "checkpoints"), default=0)
@@ -638,12 +653,12 @@ def extend_rounds(out: Path, rounds: int) -> None:
 
 
 def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: int) -> None:
-    """Refuses to make a run longer that would not be the run that was so long at once.
+    """Raises an error if a longer run would differ from a run that had this length from the start.
 
     Args:
-        tree: the scenario of the run.
-        totals: of its newest checkpoint; empty where it has none.
-        rounds: how many rounds there would be.
+        tree: The scenario of the run.
+        totals: The content of `progress.json` in the newest checkpoint; empty if there is no checkpoint.
+        rounds: The new number of rounds.
     """
     done, stopped = totals.get("round", 0), totals.get("stopped")
     if stopped:
@@ -667,7 +682,14 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
 
 
 def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callable[[str], object]) -> None:
-    """Refuses digests that differ from those a directory began with, and tells of values that do."""
+    """Raises an error if digests have changed since the run began; if only digests of values changed, prints a line.
+
+    Args:
+        out: The directory.
+        began: The identity of the run.
+        digests: The digests to compare.
+        tell: A function that prints a line.
+    """
     for part, said in _PARTS.items():
         if changed := _list_changes(part, began, digests):
             raise BadInput(f"{out}: {said.format(', '.join(changed))}, or start a new run")
@@ -679,10 +701,10 @@ def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callab
 
 
 def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]:
-    """Says in words what of a part differs; an empty digest differs from nothing.
+    """Lists in words what differs in one part of the digests; an empty digest equals every other digest.
 
-    Only of data and of source is it a difference that something is gone: of a network, earlier versions kept more, and
-    modules and values are those that a process happens to have.
+    A missing digest is a difference only in the parts `data` and `source`. In other parts digests may be missing,
+    because earlier versions kept more digests of a network, and a process may use only some modules and values.
     """
     found, gone = now.get(part, {}), None if part in ("data", "source") else ""
     pairs = [(key, old, found.get(key, gone)) for key, old in began.get(part, {}).items() if part in now]
@@ -692,13 +714,13 @@ def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str
 
 
 def refuse_missing_names(out: Path) -> None:
-    """Refuses to go on with a run, or a sweep, that uses a user's names which nothing has registered.
+    """Raises an error if a run or a sweep uses a name of the user that no module has registered.
 
     Args:
-        out: the directory of the run, or of the sweep.
+        out: The directory of the run or of the sweep.
 
     Raises:
-        BadInput: names the first such name, and the file that registered it.
+        BadInput: A name is missing. The message has the first such name and the file that registered it.
     """
     for name, file in _list_names(read_identity(out)):
         kind, _, known = name.partition(" ")
@@ -709,6 +731,6 @@ def refuse_missing_names(out: Path) -> None:
 
 
 def _list_names(began: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the user's names that a run used, as "method mine", and their files."""
+    """Returns the names of the user that a run used, such as "method mine", each with the file that registered it."""
     found = began.get("names", {})
     return [(str(name), str(file)) for name, file in found.items()] if isinstance(found, dict) else []

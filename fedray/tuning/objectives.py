@@ -52,13 +52,15 @@ class SweepObjective:
 
     Attributes:
         name: the objective's name in the sweep file.
-        kind: how the value is computed. "final": `metric` at the last evaluated round (with a limit, at the last one
-            where `axis` is at most `limit`). "total": the last value of `metric`, which is a running total. "reach":
-            the value of `axis` where `metric` first reaches `limit`; infinity if that never happens.
+        kind: how the value is computed. "final": the value of `metric` at the last evaluated round; with a limit, at
+            the last evaluated round where `axis` is at most `limit`. "total": the last value of `metric`, which is a
+            running total. "reach": the value of `axis` where `metric` first reaches `limit`; infinity if that never
+            happens.
         metric: the column of the rounds that the value is taken from.
         direction: whether to "maximize" or "minimize" the value.
-        axis: the column that `limit` bounds ("final") or that is the value ("reach"); empty without a limit.
-        limit: a budget of `axis` ("final"), or a target of `metric` ("reach"); None for neither.
+        axis: the column that `limit` bounds ("final"), or that the value is taken from ("reach"); empty without a
+            limit.
+        limit: a budget of `axis` ("final"), or a target of `metric` ("reach"); None without budget and target.
     """
 
     name: str
@@ -99,13 +101,13 @@ def read_cost(row: Row, name: str) -> float:
 
 
 def check_keys(path: str, given: Mapping[str, Any], table: Mapping[str, Check], what: str, prefix: str = "") -> None:
-    """Refuses a key of a sweep file that its table does not hold, and a value that the check of its key refuses.
+    """Refuses keys of a sweep file that a table does not list, and values that the check of their key refuses.
 
     Args:
-        path: where the keys stand in the file, with a dot at the end; empty at the top.
+        path: the section of the file that holds the keys, with a dot at the end; empty at the top level.
         given: the keys and their values.
         table: the check of each key.
-        what: what has these keys, for the message.
+        what: the name of the thing with these keys, for the message.
         prefix: the text before the key that a message suggests.
 
     Raises:
@@ -204,7 +206,7 @@ def name_winner(objectives: Sequence[SweepObjective]) -> str:
 
 
 def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
-    """Computes the value of an objective from the history of one world (rows by rising round).
+    """Computes the value of an objective from the evaluated rounds of one world, in ascending order.
 
     Example:
         >>> rows = [{"round": r, "up_bytes": 40 * r, "down_bytes": 60 * r, "hold_out_accuracy": 0.3 * r}
@@ -228,7 +230,7 @@ def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
 
 
 def _read_within(objective: SweepObjective, history: Sequence[Row], limit: float) -> float:
-    """Returns the score after the last round inside a budget, or a score near the budget if that round has none."""
+    """Returns the score after the last round within a budget; if it was not evaluated, a score near the budget."""
     inside = [row for row in history if read_cost(row, objective.axis) <= limit]
     after = history[len(inside) : len(inside) + 1]
     if inside and all(row["round"] == inside[-1]["round"] + 1 for row in after):
@@ -245,15 +247,15 @@ def _read_within(objective: SweepObjective, history: Sequence[Row], limit: float
 def judge_worlds(
     objectives: Sequence[SweepObjective], histories: Sequence[Sequence[Row]]
 ) -> tuple[list[float], tuple[float | None, ...]]:
-    """Computes the value of each objective as the mean over worlds, and its standard error: sd / sqrt(worlds).
+    """Computes for each objective the mean of its values over worlds, and the standard error sd / sqrt(worlds).
 
-    A value is rounded to 12 significant digits, because the order of a sum may change the digits beyond these. So
-    trials that did equally well have equal values. An error is None if there is only one world, or if the target was
-    not reached in one of the worlds.
+    A value is rounded to 12 significant digits, because the order of a sum may change further digits. So trials that
+    did equally well have equal values. A standard error is None if there is only one world, or if one of the worlds did
+    not reach the target.
 
     Args:
         objectives: the objectives of the sweep.
-        histories: for each world its evaluated rounds, by rising round.
+        histories: for each world its evaluated rounds, in ascending order.
 
     Raises:
         FedrayError: an objective was not measured, or its value is NaN.
@@ -281,7 +283,7 @@ def judge_worlds(
 
 
 def find_inference_keys(metric: str) -> tuple[str, ...]:
-    """Returns the keys of `predict` that a held-out metric depends on; known clients weigh the models by `gamma`."""
+    """Returns the keys of `predict` that a held-out metric depends on, such as `gamma` for metrics of known clients."""
     if not metric.startswith(HELD_OUT_PREFIX):
         return ()
     if metric.startswith(f"{HELD_OUT_PREFIX}conformal"):
@@ -290,7 +292,7 @@ def find_inference_keys(metric: str) -> tuple[str, ...]:
 
 
 def explain_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], ends: Sequence[str]) -> list[str]:
-    """Explains, a line each, the keys of a space that change how the ensemble predicts, but no objective.
+    """Returns a line for each key of a space that changes how the ensemble predicts, but changes no objective.
 
     Args:
         keys: the keys of the space, dotted.
@@ -309,7 +311,7 @@ def explain_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective],
 
 
 def list_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], ends: Sequence[str]) -> list[str]:
-    """Lists the keys of a space that change how the ensemble predicts, but no objective.
+    """Lists the keys of a space that change how the ensemble predicts, but change no objective.
 
     The arguments are those of `explain_idle_keys`.
     """

@@ -1,4 +1,4 @@
-"""Optuna's side of a sweep: the storage, the study, pruners, and samplers that a resumed sweep continues exactly."""
+"""Optuna's side of a sweep: the storage, the study, pruners and samplers, which a resumed sweep continues exactly."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LIBRARIES = ("optuna", "sqlalchemy", "sqlite3", "redis", "psycopg2", "pymysql",
 
 
 def name_storage(storage: str) -> str:
-    """Names a storage in messages: by the path of its file, or by the kind of its URL, which may hold a password."""
+    """Returns the name of a storage in messages: the path of its file, or the kind of its URL without any password."""
     kind, is_url, _ = storage.partition("://")
     return f"{kind}://..." if is_url else storage
 
@@ -70,7 +70,7 @@ def explain_storage(storage: str) -> Iterator[None]:
 
 
 def mend_journal(journal: Path) -> None:
-    """Cuts off an unfinished last line, and removes the lock that a killed sweep left.
+    """Repairs a journal: cuts off an unfinished last line, and removes the lock that a killed sweep left.
 
     No other process may write to the journal meanwhile.
 
@@ -87,7 +87,7 @@ def mend_journal(journal: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Optuna's side of a sweep: the storage, the study, pruners, and samplers that a resumed sweep continues exactly.
+# Optuna's side of a sweep: the storage, the study, pruners and samplers, which a resumed sweep continues exactly.
 
 MADE_MEANWHILE = ("already exists", "locked", "unique", "duplicate")  # while others make its tables
 IN_USE = "name = {} is a study of this storage: choose another, or --resume with the --out of its sweep"
@@ -95,13 +95,13 @@ NOTES = "fedray"  # one attribute for all notes: each write to a journal is an f
 
 
 class StudyLocation(NamedTuple):
-    """The storage of a study and its pruner, by which workers report to the study.
+    """The storage, the name and the pruner of a study; workers need them to report to the study.
 
     Attributes:
         storage: a journal file or a storage URL.
         name: the name of the study.
         pruner: the section `pruner` of the sweep file.
-        ages: the number of steps that a trial can report at most.
+        ages: the largest number of steps that a trial can report.
     """
 
     storage: str
@@ -111,7 +111,7 @@ class StudyLocation(NamedTuple):
 
 
 def open_storage(storage: str) -> Any:
-    """Opens an Optuna storage: a journal file (mends its last line if a crash cut it), or any URL that Optuna knows."""
+    """Opens an Optuna storage: a journal file, or any URL that Optuna knows."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if "://" not in storage:
         with explain_storage(storage):
@@ -130,12 +130,12 @@ def open_storage(storage: str) -> Any:
 
 
 def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
-    """Checks that a storage can be opened, and that it holds no study of this name unless the study is resumed.
+    """Checks that a storage can be opened, and that no study in it has this name, unless the study is resumed.
 
     Args:
         url: the URL of the storage; None if the study has a journal file, which is not checked.
         name: the name of the study.
-        resume: whether to go on with an existing study.
+        resume: whether an existing study is resumed.
 
     Raises:
         BadInput: the storage cannot be opened, or the name is in use.
@@ -149,13 +149,13 @@ def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
 
 
 def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: bool = False) -> optuna.Study:
-    """Opens the study of a sweep: a new one, or the existing one to go on with.
+    """Opens the study of a sweep: a new study, or an existing study that is resumed.
 
     Args:
         sweep: the sweep file.
-        location: where the study is stored.
-        resume: whether to go on with an existing study.
-        begun: whether trials of the sweep were already trained: the study must then exist.
+        location: the storage and the name of the study.
+        resume: whether an existing study is resumed.
+        begun: whether trials of the sweep have been trained; if so, the study must exist.
 
     Raises:
         BadInput: the storage already holds a study of this name and `resume` is False, or the storage has lost the
@@ -200,7 +200,7 @@ def open_trial(location: StudyLocation, number: int) -> tuple[optuna.Trial, Froz
 
 
 def trial_note(trial: FrozenTrial) -> Mapping[str, Any]:
-    """Returns the search's notes on a trial: how it got its values (by training or look-up), its run, seconds, ..."""
+    """Returns the notes of the search on a trial: how its values were found, its run, the seconds of training, ..."""
     found: Mapping[str, Any] = trial.user_attrs.get(NOTES, {})
     return found
 
@@ -223,7 +223,8 @@ def make_pruner(location: StudyLocation) -> optuna.pruners.BasePruner:
 def make_sampler(keys: SamplerKeys, number: int, draw: int) -> optuna.samplers.BaseSampler:
     """Makes the sampler of one draw.
 
-    Its seed is computed from the arguments: a resumed sweep draws what it would have drawn without interruption.
+    The seed of the sampler is computed from the arguments. So a resumed sweep draws the same values as one without
+    interruption.
 
     Args:
         keys: the kind of the sampler, its seed and its options.
@@ -241,7 +242,7 @@ def make_sampler(keys: SamplerKeys, number: int, draw: int) -> optuna.samplers.B
 def propose_values(
     study: optuna.Study, keys: SamplerKeys, space: tuple[Parameter, ...], trial: optuna.Trial
 ) -> dict[str, Any]:
-    """Proposes the values of a trial; the values that an interrupted trial already has stay.
+    """Proposes the values of a trial; an interrupted trial keeps the values that it already has.
 
     Args:
         study: the study, whose sampler is set for each draw.
@@ -271,7 +272,7 @@ def ask_trial(
         study: the study.
         keys: the kind of the sampler, its seed and its options.
         points: the points of a grid; None for other samplers.
-        limit: the number of trials that there will be; of a grid, no more than its points.
+        limit: the planned number of trials; for a grid, at most the number of its points.
     """
     number = len(study.get_trials(deepcopy=False))
     if number >= limit:
@@ -283,7 +284,7 @@ def ask_trial(
 
 
 def unfinished_trials(study: optuna.Study) -> list[optuna.Trial]:
-    """Returns the trials that an interrupted sweep left unfinished, in order, ready to go on."""
+    """Returns the trials that an interrupted sweep left unfinished, in order of their numbers, ready to continue."""
     states = (optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING)
     found = []
     for frozen in study.get_trials(deepcopy=False, states=states):

@@ -45,8 +45,8 @@ class View(NamedTuple):
         trials: all trials of the sweep.
         done: the complete trials whose values are all finite.
         winners: the numbers of the winning trials.
-        curves: by trial number, the evaluated rounds and the metric of `pick_course` in these rounds, both
-            `[rounds]`.
+        curves: by trial number, two arrays `[rounds]`: the evaluated rounds, and the values of the metric of
+            `pick_course` in these rounds.
         idle: for each objective, the keys of the parameters that cannot act on it; empty if every parameter acts on
             every objective.
     """
@@ -66,7 +66,7 @@ class View(NamedTuple):
 
 
 def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
-    """Picks the objective whose curve is drawn: the first that has a score in every round, else the first total.
+    """Returns the objective to draw over the rounds: the first one with a score in every round, else the first total.
 
     Example:
         >>> from fedray.tuning.objectives import read_objective
@@ -77,7 +77,7 @@ def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
 
 
 def scale_values(objective: SweepObjective, values: Sequence[float]) -> tuple[FloatArray, str]:
-    """Converts values of an objective to a suitable unit; returns them and the label of the axis."""
+    """Converts values of an objective to a suitable unit; returns the new values and the label of the axis."""
     found = np.array(values, dtype=np.float64)
     counted = objective.axis if objective.kind == "reach" else objective.metric
     for what, column in (("bytes", "bytes"), ("seconds", "sim_seconds")):
@@ -229,11 +229,11 @@ IMPORTANT = 8  # parameters in the importance chart
 
 
 def compute_importance(view: View, i: int) -> dict[str, float]:
-    """Computes the share of an objective's variance that each parameter explains, by the key of the parameter.
+    """Computes for each parameter, by its key, the share of an objective's variance that the parameter explains.
 
-    The shares are empty with fewer than four trials. They are those of fANOVA (Hutter et al., ICML 2014), or of
+    The result is empty with fewer than four trials. The shares are computed by fANOVA (Hutter et al., ICML 2014), or by
     PED-ANOVA (Watanabe et al., IJCAI 2023) where a parameter is conditional. Parameters that cannot act on the
-    objective are left out: a share of theirs would be chance.
+    objective are left out, because their shares would be chance.
 
     Args:
         view: the data of the sweep.
@@ -370,7 +370,7 @@ def make_view(state: SearchState, trials: list[FrozenTrial], winners: list[int])
 
 
 def _curve(state: SearchState, trial: FrozenTrial) -> tuple[FloatArray, FloatArray] | None:
-    """Returns the rounds of a trial and the metric of `pick_course` in them, as the mean over worlds."""
+    """Returns the rounds of a trial, and the metric of `pick_course` in these rounds as the mean over worlds."""
     metric = pick_course(state.sweep.objectives).metric
     worlds = read_histories(state.out / trial_note(trial)["run"])
     short = min(len(rows) for rows in worlds)
@@ -394,7 +394,7 @@ def _sections(view: View) -> Iterator[Section]:
 
 
 def _draw_landscape(view: View) -> Iterator[Picture]:
-    """Draws what the objectives depend on; every number but the importance is a value of a trial."""
+    """Draws how the objectives depend on the parameters: the importance of each parameter, and the values of trials."""
     space = len(view.space)
     importance = f"fANOVA (PED-ANOVA where a parameter is conditional). {_limit(IMPORTANT, space, 'parameters')}"
     yield from draw_pictures([(figure_importance(view), importance.strip())], "importance")
@@ -404,7 +404,7 @@ def _draw_landscape(view: View) -> Iterator[Picture]:
 
 
 def _limit(shown: int, all_: int, what: str) -> str:
-    """Says how many items a picture leaves out; empty if it shows all."""
+    """Returns a sentence about the items that a picture leaves out; empty if the picture shows all."""
     return f"{shown} of {all_} {what} are drawn; trials.parquet has all." if shown < all_ else ""
 
 
@@ -450,7 +450,7 @@ def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
 def _list_rows(
     view: View, trials: Iterable[FrozenTrial], last: Sequence[str], more: Callable[[FrozenTrial], list[str]]
 ) -> Table:
-    """Returns header and rows of trials: values (with standard errors, if there are any), parameters, and more."""
+    """Returns header and rows of a table of trials: values, standard errors if there are any, parameters, and more."""
     seen = any("standard_errors" in trial_note(trial) for trial in view.trials)
     names = [name_objective(objective) for objective in view.objectives]
     heads = [head for name in names for head in ([name, f"{name}, standard error"] if seen else [name])]
@@ -469,7 +469,7 @@ def _list_rows(
 
 
 def _count_ties(view: View) -> str:
-    """Says how many trials are at most one standard error worse than the best; empty where no error is known."""
+    """Returns a sentence about the trials within one standard error of the best; empty if no error is known."""
     ranked = sorted(view.done, key=lambda trial: trial.values[0], reverse=view.objectives[0].direction == "maximize")
     errors = trial_note(ranked[0]).get("standard_errors") if ranked else None
     if not errors or errors[0] is None:
@@ -484,7 +484,7 @@ def _count_ties(view: View) -> str:
 
 
 def _winners(view: View, summary: Mapping[str, Any]) -> Table:
-    """Returns header and rows of the winners, with their scores on the test set."""
+    """Returns header and rows of a table of the winners, with their scores on the test set."""
     test = {winner["number"]: winner["test"] for winner in summary["winners"]}
     names = ("accuracy", "personal_accuracy", "personal_worst", "rmse", "nll")
     shown = [name for name in names if name in summary["winners"][0]["test"]]
@@ -499,7 +499,10 @@ def _winners(view: View, summary: Mapping[str, Any]) -> Table:
 
 
 def _list_trials(view: View) -> tuple[str, Table, str]:
-    """Returns title, table and note of the trials: the complete ones, the best first, then the others by number."""
+    """Returns title, table and note of the trials.
+
+    Complete trials come first, the best at the top; the others follow by number.
+    """
     sign = -1 if view.objectives and view.objectives[0].direction == "maximize" else 1
     ranked = sorted(view.done, key=lambda t: (sign * t.values[0], t.number))
     done, first = {trial.number for trial in ranked}, name_winner(view.objectives)

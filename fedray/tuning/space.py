@@ -1,4 +1,4 @@
-"""The search space: parameters of scenarios, the grid of their values, and the overrides that chosen values mean."""
+"""The search space: parameters of scenarios, the grid of their values, and the scenario keys that chosen values set."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Parameter:
     """A scenario key and its values, or several keys that change together.
 
     Attributes:
-        key: the name of the parameter: its scenario key, with dots. Where the entry has several cases, the case follows
-            in parentheses. Several keys are separated by commas; a choice then has a value for each key.
+        key: the name of the parameter: its scenario key, with dots. Where the entry of the space has several cases, the
+            case follows in parentheses. Several keys are separated by commas; a choice then has a value for each key.
         kind: "categorical", "int" or "float".
         choices: the values of a categorical parameter.
         low: the lowest value of a range.
         high: the highest value of a range.
-        step: the distance between the values of a range; None means 1 for integers, and any value for floats.
+        step: the distance between the values of a range; None means 1 for integers, and no steps for floats.
         log: whether a range is searched on a logarithmic scale.
         points: the number of values of a range that a grid tries; None means every step of the range.
         when: the conditions under which the parameter is active: other parameters, and the values they may have.
-        entry: the entry of the space that the parameter is a case of; empty if the parameter is the whole entry.
+        entry: the entry of the space, if the parameter is one of several cases of the entry; else empty.
 
     Example:
         >>> Parameter("local.lr", "float", low=0.1, high=0.3, points=3).grid()
@@ -62,24 +62,24 @@ class Parameter:
 
     @property
     def column(self) -> str:
-        """The column of the parameter in tables: its entry of the space."""
+        """Returns the name of the parameter's column in tables, which is its entry of the space."""
         return self.entry or self.key
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The scenario keys that the parameter sets."""
+        """Returns the scenario keys that the parameter sets."""
         return tuple(key.strip() for key in self.column.split(","))
 
     @property
     def labels(self) -> list[Any]:
-        """The choices as Optuna can store them: a list or a mapping is stored as text."""
+        """Returns the choices as Optuna can store them; lists and mappings become text."""
         return [
             choice if choice is None or isinstance(choice, bool | int | float | str) else format_value(choice)
             for choice in self.choices
         ]
 
     def meaning(self, stored: Any) -> Any:
-        """Returns the value for the scenario of a value that Optuna stores."""
+        """Converts a value as Optuna stores it to the value for the scenario."""
         if self.kind != "categorical":
             return stored
         return next(c for c, label in zip(self.choices, self.labels, strict=True) if is_same(label, stored))
@@ -129,7 +129,7 @@ def is_same(a: Any, b: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The search space: parameters of scenarios, the grid of their values, and the overrides that chosen values mean.
+# The search space: parameters of scenarios, the grid of their values, and the scenario keys that chosen values set.
 
 FORBIDDEN = {
     "data.hold_out": "trials would be compared on different data",
@@ -147,9 +147,9 @@ RANGE: dict[str, Check] = {
 
 
 def read_space(given: Any) -> tuple[Parameter, ...]:
-    """Reads the section `space` of a sweep file.
+    """Reads the section `space` of a sweep file; returns its parameters.
 
-    Returns its parameters; each follows the parameters that its `when` names.
+    A parameter comes after the parameters that its `when` names.
 
     Example:
         >>> lr = [{"choices": [0.1, 1], "when": {"local.optimizer": "sgd"}}]
@@ -185,7 +185,7 @@ def read_space(given: Any) -> tuple[Parameter, ...]:
 
 
 def _read_entry(name: str, entry: Any, before: Sequence[Parameter]) -> list[Parameter]:
-    """Reads an entry of the space: one parameter, or one for each case of a list; at most one case is ever active."""
+    """Reads an entry of the space: one parameter, or one for each case, of which at most one is ever active."""
     if not isinstance(entry, list) or not any(isinstance(case, Mapping) and "when" in case for case in entry):
         return [_parameter(name, entry, before)]
     found: list[Parameter] = []
@@ -286,7 +286,7 @@ def is_active(parameter: Parameter, chosen: Values) -> bool:
 
 
 def keep_active(space: Sequence[Parameter], values: Sequence[Any]) -> dict[str, Any]:
-    """Returns the values by the keys of their parameters, without those of parameters that are not active."""
+    """Returns the values of the active parameters, by the keys of the parameters."""
     chosen: dict[str, Any] = {}
     for parameter, value in zip(space, values, strict=True):
         if is_active(parameter, chosen):
@@ -307,7 +307,10 @@ def enumerate_grid(space: Sequence[Parameter]) -> list[dict[str, Any]]:
 
 
 def enumerate_corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, dict[str, Any]]]:
-    """Yields each parameter at each of its ends, with values that make the parameter active, for the first check."""
+    """Yields each parameter with the values of trials in which the parameter is active and at one of its ends.
+
+    The first check of a sweep tries these trials. The ends are all choices, or the lowest and the highest value.
+    """
     known = {parameter.key: parameter for parameter in space}
 
     def needed(parameter: Parameter) -> dict[str, Any]:
@@ -322,7 +325,7 @@ def enumerate_corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, d
 
 
 def to_overrides(space: Sequence[Parameter], chosen: Values) -> dict[str, Any]:
-    """Converts stored values to overrides of a scenario."""
+    """Converts values as Optuna stores them to overrides of a scenario."""
     out: dict[str, Any] = {}
     for parameter in space:
         if parameter.key in chosen:
@@ -336,7 +339,8 @@ def read_params(space: Sequence[Parameter], cells: Mapping[str, Any]) -> dict[st
 
     Args:
         space: the parameters of the sweep.
-        cells: the row of the trial, by column; a cell is None if the trial has no value there, or the value None.
+        cells: the trial's row of the table, by column. A cell is None if the trial has no value for this parameter, or
+            the value None.
 
     Example:
         >>> space = read_space({"predict.gamma": [None, 5.0], "model.hidden": [[8], [16]]})

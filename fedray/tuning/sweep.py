@@ -1,4 +1,4 @@
-"""A sweep as plain objects, and its file: the scenario, the space, the objectives.
+"""The sweep file as plain objects: its base scenario, the space, the objectives.
 
 Example:
     >>> from fedray.tuning.sweep import read_sweep
@@ -51,7 +51,7 @@ class SamplerKeys:
     Attributes:
         name: "tpe", "random", "grid" or "nsga2".
         seed: the seed of the sampler's random numbers.
-        startup: the number of random trials before TPE learns.
+        startup: the number of random trials before TPE learns from values.
         population: the size of the population of NSGA-II.
     """
 
@@ -67,9 +67,9 @@ class PrunerKeys:
 
     Attributes:
         name: "none", "median", "hyperband" or "asha".
-        startup: the number of finished trials before the median counts.
-        warmup: the number of ages that every trial trains at least.
-        reduction: the number of trials of which one goes on (hyperband, asha).
+        startup: the number of finished trials before the median pruner stops a trial.
+        warmup: the number of ages that every trial trains before it may be stopped.
+        reduction: the number n, for hyperband and asha: about one of n trials continues.
     """
 
     name: str
@@ -109,9 +109,9 @@ class Sweep:
     def scenario(self, chosen: Values) -> Scenario:
         """Returns the scenario of a trial.
 
-        If an objective has a budget or a target, models are evaluated every round, whatever the base says: a score at a
-        budget must not come from an evaluation long before. Otherwise, if neither the base says how often models are
-        evaluated nor the training may end early, they are evaluated once an age (K rounds).
+        If an objective has a budget or a target, models are evaluated every round, whatever the base scenario sets.
+        Otherwise a score at a budget could come from a much earlier evaluation. Without budgets and targets, models are
+        evaluated once an age (K rounds), unless the base scenario sets `evaluate.every` or the training may end early.
         """
         found = read_scenario(self.base, to_overrides(self.space, chosen), explicit=False)
         if any(objective.is_personal for objective in self.objectives):
@@ -123,9 +123,11 @@ class Sweep:
         return replace(found, evaluate=replace(found.evaluate, every=found.method.models))
 
     def find_inference_keys(self, scenario: Scenario) -> tuple[str, ...]:
-        """Returns the keys of `predict` that a training does not depend on: one training serves all their values.
+        """Returns the keys of `predict` that a training does not depend on.
 
-        A key that influences the training (through a target, a budget or an early end) is not among them.
+        One training then serves all values of these keys.
+
+        Keys that influence the training, through a target, a budget or an early end, are left out.
 
         Args:
             scenario: the scenario of the trial.
@@ -154,7 +156,7 @@ MOST_TRIED = 300  # combinations of ends in which an acting key is searched for
 
 
 def check_sweep(sweep: Sweep) -> None:
-    """Tries every end of the space in the base scenario; raises `BadInput` for the first contradiction between keys."""
+    """Checks the scenarios at the ends of the space; raises `BadInput` for the first contradiction between keys."""
     base = sweep.scenario({})
     if base.data.hold_out == 0:
         raise BadInput("data.hold_out = 0, but a sweep reads held-out data: drop it (0.2 is taken), or give a share")
@@ -198,7 +200,7 @@ def check_sweep(sweep: Sweep) -> None:
 
 
 def _check_trial(scenario: Scenario) -> None:
-    """Refuses what a trial cannot have: learning rates that a run chooses itself, and rules that use the test set."""
+    """Refuses keys that a trial cannot have: a grid of learning rates, and rules that use the test set."""
     if scenario.local.lr_grid:
         raise BadInput("local.lr_grid is for `fedray run`: leave it out, and give space.local.lr the candidates")
     stop, evaluate = scenario.stop, scenario.evaluate
@@ -216,7 +218,7 @@ def _check_trial(scenario: Scenario) -> None:
 
 
 def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
-    """Refuses a space of which no key acts on an objective; if only some keys act, warns of the others."""
+    """Refuses a space in which no key acts on any objective; if some keys act, warns of the others."""
     if any(scenario.callbacks for scenario in trials):  # callbacks see all scores, and may end a training
         return
     ends = [metric for scenario in trials for metric in list_end_metrics(scenario)]
@@ -246,11 +248,11 @@ def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
 
 
 def warn_of_random_search(sweep: Sweep, trials: int) -> None:
-    """Warns if a learning sampler will propose every trial at random, because there are no more than its random ones.
+    """Warns if a learning sampler will propose every trial at random, because there are too few trials to learn.
 
     Args:
         sweep: the sweep.
-        trials: the number of trials that there will be.
+        trials: the planned number of trials.
     """
     keys = {"nsga2": ("population", sweep.sampler.population)}
     if "sampler" in sweep.source:  # the file names tpe itself
@@ -264,7 +266,7 @@ def warn_of_random_search(sweep: Sweep, trials: int) -> None:
 
 
 def _list_searched_keys(parameter: Parameter) -> list[str]:
-    """Lists the keys that a parameter sets: several if it searches a whole section, or has several keys."""
+    """Lists the keys that a parameter sets: several for a whole section, or for keys that change together."""
     if len(parameter.keys) > 1:
         choices = [to_overrides([parameter], {parameter.key: label}) for label in parameter.labels]
         return list(dict.fromkeys(key for choice in choices for key in flatten(expand(choice))))
@@ -274,7 +276,7 @@ def _list_searched_keys(parameter: Parameter) -> list[str]:
 
 
 def _refuse_idle(sweep: Sweep) -> None:
-    """Refuses a key of the space that cannot act in any trial; warns of such keys of the base scenario."""
+    """Refuses keys of the space that cannot act in any trial, and warns of such keys in the base scenario."""
     base = sweep.scenario({})
     names = [objective.metric.removeprefix(HELD_OUT_PREFIX) for objective in sweep.objectives]
     for name in ("accuracy", "rmse"):
@@ -305,7 +307,7 @@ def _refuse_idle(sweep: Sweep) -> None:
 
 
 def _try_values(sweep: Sweep) -> Iterator[Values]:
-    """Yields no values at all, the ends of each parameter, and ends of all parameters together."""
+    """Yields the values of trials: none, then each end of each parameter, then ends of all parameters together."""
     yield {}
     yield from (chosen for _, chosen in enumerate_corners(sweep.space))
     together = itertools.product(*(parameter.ends() for parameter in sweep.space))
@@ -397,7 +399,7 @@ def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
 
 
 def _named_section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
-    """Reads a section that may be just a name; refuses keys that the named sampler or pruner does not use."""
+    """Reads a section, or just a name in its place; refuses keys that the named sampler or pruner does not use."""
     keys = {"name": given} if isinstance(given, str) else given
     found = _section(path, keys, table)
     read = READ.get(found["name"], ())
@@ -419,7 +421,7 @@ def _section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
 
 
 def _base(given: Mapping[str, Any], folder: Path) -> Tree:
-    """Reads the keys of the base scenario, without defaults: these depend on the values that a trial chooses."""
+    """Reads the keys of the base scenario, without defaults, which depend on the values that a trial chooses."""
     wanted = given["scenario"]
     if isinstance(wanted, str):
         wanted = nested.load_yaml(find_scenario_file(wanted, folder=folder))
@@ -437,7 +439,7 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
 
 
 def read_objectives(given: Any) -> tuple[SweepObjective, ...]:
-    """Reads the objectives of a sweep file: one, or a list.
+    """Reads the objectives of a sweep file: one objective, or a list of objectives.
 
     Raises:
         BadInput: there is no objective, one is wrong, or one is named twice.

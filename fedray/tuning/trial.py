@@ -1,4 +1,4 @@
-"""The search of a sweep, and one training of it in a worker's process."""
+"""The search of a sweep, and the training of one trial in a worker's process."""
 
 from __future__ import annotations
 
@@ -97,13 +97,15 @@ def make_reporter(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Tells faults of the machine from failures of a training: a fault does not make a trial a failed one.
+# Distinguishes faults of the machine from failures of a training; after a fault, a trial does not count as failed.
 
 _FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE)
 
 
 def refuse_fault(error: Exception, folder: Path) -> None:
-    """Raises `Unwritable` if an error, or its cause, is a fault of the machine: the same training may succeed later.
+    """Raises `Unwritable` if an error, or its cause, is a fault of the machine.
+
+    After a fault, the same training may succeed later.
 
     Args:
         error: the exception that ended a training.
@@ -132,7 +134,7 @@ def refuse_fault(error: Exception, folder: Path) -> None:
 # An age is K rounds (K: the number of models), in which a client trains each model once. A training reports to Optuna
 # once an age, for the pruner.
 
-MEASURED_LATER = ("evaluate.personal", "evaluate.clients", "evaluate.by_tier")  # what is measured, not trained
+MEASURED_LATER = ("evaluate.personal", "evaluate.clients", "evaluate.by_tier")  # change scores, but no training
 OutcomeState = Literal["complete", "pruned", "failed"]
 
 
@@ -146,10 +148,11 @@ class TrialTask:
         folder: the run directory.
         objectives: the numbers to compute from the training.
         own: the user's Python objects.
-        before: the run directory of the same training that was pruned earlier, to continue; None if there is none.
+        before: the run directory of an earlier, pruned trial with the same training, which is continued; None if there
+            is none.
         location: the study that the task reports to; None without pruning.
-        actors: the number of client actors that train for the trial, on CPUs that its worker reserved; 0: the worker
-            trains.
+        actors: the number of client actors that train for the trial, on CPUs that the trial's worker reserved; 0 means
+            that the worker itself trains.
     """
 
     trial: int
@@ -185,9 +188,9 @@ class Outcome(NamedTuple):
 
 
 def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
-    """Returns sixteen hexadecimal digits; two trials share them if and only if one training serves both.
+    """Returns sixteen hexadecimal digits, which two trials share if and only if one training serves both.
 
-    The digits also depend on `on_client_error`: with `skip` a training may succeed that fails with `fail`.
+    The digits also depend on `on_client_error`: a training that fails with `fail` may succeed with `skip`.
 
     Args:
         scenario: the scenario to train.
@@ -208,7 +211,7 @@ def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
 
 
 def train_job(job: TrialTask) -> Outcome:
-    """Trains the run of a task, or finishes it, or only scores it, and returns the outcome.
+    """Trains or resumes the run of a task, or only scores a finished run, and returns the outcome.
 
     A failure of the training becomes an outcome; a fault of the machine ends the sweep.
     """
@@ -241,7 +244,7 @@ def train_job(job: TrialTask) -> Outcome:
 
 
 def _train(job: TrialTask) -> OutcomeState:
-    """Runs or resumes a training until its end, or until it is pruned or its values can no longer change."""
+    """Runs or resumes a training until its last round, until it is pruned, or until its values are final."""
     _make_directory(job)
     latest: list[Row] = []
     report = make_reporter(job.location, job.trial, job.objectives[0], job.scenario)
@@ -275,7 +278,7 @@ def _train(job: TrialTask) -> OutcomeState:
 
 
 def _make_directory(job: TrialTask) -> None:
-    """Makes a run directory with a scenario: fresh, as it was left, or with the rounds of the pruned training."""
+    """Makes the run directory of a task, with the rounds of a pruned training if any; an existing directory stays."""
     if (job.folder / "scenario.yaml").is_file():
         return
     if not job.folder.parent.is_dir():
@@ -293,7 +296,7 @@ def _make_directory(job: TrialTask) -> None:
 
 
 def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
-    """Reads the history of each world: the scores of its evaluated rounds, by rising round, of the last phase only.
+    """Reads for each world the scores of its evaluated rounds in the last phase, in ascending order of the rounds.
 
     Args:
         folder: the run directory.
@@ -307,7 +310,7 @@ def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
 
 
 def score_models(folder: Path, scenario: Scenario, own: UserObjects, *, test: bool = False) -> list[Row]:
-    """Scores the newest models of a run directory, which predict as `scenario.predict` says; returns a row per world.
+    """Scores the newest models of a run directory with the section `predict` of a scenario; returns a row per world.
 
     Args:
         folder: the run directory.
@@ -329,7 +332,7 @@ def score_models(folder: Path, scenario: Scenario, own: UserObjects, *, test: bo
 
 
 def look_up_values(job: TrialTask, folder: Path) -> Outcome:
-    """Returns a task's outcome from a finished training; scores the models again if only the inference differs."""
+    """Returns a task's outcome from a finished training; scores the models again if the section `predict` differs."""
     histories = read_histories(folder)
     if read_scenario(folder / "scenario.yaml", explicit=False).predict != job.scenario.predict:
         rows = score_models(folder, job.scenario, job.own)
@@ -356,7 +359,7 @@ def make_workers(
     actors: int = 0,
     wait_for: Mapping[str, float] | None = None,
 ) -> Iterator[Submit]:
-    """Yields a function that submits a task to a worker; the workers end with the block.
+    """Yields a function that submits a task to a worker; the workers end with the `with` block.
 
     Args:
         number: the number of workers at a time; a single worker is this process.
@@ -365,7 +368,7 @@ def make_workers(
         address: the address of an existing Ray cluster; None starts a cluster on this machine.
         own: the user's objects; the workers import the modules of these objects.
         folder: the directory of the sweep, which all workers must be able to access.
-        actors: the number of client actors of each training; 0: the worker itself trains.
+        actors: the number of client actors of each training; 0 means that the worker itself trains.
         wait_for: the resources that the cluster must have before the first training begins, by Ray's names.
     """
     if _trains_on_ray(base, address):
@@ -429,7 +432,7 @@ def _open_pool(number: int) -> Iterator[Submit]:
 
 
 def _start_tracker() -> None:
-    """Starts the process that removes the semaphores of ended processes, and silences its warnings of them."""
+    """Starts the process that removes the semaphores of ended processes, and silences the warnings of this process."""
     given = os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (given, "ignore:resource_tracker")))
     try:
@@ -469,7 +472,7 @@ def refuse_idle_actors(sweep: Sweep, base: Scenario, address: str | None) -> Non
 def _end_with_parent() -> None:
     """Makes a worker end with its parent process, however the parent ends; only the parent handles Ctrl-C.
 
-    The worker prints its warnings on stderr: no warning reaches the parent.
+    The worker prints its warnings to stderr, because they cannot reach the parent.
     """
     say_notes(partial(print, file=sys.stderr))
     for number in _OF_TERMINAL:
@@ -513,7 +516,7 @@ class Training(NamedTuple):
     Attributes:
         run: the run directory of the training, relative to the directory of the sweep.
         state: "complete" or "pruned".
-        seconds: the wall time of the training; if the training continued a pruned one, both times together.
+        seconds: the wall time of the training, including the time of a pruned training that it continued.
     """
 
     run: str
@@ -529,16 +532,16 @@ class SearchState:
         sweep: the sweep file.
         out: the absolute path of the directory of the sweep.
         study: Optuna's study.
-        location: where the study is stored.
+        location: the storage, the name and the pruner of the study.
         own: the user's Python objects.
-        limit: the number of trials that there will be.
+        limit: the planned number of trials.
         points: the points of a grid; None for other samplers.
         say: a function that is called with a line about each finished trial.
         trainings: the finished trainings, by the key of `hash_training`.
         running: the trials that workers train now, by the futures of the workers.
-        waiting: the trials that wait for a training under way for another trial.
-        unchecked: the keys of trainings by an earlier process whose data this process has not yet compared with its
-            own.
+        waiting: the trials that wait until a training that another trial has started is finished.
+        unchecked: the keys (as in `trainings`) of trainings by an earlier process. A key is removed when this process
+            has checked that the training used the present data.
     """
 
     sweep: Sweep
@@ -594,8 +597,9 @@ def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], N
 
     Args:
         state: the state of the search.
-        submit: hands the task of a trial to a worker.
-        confirm_place: called before anything is written; raises if the directory of the sweep was moved or deleted.
+        submit: a function that gives the task of a trial to a worker.
+        confirm_place: a function that raises an error if the directory of the sweep was moved or deleted. It is called
+            before anything is written.
     """
     for frozen in state.study.get_trials(deepcopy=False):
         known = optuna_study.trial_note(frozen).get("training")
@@ -605,7 +609,7 @@ def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], N
     _check_trainings(state)
     queue = deque(optuna_study.unfinished_trials(state.study))
     ask = partial(optuna_study.ask_trial, state.study, state.sweep.sampler, state.points, state.limit)
-    learns = state.sweep.sampler.name not in ("grid", "random")  # from values: proposals wait for them
+    learns = state.sweep.sampler.name not in ("grid", "random")  # these samplers need the values of waiting trials
     while True:
         confirm_place()
         while len(state.running) + learns * len(state.waiting) < state.sweep.jobs:
@@ -626,8 +630,8 @@ def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], N
 def _check_trainings(state: SearchState) -> None:
     """Refuses to go on if the data or the user's code have changed since a training of the sweep.
 
-    The space of a sweep may hold several data sets, networks and methods. For each of them that was trained, one
-    training is compared.
+    The space of a sweep may hold several data sets, networks and methods. For each combination of these that was
+    trained, one training is checked.
     """
     seen = set()
     for training in state.trainings.values():
@@ -641,7 +645,7 @@ def _check_trainings(state: SearchState) -> None:
 
 
 def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:
-    """Starts a trial that must be trained; None if its values are looked up, or if the trial waits for another one."""
+    """Prepares the training of a trial; returns None if values are looked up, or if another trial must end first."""
     sweep = state.sweep
     chosen = optuna_study.propose_values(state.study, sweep.sampler, sweep.space, trial)
     for other in state.study.get_trials(deepcopy=False):
@@ -683,7 +687,7 @@ def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:
 
 
 def _repeat(state: SearchState, trial: optuna.Trial, equal: optuna.trial.FrozenTrial) -> None:
-    """Tells the study that a trial ended as an equal earlier trial did."""
+    """Reports to the study that a trial has the same outcome as an equal earlier trial."""
     if equal.state == TrialState.PRUNED:
         for step, value in equal.intermediate_values.items():
             trial.report(value, step)
@@ -696,7 +700,7 @@ def _repeat(state: SearchState, trial: optuna.Trial, equal: optuna.trial.FrozenT
 
 
 def _finish(state: SearchState, future: Future[Outcome]) -> None:
-    """Takes the outcome of a worker, notes the finished training, and tells the study its values."""
+    """Records a training that a worker has finished, and reports the values of the trial to the study."""
     trial, job, key = state.running.pop(future)
     try:
         outcome = future.result()
@@ -713,7 +717,7 @@ def _finish(state: SearchState, future: Future[Outcome]) -> None:
 
 
 def _tell(state: SearchState, trial: optuna.Trial, outcome: Outcome, note: Mapping[str, Any]) -> None:
-    """Notes how a trial got its values, and tells the study these values."""
+    """Records how the values of a trial were found, and reports the values to the study."""
     more: dict[str, Any] = {"error": outcome.error} if outcome.error else {}
     result = STATES[outcome.state]
     if result == TrialState.COMPLETE and any(error is not None for error in outcome.errors):  # others have none

@@ -97,7 +97,7 @@ def find_winners(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def count_trials(state: search.SearchState, trials: list[FrozenTrial]) -> dict[str, Any]:
-    """Counts the trials by state, and the training time that looking up values has saved."""
+    """Counts the trials by state, and adds up the training time that was spent or saved by looking up values."""
     notes = [trial_note(trial) for trial in trials]
     answers = [note.get("how") for note in notes]
     states = [search.WORDS.get(trial.state, "running") for trial in trials]
@@ -168,7 +168,7 @@ def _name_errors(state: search.SearchState, trial: FrozenTrial) -> dict[str, flo
 
 
 def _types(space: Sequence[Parameter]) -> dict[str, Any]:
-    """Returns the type of each column: the common type of its values other than None, or text if the types differ."""
+    """Returns the type of each column: the type of its values (without None), or text if there are several types."""
     kinds: dict[str, set[type]] = {}
     for parameter in space:
         given: set[type] = {type(choice) for choice in parameter.choices if choice is not None}
@@ -210,7 +210,7 @@ def write_scenarios(state: search.SearchState, winners: list[FrozenTrial]) -> No
 
 
 def _write_text(state: search.SearchState, trial: FrozenTrial, *, first: bool = False) -> str:
-    """Returns a winner as the text of a complete scenario file; `first`: whether it comes first in a Pareto front."""
+    """Returns a winner as the text of a scenario file; `first`: whether the winner comes first in a Pareto front."""
     names = [objective.name for objective in state.sweep.objectives]
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
     scenario, space = state.sweep.scenario(trial.params), state.sweep.space
@@ -243,13 +243,13 @@ def run_sweep(
     report: bool = True,
     say: search.Say = print,
 ) -> dict[str, Any]:
-    """Runs a sweep in a directory, or goes on with one, and returns its summary.
+    """Runs a sweep in a new directory, or continues an interrupted sweep, and returns the summary.
 
     Args:
         source: the sweep file, or the keys of a sweep.
         out: the directory of the sweep; a new one, unless the sweep is resumed.
         trials: the total number of trials; None means the number in the file.
-        resume: whether to go on with the sweep in `out`.
+        resume: whether to continue the sweep in `out`.
         storage: an Optuna storage URL; None means a journal file in `out`.
         address: the address of an existing Ray cluster; None starts a cluster on this machine if the sweep runs on Ray.
         wait_for: the resources that the cluster must have before the first training begins, by Ray's names.
@@ -340,7 +340,7 @@ class TrialResult:
         params: the values that the trial tried, by scenario key: `fedray.run(scenario, **trial.params)` accepts them.
         metrics: the values of the objectives, on held-out data; empty if the trial is not complete.
         path: the run directory of the training that gave the trial its values; trials may share a training. None if
-            there is none.
+            there is no such training.
         error: the reason why the trial failed; None if it did not fail.
     """
 
@@ -354,7 +354,7 @@ class TrialResult:
 
     @property
     def run(self) -> Run:
-        """The training that gave the trial its values.
+        """Returns the run of the training that gave the trial its values.
 
         Raises:
             FedrayError: the trial has no training.
@@ -365,12 +365,12 @@ class TrialResult:
 
     @property
     def metrics_dataframe(self) -> Any:
-        """The rounds of the trial's training as a pandas DataFrame."""
+        """Returns the rounds of the trial's training as a pandas DataFrame."""
         return self.run.metrics_dataframe
 
     @property
     def checkpoint(self) -> Path | None:
-        """The folder of the newest checkpoint of the trial's training."""
+        """Returns the folder of the newest checkpoint of the trial's training."""
         return self.run.checkpoint
 
 
@@ -423,12 +423,12 @@ class SweepResult:
 
     @property
     def errors(self) -> list[FedrayError]:
-        """The errors of the trials that failed, in the order of their numbers; empty if no trial failed."""
+        """Returns the errors of the failed trials, in the order of the trials; empty if no trial failed."""
         return [trial.error for trial in self._trials if trial.error is not None]
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The content of `summary.json`: numbers of trials and trainings, and the winners with their test scores."""
+        """Returns the content of `summary.json`: numbers of trials and trainings, and the winners with test scores."""
         return read_sealed(self.path / "summary.json", RESTORE)
 
     def get_best_result(self, metric: str | None = None, mode: str | None = None) -> TrialResult:
@@ -517,16 +517,16 @@ def tune(
         sweep: the keys of a sweep, or the path of a sweep file (`docs/how-to/sweeps.md`).
         out: the directory of the sweep; None means a temporary one, which stays until `fedray clean`.
         trials: the total number of trials; None means the number in the sweep.
-        resume: whether to go on with the sweep in `out`.
+        resume: whether to continue the sweep in `out`.
         storage: an Optuna storage URL; None means a journal file in `out`.
         address: the address of an existing Ray cluster; None starts a cluster on this machine if the sweep runs on Ray.
         wait_for: the resources that the cluster must have before the first training begins, as in `{"hpc": 32}`.
         modules: your modules that register names; every worker imports them first.
         report: whether the page of the sweep is drawn.
         progress: whether to print a line to stderr for each finished trial; None prints in a notebook only.
-        objects: no Python objects are accepted, because other processes and later calls train the trials. Give your
-            data, model or method a name with
-            `fedray.register` in a module, write the name in the scenario, and pass the module.
+        objects: not allowed, because other processes and later calls train the trials, and cannot receive Python
+            objects. Give your data, model or method a name with `fedray.register` in a module, write the name in the
+            scenario, and pass the module.
 
     Raises:
         BadInput: the sweep or the directory cannot be used, or an object was passed.

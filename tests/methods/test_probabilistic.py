@@ -296,7 +296,8 @@ def test_the_server_of_fedbe_holds_rows_that_no_client_has() -> None:
     assert len(held & mine) <= 2  # equal pictures may exist
 
 
-def test_the_next_model_of_fedbe_without_distillation_is_one_of_the_samples() -> None:
+def test_the_next_model_of_fedbe_without_distillation_is_one_of_distinct_samples() -> None:
     state = fedray.run(scenario({"method": {"name": "fedbe_nokd", "samples": 5}})).progress.state
     drawn = state.extra["teachers"][0][1:6]
     assert any(torch.equal(state.models[0], row) for row in drawn)
+    assert len(drawn.unique(dim=0)) == 5  # each sample has noise of its own

@@ -1,9 +1,6 @@
 """Builds the library of compiled kernels from the C files beside this one.
 
-`pip install` runs this file through `setup.py`; after a change of a C file run `python fedray/core/kernels/build.py`.
-The file imports no other package, so an isolated build can use it. The compiler is the `ziglang` wheel if it is
-installed: it is the same on every machine, and builds for old versions of the C library. Otherwise it is the system's
-`cc`, `gcc` or `clang`. Kernels of all compilers compute the same bits: the sources fix the order of every sum.
+`pip install` runs this file through `setup.py`. After a change of a C file run `python fedray/core/kernels/build.py`.
 """
 
 from __future__ import annotations
@@ -37,17 +34,17 @@ BITS = (32, 64)  # float and double
 
 
 class BuildFailed(Exception):
-    """No compiler was found, or it refused the sources."""
+    """No compiler was found, or the compiler refused the sources."""
 
 
 class InstructionSet(NamedTuple):
     """A set of vector instructions; every kernel is built once for each set.
 
     Attributes:
-        name: Name of the set; it ends the names of the functions that are built for it.
+        name: Name of the set; functions that are built for the set have names that end in it.
         bytes: Length of a vector register in bytes.
         cpu: Zig's name of the processor.
-        flags: Flags for other compilers than zig.
+        flags: Flags for compilers other than zig.
     """
 
     name: str
@@ -111,7 +108,7 @@ def _machine() -> str:
 
 
 def _zig_target() -> str | None:
-    """Returns Zig's name of this machine, with an old C library, so that the result runs on every current system."""
+    """Returns Zig's name of this machine, with an old C library: the result then runs on every current system."""
     system = {"linux": "linux", "darwin": "macos"}.get(sys.platform)
     if system is None or _machine() not in ("x86_64", "aarch64"):
         return None
@@ -125,7 +122,7 @@ def compile_library(out: Path, compiler: Compiler, more: Sequence[str] = ()) -> 
     Args:
         out: The file that is written.
         compiler: The compiler.
-        more: Further flags for the compiler, such as those of sanitizers.
+        more: Further flags for the compiler, such as the flags of sanitizers.
 
     Raises:
         BuildFailed: The compiler refused the sources, or there are no kernels for this processor.

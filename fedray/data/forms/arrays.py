@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -161,8 +162,6 @@ def as_inputs(x: NDArray[Any], where: str) -> NDArray[Any]:
         raise BadInput(f"{where} is text: give a tokenizer (data.tokenizer), or numbers")
     if x.dtype.kind not in "iufb":
         raise BadInput(f"{where} is of type {x.dtype}: give numbers")
-    if x.ndim == 0:
-        raise BadInput(f"{where} is a single number: give a row for each sample")
     if x.ndim == 1:
         x = x[:, None]
         x = x.astype(np.float64) if x.dtype.kind in "iu" else x
@@ -386,14 +385,10 @@ def _as_plain(values: NDArray[Any], where: str) -> NDArray[Any]:
     if values.dtype.kind != "O":
         return values
     kinds = {type(value) for value in values.ravel().tolist()}
-    if kinds <= {str}:
-        return values.astype(str)
-    if kinds <= {bool, np.bool_}:
-        return values.astype(bool)
-    if all(issubclass(kind, int | np.integer) for kind in kinds):
-        return values.astype(np.int64)
-    if all(issubclass(kind, int | float | np.integer | np.floating) for kind in kinds):
-        return values.astype(np.float64)
+    whole, real = (int, np.integer), (int, float, np.integer, np.floating)
+    for known, made in ((str, str), ((bool, np.bool_), bool), (whole, np.int64), (real, np.float64)):
+        if all(issubclass(kind, known) for kind in kinds):
+            return values.astype(made)
     found = ", ".join(sorted(kind.__name__ for kind in kinds))[:100]
     raise BadInput(f"data: {where} hold {found}: give text, whole numbers or real numbers alone")
 
@@ -426,19 +421,12 @@ def _find_kind(parts: list[NDArray[Any]], task: str) -> str:
         if task == "classification" or first.dtype.kind not in "f":
             raise BadInput(f"data: the labels have shape {shape} and are no one-hot rows: give one column")
         return "targets"
-    if first.dtype.kind == "f":
-        if task != "classification":
-            return "targets"
-        for part in parts:
-            if (part != np.floor(part)).any():
-                raise BadInput("data.task = classification, but the labels are real numbers: leave it at auto")
-    elif first.dtype.kind not in "iubUS":
+    if first.dtype.kind == "f" and task != "classification":
+        return "targets"
+    if first.dtype.kind not in "fiubUS":
         raise BadInput(f"data: the labels are of type {first.dtype}: give text, whole numbers or real numbers")
-    if any(part.dtype.kind == "f" and (part != np.floor(part)).any() for part in parts[1:]):
-        raise BadInput(
-            "data: the labels are whole numbers, which are classes, and those of the test rows real numbers: give the "
-            "same in both, or write data.task: regression"
-        )
+    if any(part.dtype.kind == "f" and (part != np.floor(part)).any() for part in parts):
+        raise BadInput("data: the labels are classes, but some are real numbers: write data.task: regression, or round")
     return "classes"
 
 
@@ -542,18 +530,14 @@ def _match(parts: list[NDArray[Any]], different: NDArray[Any], names: tuple[str,
 COLUMNS = ("target", "input", "group")  # the options of `adapt` that name columns
 
 
-def spell_columns(given: Any, key: str) -> Any:
+def spell_columns(given: Any) -> Any:
     """Returns the name of a column, or a list of names, as text.
 
     Args:
         given: The names that the user gave: one, several, or None.
-        key: Key of the option, for messages.
-
-    Raises:
-        BadInput: The user gave a column itself, or another table, instead of a name.
 
     Example:
-        >>> spell_columns(3, "data.target"), spell_columns([0, "age"], "data.input"), spell_columns(None, "data.group")
+        >>> spell_columns(3), spell_columns([0, "age"]), spell_columns(None)
         ('3', ['0', 'age'], None)
         >>> refuse_twins(["a", "b", "a"], "the table")
         Traceback (most recent call last):
@@ -561,11 +545,7 @@ def spell_columns(given: Any, key: str) -> Any:
     """
     if given is None or isinstance(given, str):
         return given
-    if isinstance(given, Mapping) or list_classes(given) & {"pandas.Series", "pandas.DataFrame", "polars.Series"}:
-        raise BadInput(f"{key} is {name_type(given)}: name a column, or give data=(table, labels)")
-    if isinstance(given, Collection):
-        return [str(name) for name in given]
-    return str(given)
+    return [str(name) for name in given] if isinstance(given, Collection) else str(given)
 
 
 def refuse_twins(names: Iterable[str], where: str) -> None:
@@ -578,11 +558,8 @@ def refuse_twins(names: Iterable[str], where: str) -> None:
     Raises:
         BadInput: Two columns have one name; the message gives the first such name.
     """
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise BadInput(f"data: {where} has two columns {name}: rename one")
-        seen.add(name)
+    if twice := [name for name, number in Counter(names).items() if number > 1]:
+        raise BadInput(f"data: {where} has two columns {twice[0]}: rename one")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

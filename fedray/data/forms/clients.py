@@ -26,16 +26,7 @@ from fedray.data.forms.pictures import PictureRows, decode_picture
 from fedray.data.forms.rows import CLIENT, RawRows, is_missing, make_dataset, refuse_idle, tokenize
 from fedray.data.forms.tables import as_frame, build_table, read_frame, require_columns
 from fedray.data.types import Array, Dataset, Split, check_rows
-from fedray.files.layout import (
-    TABLES,
-    find_table_parts,
-    is_leaf,
-    list_files,
-    list_leaf_files,
-    list_tables,
-    load_json,
-    tell_endings,
-)
+from fedray.files import layout
 from fedray.files.plain import expand_user_path
 from fedray.own_code.user_code import blame_user_code, name_type
 
@@ -80,10 +71,8 @@ def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows |
         ((2, 2), ['no', 'yes'], None)
     """
     if is_torch_set(thing):
-        test = reading.test
-        return read_pairs(thing, reading), None if test is None else read_raw_parts(test, reading._replace(test=None))[
-            0
-        ]
+        other = None if reading.test is None else read_raw_parts(reading.test, reading._replace(test=None))[0]
+        return read_pairs(thing, reading), other
     if _are_torch_sets(thing):
         return read_pairs(thing[0], reading), read_pairs(thing[1], reading)
     if is_pair(thing) and all(is_pair(part) for part in thing):
@@ -215,13 +204,12 @@ def _flush(waiting: list[Array], spool: Spool, last: int) -> None:
     """Moves the waiting inputs to the end of the spool."""
     if not waiting:
         return
-    shapes = {array.shape for array in waiting}
-    if len(shapes) > 1:
-        raise BadInput(f"data: items up to {last} have inputs of shapes {sorted(shapes)[:2]}: give them one shape")
     try:
         spool.append(as_inputs(np.stack(waiting), "data: the input"))
     except ValueError as error:
-        raise BadInput(f"data: items up to {last} have inputs of several kinds ({error}): give one type") from error
+        raise BadInput(
+            f"data: items up to {last} have inputs that differ ({error}): give one shape and type"
+        ) from error
     waiting.clear()
 
 
@@ -251,12 +239,12 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
     Raises:
         BadInput: There are no such files, two files have one name, or an option has no effect.
     """
-    files = list_tables(folder)
+    files = layout.list_tables(folder)
     if not files:
         remedy = "put a file for each client there, or write data.name: folder if it has pictures"
         raise BadInput(f"data.path = {folder}: it has no .parquet or .csv file: {remedy}")
     names = [file.name.partition(".")[0] for file in files]
-    parts = find_table_parts(files, reading.test if isinstance(reading.test, str) else None)
+    parts = layout.find_table_parts(files, reading.test if isinstance(reading.test, str) else None)
     if parts is None:
         if twice := [name for name, number in Counter(file.stem for file in files).items() if number > 1]:
             raise BadInput(f"data.path = {folder}: two files are called {twice[0]}: leave one out")
@@ -268,8 +256,10 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
         train, test = (None if name is None else read_frame(files[names.index(name)]) for name in parts[:2])
         data = build_table(train, test, reading._replace(test=None))
         data = data._replace(remarks=(*parts.remarks, *data.remarks))
-    left = {at for at in list_files(folder) if at.parent == folder or at.suffix.lower() in TABLES} - set(files)
-    return data._replace(remarks=(*tell_endings(folder, left), *data.remarks))
+    left = {at for at in layout.list_files(folder) if at.parent == folder or at.suffix.lower() in layout.TABLES} - set(
+        files
+    )
+    return data._replace(remarks=(*layout.tell_endings(folder, left), *data.remarks))
 
 
 def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
@@ -391,13 +381,11 @@ def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
         try:
             for piece in read_pieces(part.x):
                 spool.append(piece.astype(np.result_type(*types), copy=False) if alike else piece)
+            np.concatenate([first.y[:1], part.y[:1]])
         except ValueError as error:
-            raise BadInput(f"client {client} has {error}: give all clients' inputs one shape and type") from error
+            raise BadInput(f"client {client} has {error}: give the rows of all clients one shape and type") from error
     group = np.repeat(np.arange(len(parts)), [len(part.x) for part in parts]).astype(np.int64)
-    try:
-        y = np.concatenate([part.y for part in parts])
-    except ValueError as error:
-        raise BadInput(f"data: the clients have labels of several shapes ({error}): give them one") from error
+    y = np.concatenate([part.y for part in parts])
     said = tuple(f"client {client}: {remark}" for part, client in zip(parts, names) for remark in part.remarks)
     return RawRows(spool.finish(), y, group, {CLIENT: np.array(names)[group]}, first.names, remarks=said)
 
@@ -430,14 +418,14 @@ def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -
 
 def read_leaf_files(place: Path, reading: ReadOptions) -> Dataset:
     """Reads LEAF's JSON from a file or folder; `reading.test` is None or another file, folder or dict for testing."""
-    parts = list_leaf_files(place)
+    parts = layout.list_leaf_files(place)
     tests = [files for part, files in parts.items() if part != "train"]
-    test = [load_json(file) for file in (tests[0] if tests else [])]
+    test = [layout.load_json(file) for file in (tests[0] if tests else [])]
     if isinstance(reading.test, Path):
-        test = [load_json(file) for files in list_leaf_files(reading.test).values() for file in files]
+        test = [layout.load_json(file) for files in layout.list_leaf_files(reading.test).values() for file in files]
     elif reading.test is not None:
         test = [reading.test]
-    train = [load_json(file) for file in parts.get("train", ())]
+    train = [layout.load_json(file) for file in parts.get("train", ())]
     if not train:
         raise BadInput(f"data.path = {place}: it has no JSON of users in a folder train: put the training part there")
     return read_leaf(train, test, reading._replace(test=None))
@@ -446,8 +434,8 @@ def read_leaf_files(place: Path, reading: ReadOptions) -> Dataset:
 def holds_users(thing: Any) -> bool:
     """Returns whether an object is LEAF's JSON: a dict, two dicts (train, test), a file, or a folder of files."""
     if isinstance(thing, Path):
-        return bool(list_leaf_files(thing))
-    return is_leaf(thing) or (is_pair(thing) and all(is_leaf(part) for part in thing))
+        return bool(layout.list_leaf_files(thing))
+    return layout.is_leaf(thing) or (is_pair(thing) and all(layout.is_leaf(part) for part in thing))
 
 
 def read_users(thing: Any, reading: ReadOptions) -> Dataset:
@@ -456,7 +444,7 @@ def read_users(thing: Any, reading: ReadOptions) -> Dataset:
         return read_leaf_files(thing, reading)
     train, test = thing if is_pair(thing) else (thing, reading.test)
     if isinstance(test, Path):
-        test = load_json(expand_user_path("data.test", str(test)))
+        test = layout.load_json(expand_user_path("data.test", str(test)))
     return read_leaf([train], [] if test is None else [test], reading._replace(test=None))
 
 
@@ -464,7 +452,7 @@ def _read_users(files: Sequence[Any], reading: ReadOptions) -> tuple[list[str], 
     """Returns the names of the users in some files, in order, and the samples of each user."""
     found: dict[str, RawRows] = {}
     for data in files:
-        if not is_leaf(data):
+        if not layout.is_leaf(data):
             raise BadInput("data.test has no user_data, as LEAF's JSON has: give a part of the same form")
         for user, rows in data["user_data"].items():
             if user in found or not isinstance(rows, Mapping) or not {"x", "y"} <= rows.keys():

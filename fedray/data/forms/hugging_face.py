@@ -17,7 +17,7 @@ from fedray.data.files import Spool
 from fedray.data.forms.arrays import as_inputs, list_classes
 from fedray.data.forms.pictures import stack_pictures
 from fedray.data.forms.rows import RawRows, make_dataset, refuse_idle, tokenize
-from fedray.data.forms.tables import ArrowFrame, build_table, keep_columns, number_groups, require_columns
+from fedray.data.forms.tables import as_frame, build_table, keep_columns, number_groups, require_columns
 from fedray.data.types import Array, Dataset
 from fedray.files.layout import find_part
 from fedray.files.plain import expand_user_path
@@ -117,12 +117,11 @@ def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, li
 def _kind_of(feature: Any) -> str:
     """Returns the kind of a column: picture, classes, list, text, number, or other."""
     name = type(feature).__name__
-    if name in ("Image", "ClassLabel"):
-        return {"Image": "picture", "ClassLabel": "classes"}[name]
+    if name == "ClassLabel":
+        return "classes"
     packed = isinstance(feature, dict) and "bytes" in feature
-    if packed or (
-        name == "Value" and "binary" in feature.dtype
-    ):  # of a Parquet file that does not say that it has pictures
+    binary = name == "Value" and "binary" in feature.dtype  # a Parquet file may not say that it has pictures
+    if name == "Image" or packed or binary:
         return "picture"
     if isinstance(feature, list) or name in ("List", "LargeList", "Sequence") or name.startswith("Array"):
         return "list"
@@ -162,10 +161,10 @@ def _class_names(dataset: Any, target: Any) -> tuple[str, ...]:
     return tuple(feature.names) if feature is not None and _kind_of(feature) == "classes" else ()
 
 
-def _scalar_frame(dataset: Any, name: str) -> ArrowFrame:
+def _scalar_frame(dataset: Any, name: str) -> Any:
     """Returns the columns of numbers, text and classes as a table."""
     scalar = [c for c, feature in dataset.features.items() if _kind_of(feature) in ("number", "text", "classes")]
-    frame = ArrowFrame(dataset.select_columns(scalar).with_format("arrow")[:])
+    frame = as_frame(dataset.select_columns(scalar).with_format("arrow")[:])
     frame.attrs["file"] = f"data {name}"
     return frame
 
@@ -197,27 +196,18 @@ def _read_part(  # noqa: PLR0917
     if isinstance(target, str) and target not in list(frame):
         y = _stack_lists(dataset.select_columns([target]).with_format("arrow").iter(batch_size=PIECE_ROWS), target)
     else:
-        y = (
-            np.asarray(frame[target].to_numpy())
-            if isinstance(target, str)
-            else np.column_stack([frame[t] for t in target])
-        )
+        y = frame[target].to_numpy() if isinstance(target, str) else np.column_stack([frame[t] for t in target])
     group = number_groups(frame[reading.group], clients) if reading.group else None
     return RawRows(x, y, group, keep_columns(frame, [column]), _class_names(dataset, target))
 
 
 def _list_pictures(pieces: Any, column: str) -> Iterator[tuple[Any, str]]:
     """Yields the encoded pictures of a column, each with its name for messages."""
-    row = 0
-    for piece in pieces:
-        for entry in piece.column(column).to_pylist():
-            if entry is None:
-                raise BadInput(f"data.input: row {row} has no picture: drop it")
-            given = (
-                entry if isinstance(entry, bytes) else entry["bytes"] if entry["bytes"] is not None else entry["path"]
-            )
-            yield given, f"the picture of row {row}"
-            row += 1
+    for row, entry in enumerate(entry for piece in pieces for entry in piece.column(column).to_pylist()):
+        if entry is None:
+            raise BadInput(f"data.input: row {row} has no picture: drop it")
+        given = entry if isinstance(entry, bytes) else entry["path"] if entry["bytes"] is None else entry["bytes"]
+        yield given, f"the picture of row {row}"
 
 
 def _stack_lists(pieces: Any, column: str) -> Array:
@@ -254,14 +244,8 @@ def _unnest(chunk: Any, column: str) -> Array:
 # ---------------------------------------------------------------------------------------------------------------------
 # Hugging Face data sets on disk and in the user's cache; nothing is downloaded unless the user requests it.
 
-BUILDERS = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".json": "json",
-    ".jsonl": "json",
-    ".arrow": "arrow",
-    ".txt": "text",
-}
+BUILDERS = {".pq": "parquet", ".jsonl": "json", ".txt": "text"}
+BUILDERS |= {f".{kind}": kind for kind in ("parquet", "json", "arrow")}
 
 
 def load_hf(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,33 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.core import rng
-from fedray.core.errors import BadInput, quote_value
+from fedray.core.errors import BadInput, quote_value, show_line
 from fedray.core.options import CHECKS, NUMBERS_AND_WORDS, ReadOptions
 from fedray.core.types import IntArray
+from fedray.data import types
 from fedray.data.files import Spool, read_pieces, take_rows
-from fedray.data.forms.arrays import (
-    COLUMNS,
-    doubt_classes,
-    find_gaps,
-    find_rows,
-    is_whole_with_gaps,
-    list_classes,
-    mean_of_columns,
-    read_labels,
-    refuse_rows,
-    spell_columns,
-)
-from fedray.data.types import (
-    Array,
-    Dataset,
-    Split,
-    check_parts,
-    classification,
-    narrow,
-    regression,
-    split_stratified,
-    tell_test_scale,
-)
+from fedray.data.forms import arrays
+from fedray.data.types import Array, Dataset, Split
 from fedray.own_code.user_code import blame_user_code, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -92,7 +72,7 @@ def find_tokenizer(tokenizer: Any) -> Encode:
         raise BadInput("data: the inputs are text: give data.tokenizer, a function or the file of a tokenizer")
     if isinstance(tokenizer, str | Path):
         tokenizer = _load_tokenizer(str(tokenizer))
-    if "tokenizers.Tokenizer" in list_classes(tokenizer):
+    if "tokenizers.Tokenizer" in arrays.list_classes(tokenizer):
         return lambda texts: [part.ids for part in tokenizer.encode_batch(list(texts))]
     if not callable(tokenizer):
         raise BadInput(f"data.tokenizer is {name_type(tokenizer)}: give a function from a text to its tokens")
@@ -115,28 +95,18 @@ def _load_tokenizer(name: str) -> Any:
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(str(file) if file.is_dir() else name, local_files_only=True)
-    except ImportError as error:
-        package = str(error.name or "tokenizers").partition(".")[0]
-        raise BadInput(f"data.tokenizer = {name} needs {package}: `pip install {package}`, or give a file") from error
-    except Exception as error:  # both packages raise many kinds
-        why = " ".join(str(error).split())[:200]
-        raise BadInput(
-            f"data.tokenizer = {name}: there is no such file, and no such name in the cache ({why}): give the file of "
-            "a tokenizer"
-        ) from error
+    except Exception as error:  # both packages raise many kinds, and may be missing
+        why = f"there is no such file, and no such name in the cache ({show_line(str(error))})"
+        raise BadInput(f"data.tokenizer = {name}: {why}: give the file of a tokenizer") from error
 
 
 def _as_ids(found: Any) -> Sequence[int]:
     """Returns the tokens of a text as whole numbers."""
-    if "tokenizers.Encoding" in list_classes(found):
-        return list(found.ids)
-    if isinstance(found, dict) or "input_ids" in getattr(found, "data", ()):
-        found = found["input_ids"]
-    tokens = found.tolist() if isinstance(found, np.ndarray) or "torch.Tensor" in list_classes(found) else found
-    whole = isinstance(tokens, list | tuple) and all(isinstance(token, int | np.integer) for token in tokens)
-    if not whole or any(token < 0 for token in tokens):
-        raise BadInput(f"data.tokenizer returned {name_type(found)} for a text: return a list of whole numbers from 0")
-    return list(tokens)
+    given = found["input_ids"] if isinstance(found, Mapping) else getattr(found, "ids", found)
+    tokens = np.asarray(given)
+    if tokens.ndim != 1 or (len(tokens) and (tokens.dtype.kind not in "iu" or tokens.min() < 0)):
+        raise BadInput(f"data.tokenizer returned {name_type(given)} for a text: return a list of whole numbers from 0")
+    return list(tokens.tolist())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -218,9 +188,9 @@ def make_reading(**given: Any) -> ReadOptions:
         Traceback (most recent call last):
         fedray.core.errors.BadInput: data.task = 'guess' is not one of auto, classification, regression: choose one
     """
-    for key in (*COLUMNS, "features"):
+    for key in (*arrays.COLUMNS, "features"):
         if key in given:
-            given[key] = spell_columns(given[key], f"data.{key}")
+            given[key] = arrays.spell_columns(given[key])
     if "features" in given:
         given["input"] = given.pop("features")
     for key in NUMBERS_AND_WORDS:
@@ -280,24 +250,23 @@ def make_dataset(
         (('no', 'yes'), 24, 6)
     """
     given = [part for part in (train, test) if part is train or (part is not None and len(part.x))]
-    check_parts(name, *(Split(part.x, part.y, part.group) for part in given))
+    types.check_parts(name, *(Split(part.x, part.y, part.group) for part in given))
     if GIVEN_ROW not in train.columns and len(train.x) <= MOST_COUNTED:
         train = train._replace(columns={**train.columns, GIVEN_ROW: np.arange(len(train.x))})
-    if reading.task == "auto" and is_whole_with_gaps(train.y):
+    if reading.task == "auto" and arrays.is_whole_with_gaps(train.y):
         reading = reading._replace(task="classification")
-        remarks = [*remarks, *doubt_classes(train.y[~np.isnan(train.y)], "auto")]
+        remarks = [*remarks, *arrays.doubt_classes(train.y[~np.isnan(train.y)], "auto")]
     words = ("training ", "test ") if len(given) > 1 else ("",)
     whole = [_treat_gaps(part, reading, word) for part, word in zip([train, *given[1:]], words, strict=True)]
-    inputs, origin = narrow([part.x for part in whole])
+    inputs, origin = types.narrow([part.x for part in whole])
     known = whole[0].origin if origin is None else origin
     parts = [part._replace(x=x, origin=known) for part, x in zip(whole, inputs, strict=True)]
     train, test = parts[0], parts[1] if len(parts) > 1 else None
     remarks = [*remarks, *(remark for part in parts for remark in part.remarks)]
-    labels = read_labels(train.y, None if test is None else test.y, reading.task, train.names)
+    labels = arrays.read_labels(train.y, None if test is None else test.y, reading.task, train.names)
     if test is None:
-        numbers, train = train.y.dtype.kind in "iuf" and not train.names, train._replace(y=labels.train)
-        generator = rng.stream(0, "table")
-        keep, rest = draw_test_rows(train.y, bool(labels.names), reading.test_fraction, generator, numbers=numbers)
+        train = train._replace(y=labels.train)
+        keep, rest = draw_test_rows(train.y, bool(labels.names), reading.test_fraction, rng.stream(0, "table"))
         remarks += tell_lost(train.group, keep)
         train, test = train.take(keep), train.take(rest)
     else:
@@ -307,19 +276,19 @@ def make_dataset(
             test = test._replace(group=None)
     means = None
     if reading.missing == "mean" and train.x.dtype.kind == "f":
-        means = mean_of_columns(train.x)
+        means = arrays.mean_of_columns(train.x)
         train, test = _fill(train, means), _fill(test, means)
     rows, held = (Split(part.x, part.y, part.group) for part in (train, test))
-    data = classification(name, rows, held, labels.names) if labels.names else regression(name, rows, held)
+    data = types.classification(name, rows, held, labels.names) if labels.names else types.regression(name, rows, held)
     if train.indicators is not None:
         data.shift[:, train.indicators], data.scale[:, train.indicators] = 0.0, 1.0  # 0 and 1 stay as they are
-    remarks = (*remarks, *labels.remarks, *tell_test_scale(data.kind, train.x, test.x, train.features))
+    remarks = (*remarks, *labels.remarks, *types.tell_test_scale(data.kind, train.x, test.x, train.features))
     data = data._replace(columns=train.columns, remarks=remarks, means=means, origin=train.origin)
     return data._replace(features=train.features, table=train.table)
 
 
 def draw_test_rows(
-    y: Array, classes: bool, fraction: float, generator: np.random.Generator, *, numbers: bool = False
+    y: Array, classes: bool, fraction: float, generator: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
     """Splits samples at random into training and test samples, with the same share of every class.
 
@@ -328,19 +297,15 @@ def draw_test_rows(
         classes: Whether y are labels of classes.
         fraction: Share of the test samples, between 0 and 1.
         generator: Draws the test samples.
-        numbers: Whether the labels were whole numbers, which may be meant as targets.
 
     Raises:
         BadInput: One of the two parts would be empty.
     """
-    keep, rest = split_stratified(y if classes else np.zeros(len(y), np.int64), fraction, generator)
+    keep, rest = types.split_stratified(y if classes else np.zeros(len(y), np.int64), fraction, generator)
     if not len(keep) or not len(rest):
         of = f" of each of {len(np.unique(y))} classes" if classes else ""
-        remedy = f"{'raise' if len(keep) else 'lower'} it, or give the test rows (data.test)"
-        if classes:
-            remedy += (
-                ", or write data.task: regression if the labels are quantities" if numbers else ", or another target"
-            )
+        remedy = f"{'raise' if len(keep) else 'lower'} it, give the test rows (data.test)"
+        remedy += ", or write data.task: regression if the labels are quantities" if classes else ""
         raise BadInput(f"data.test_fraction = {fraction}{of} leaves no rows of {len(y)} for one part: {remedy}")
     return keep, rest
 
@@ -350,12 +315,12 @@ def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
 
     In messages, `word` tells training and test samples apart.
     """
-    no_label = find_gaps(part.y)
-    no_input = find_gaps(part.x) if reading.missing != "mean" else np.zeros(len(part.x), bool)
-    refuse = partial(refuse_rows, where="data", kind=word)
+    no_label = arrays.find_gaps(part.y)
+    no_input = arrays.find_gaps(part.x) if reading.missing != "mean" else np.zeros(len(part.x), bool)
+    refuse = partial(arrays.refuse_rows, where="data", kind=word)
     for what, values in (("inputs", part.x), ("labels", part.y)):
         remedy = "correct them, or leave those rows out"
-        refuse(find_rows(values, np.isinf), what=f"infinite {what}", remedy=remedy)
+        refuse(arrays.find_rows(values, np.isinf), what=f"infinite {what}", remedy=remedy)
     if reading.missing != "drop":
         refuse(no_label, what="no label", remedy="write data.missing: drop, or fill them")
     if reading.missing == "refuse":

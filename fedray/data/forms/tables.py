@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,23 +11,7 @@ import numpy as np
 
 from fedray.core.errors import BadInput, show_line, suggest_nearest
 from fedray.core.options import ReadOptions
-from fedray.data.forms.arrays import (
-    MARKS,
-    check_input,
-    doubt_classes,
-    doubt_targets,
-    find_inputs,
-    holds_marked_numbers,
-    holds_words,
-    is_category,
-    is_number_text,
-    is_text,
-    is_whole_with_gaps,
-    list_classes,
-    refuse_stray,
-    refuse_twins,
-    unbox,
-)
+from fedray.data.forms import arrays
 from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, make_dataset, refuse_idle, tokenize
 from fedray.data.types import Array, Dataset, Float64, find_origin
 from fedray.files.layout import TABLES, list_leaf_files
@@ -77,7 +61,7 @@ def read_text_table(file: Path, delimiter: str) -> Any:
             f"data: {file.name} is text of libsvm (label index:value ...): read it by "
             "sklearn.datasets.load_svmlight_file, and give data=(x.toarray(), y)"
         )
-    refuse_twins([name for name in head if name], file.name)  # pandas would call the second one a.1
+    arrays.refuse_twins([name for name in head if name], file.name)  # pandas would call the second one a.1
     frame = pd.read_csv(file, sep=delimiter, encoding=encoding)
     if isinstance(frame.index, pd.MultiIndex):
         raise BadInput(
@@ -85,8 +69,8 @@ def read_text_table(file: Path, delimiter: str) -> Any:
             f"{len(head) + frame.index.nlevels} fields: remove what stands above the names of the columns, or name all"
         )
     for column in frame if delimiter != "," else ():
-        if is_text(frame[column]) and holds_marked_numbers(frame[column]):
-            raise BadInput(f"data: {file.name}: column {column} has {MARKS}")
+        if arrays.is_text(frame[column]) and arrays.holds_marked_numbers(frame[column]):
+            raise BadInput(f"data: {file.name}: column {column} has {arrays.MARKS}")
     return frame
 
 
@@ -98,7 +82,7 @@ def read_text_table(file: Path, delimiter: str) -> Any:
 
 MOST_NAMED_VALUES = 1000  # most different texts in a column that the user names as an input
 GAP = "missing"  # the category of a missing value
-REMEDY = "write data.missing: mean (text gets a category of its own) or drop (those rows), or fill them"
+REMEDY = "write data.missing: drop (those rows) or mean (of inputs; text gets a category of its own), or fill them"
 
 
 class TableColumns(NamedTuple):
@@ -142,7 +126,7 @@ def choose_columns(
         key: The option of `data` that names the inputs, for messages.
 
     Raises:
-        BadInput: A column is missing or named twice, or holds text among numbers.
+        BadInput: A column is missing, is both input and target, or holds text among numbers.
 
     Example:
         >>> import pandas as pd
@@ -156,27 +140,28 @@ def choose_columns(
             f"data.target is missing: name the column to predict: {', '.join(map(str, frame))[:200]} (beside data= in "
             "Python: data__target=COLUMN)"
         )
-    _check_names(targets, features or [], key)
+    if both := set(targets) & set(features or []):
+        raise BadInput(f"data.{key}: {min(both)} is also the target, which every model would copy: leave it out")
     require_columns(frame, [*targets, *(features or []), *([group] if group else [])])
     remarks: tuple[str, ...] = ()
     if features is None:
-        inputs, remarks = find_inputs(frame, targets, group, key)
+        inputs, remarks = arrays.find_inputs(frame, targets, group, key)
     else:
         inputs = features
     for column in features or []:
-        remarks += check_input(frame, column, key)
+        remarks += arrays.check_input(frame, column, key)
     for column in targets:
         _refuse_strange(frame, column, "data.target", task)
         if task != "classification":
-            refuse_stray(frame, column, "data.target", "correct it, or write data.task: classification")
+            arrays.refuse_stray(frame, column, "data.target", "correct it, or write data.task: classification")
     if group is not None:
         _refuse_strange(frame, group, "data.group", "classification")
-    categories = {column: _list_values(frame, column, key) for column in inputs if is_category(frame[column])}
+    categories = {column: _list_values(frame, column, key) for column in inputs if arrays.is_category(frame[column])}
     classes = task == "classification" or (task == "auto" and len(targets) == 1 and _is_class(frame[targets[0]]))
     for column in targets:
         given = frame[column].dropna().to_numpy()
-        remarks += doubt_classes(given, task) if classes else doubt_targets(given, task)
-        if not classes and is_text(frame[column]):
+        remarks += arrays.doubt_classes(given, task) if classes else arrays.doubt_targets(given, task)
+        if not classes and arrays.is_text(frame[column]):
             remarks += (f"data: column {column} is text of numbers, read as targets of a regression",)
     groups = {value: i for i, value in enumerate(sorted(frame[group].dropna().unique()))} if group else {}
     return TableColumns(targets, inputs, categories, classes, group, groups, remarks)
@@ -213,29 +198,16 @@ def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> 
             columns.
     """
     require_columns(frame, columns.used, key)
-    out, found = np.zeros(len(frame), dtype=bool), {}
+    out, found = np.zeros(len(frame), dtype=bool), []
     for column in columns.used:
         gaps = frame[column].isna().to_numpy(dtype=bool)
-        if gaps.any():
-            found[column] = int(gaps.sum())
+        if missing == "drop":
             out |= gaps
-    if missing == "mean":
-        found = {column: number for column, number in found.items() if column not in columns.inputs}
-    if found and missing != "drop":
-        _refuse_gaps(found, columns, missing, key)
-    for column in (*columns.targets, *columns.inputs):
-        values = frame[column]
-        if values.dtype.kind == "f" and np.isinf(values.to_numpy(dtype=np.float64, na_value=np.nan)).any():
-            raise BadInput(f"{key}: column {column} holds infinity: replace it by a number or drop those rows")
-    return out if missing == "drop" else np.zeros(len(frame), dtype=bool)
-
-
-def _refuse_gaps(found: dict[str, int], columns: TableColumns, missing: str, key: str) -> None:
-    """Raises the error for missing values, with the names of the columns."""
-    said = f"values are missing in {', '.join(f'{c} ({number})' for c, number in found.items())[:400]}"
-    if missing == "refuse" and not set(found) - set(columns.inputs):
-        raise BadInput(f"{key}: {said}: {REMEDY}")
-    raise BadInput(f"{key}: {said}, and a target or a client has no mean: write data.missing: drop (those rows)")
+        elif gaps.any() and (missing == "refuse" or column not in columns.inputs):
+            found.append(f"{column} ({gaps.sum()})")
+    if found:
+        raise BadInput(f"{key}: values are missing in {', '.join(found)[:400]}: {REMEDY}")
+    return out
 
 
 def _list_values(frame: Any, column: str, key: str) -> list[str]:
@@ -247,30 +219,22 @@ def _list_values(frame: Any, column: str, key: str) -> list[str]:
     return [*found, GAP] if values.isna().any() and GAP not in found else found
 
 
-def _check_names(targets: list[str], inputs: list[str], key: str) -> None:
-    """Refuses columns that are named twice, or both as input and as target."""
-    for column in inputs:
-        if column in targets:
-            raise BadInput(f"data.{key}: {column} is also the target, which every model would copy: leave it out")
-    for option, columns in (("target", targets), (key, inputs)):
-        if twice := [column for column in columns if columns.count(column) > 1]:
-            raise BadInput(f"data.{option}: column {twice[0]} is named twice: name it once")
-
-
 def _is_class(column: Any) -> bool:
     """Returns whether `task: auto` takes a target as classes: text, truth values or whole numbers, also with gaps."""
     if column.dtype.kind == "f":
-        return is_whole_with_gaps(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    return not (is_text(column) and is_number_text(column) and any("." in value for value in column.dropna()))
+        return arrays.is_whole_with_gaps(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return not (
+        arrays.is_text(column) and arrays.is_number_text(column) and any("." in value for value in column.dropna())
+    )
 
 
 def _refuse_strange(frame: Any, column: str, key: str, task: str) -> None:
     """Refuses a target or group column that is neither numbers nor text, or that is text meant as numbers."""
     values = frame[column]
-    if values.dtype.kind not in "iufbOU" or not holds_words(values):
+    if values.dtype.kind not in "iufbOU" or not arrays.holds_words(values):
         raise BadInput(f"{key}: column {column} is of type {values.dtype}: give a number or a text in each row")
-    if task != "classification" and is_text(values) and holds_marked_numbers(values):
-        raise BadInput(f"{key}: column {column} has {MARKS} (or write data.task: classification)")
+    if task != "classification" and arrays.is_text(values) and arrays.holds_marked_numbers(values):
+        raise BadInput(f"{key}: column {column} has {arrays.MARKS} (or write data.task: classification)")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -368,57 +332,26 @@ TEXT_OPTIONS = {*OPTIONS, "tokenizer", "length"}
 _FRAMES = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyarrow.Table", "pyarrow.RecordBatch"}
 
 
-class ArrowFrame:
-    """A pyarrow table with columns as pandas series, converted one at a time: a mapped file needs no memory."""
-
-    def __init__(self, table: Any, rows: Array | None = None) -> None:
-        """Wraps a table, or only the given rows of it."""
-        self._table, self._rows = table, rows
-        self.attrs: dict[str, Any] = {}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._table.column_names)
-
-    def __len__(self) -> int:
-        return int(self._table.num_rows) if self._rows is None else len(self._rows)
-
-    def __getitem__(self, name: str) -> Any:
-        column = unbox(self._table.column(name).to_pandas())
-        return column if self._rows is None else column.iloc[self._rows]
-
-    def keep(self, rows: Array) -> ArrowFrame:
-        """Returns a table of the rows with these indices."""
-        kept = ArrowFrame(self._table, rows if self._rows is None else self._rows[rows])
-        kept.attrs = self.attrs
-        return kept
-
-
 def is_frame(thing: Any) -> bool:
     """Returns whether an object is a table of named columns."""
-    return bool(list_classes(thing) & _FRAMES) or isinstance(thing, ArrowFrame)
+    return bool(arrays.list_classes(thing) & _FRAMES)
 
 
 def as_frame(thing: Any) -> Any:
     """Converts a table to one whose columns are pandas series, with names that are text."""
-    if isinstance(thing, ArrowFrame):
-        return thing
-    classes = list_classes(thing)
+    classes = arrays.list_classes(thing)
     if "polars.LazyFrame" in classes:
         thing = thing.collect()
     if classes & {"polars.LazyFrame", "polars.DataFrame"}:
-        return ArrowFrame(thing.to_arrow())
-    if "pyarrow.RecordBatch" in classes:
-        import pyarrow as pa
-
-        thing = pa.Table.from_batches([thing])
-    if classes & {"pyarrow.RecordBatch", "pyarrow.Table"}:
-        refuse_twins(thing.column_names, "the table")
-        return ArrowFrame(thing)
+        thing = thing.to_arrow()
+    if "pandas.DataFrame" not in classes:
+        arrays.refuse_twins(thing.schema.names, "the table")
+        thing = thing.to_pandas(ignore_metadata=True)
     if any(not isinstance(name, str) for name in thing.columns):
         thing = thing.set_axis([str(name) for name in thing.columns], axis=1)
-    refuse_twins(thing.columns, "the table")
+    arrays.refuse_twins(thing.columns, "the table")
     objects = {name: thing[name] for name, kind in thing.dtypes.items() if kind.name == "object"}
-    numbers = {name: made for name, column in objects.items() if (made := unbox(column)) is not column}
+    numbers = {name: made for name, column in objects.items() if (made := arrays.unbox(column)) is not column}
     return thing.assign(**numbers) if numbers else thing
 
 
@@ -441,7 +374,7 @@ def read_frame(file: Path, key: str = "path") -> Any:
     kind = TABLES.get(file.suffix.lower(), "csv")
     try:
         if kind == "parquet":
-            refuse_twins(pq.read_schema(file).names, file.name)
+            arrays.refuse_twins(pq.read_schema(file).names, file.name)
             frame = pd.read_parquet(file)
         elif kind == "feather":
             try:
@@ -525,11 +458,10 @@ def build_table(
     """
     if not len(frame):
         raise BadInput(f"data: {frame.attrs.get('file', 'the table')} has no rows: give some")
-    target, features = reading.target, reading.input
-    targets = [target] if isinstance(target, str) else list(target or [])
-    inputs = [features] if isinstance(features, str) else list(features) if features else None
+    roles = (reading.target, reading.input)
+    targets, inputs = ([of] if isinstance(of, str) else list(dict.fromkeys(of or ())) for of in roles)
     task = "classification" if names else reading.task
-    columns = choose_columns(frame, targets, inputs, reading.group, task, key=reading.input_key)
+    columns = choose_columns(frame, targets, inputs or None, reading.group, task, key=reading.input_key)
     train = _read_part(frame, columns, reading, "data")
     test = None if other is None else _read_part(other, columns, reading, "data.test", train)
     if test is not None and columns.classes:
@@ -550,7 +482,7 @@ def _read_part(
     if gaps.all() and len(gaps):
         raise BadInput(f"{key}: each of {len(gaps)} rows has gaps, so data.missing = drop leaves none: fill them")
     if gaps.any():
-        frame = frame.keep(rows) if isinstance(frame, ArrowFrame) else frame.iloc[rows]
+        frame = frame.iloc[rows]
     origin = find_table_origin(frame, columns) if first is None else first.origin
     x, y = encode_inputs(frame, columns, origin), _read_target(frame, columns)
     group = None
@@ -574,8 +506,6 @@ def _read_target(frame: Any, columns: TableColumns) -> Array:
         values = frame[columns.targets[0]]
         if values.dtype.kind in "iufb":
             return np.asarray(values.to_numpy())
-        if all(isinstance(value, bool) for value in values.unique()):
-            return np.asarray(values.to_numpy(dtype=bool))
         return np.asarray(values.map(str).to_numpy(dtype=str))
     try:
         return np.column_stack([frame[target].to_numpy(dtype=np.float64) for target in columns.targets])

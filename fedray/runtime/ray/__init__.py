@@ -1,1 +1,4 @@
-"""The Ray runtime: a coordinator actor, client actors, and what happens when they die. Only this folder imports Ray."""
+"""The Ray runtime: the coordinator actor, the client actors, and how they are replaced.
+
+Only this folder imports Ray.
+"""

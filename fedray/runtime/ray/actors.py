@@ -1,4 +1,4 @@
-"""The client actors of a run: starting them, waiting for them, and calling them, again if they die."""
+"""The client actors of a run: they are started, waited for and called, and called again if they die."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Question, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How the chunks of an exchange reach the client actors, and their answers the coordinator.
+# The calls that send the chunks of an exchange to the client actors, and the replies of the actors.
 
 CALL_BYTES = 100 << 10  # Ray copies smaller arguments into the call
 NUMBERS = itertools.count()  # of exchanges: what actors keep belongs to one
 
 
 def explain_silence(a: int) -> FedrayError:
-    """Returns the line about an actor that does not answer a call."""
+    """Returns the error of an actor that does not reply to a call."""
     return FedrayError(
         f"waited {PATIENCE:g} s for client actor {a} to answer a call; {describe_cluster()}: is it stuck? "
         "If its work takes longer, set FEDRAY_PATIENCE"
@@ -66,18 +66,18 @@ def explain_silence(a: int) -> FedrayError:
 
 
 def explain_deaths(a: int) -> FedrayError:
-    """Returns the line about an actor that dies again and again."""
+    """Returns the error of an actor that dies again and again."""
     return FedrayError(f"client actor {a} died {MOST_DEATHS} times over one call: has it enough memory?")
 
 
 class Calls:
-    """The calls of one exchange.
+    """The calls of actors in one exchange.
 
     Attributes:
         actors: The client actors, by number.
-        recover: Waits until an actor that has died is there again.
+        recover: A function that waits until an actor that died was restarted.
         t: The round, from 0.
-        jobs: All jobs.
+        jobs: All jobs of the round.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class Calls:
         self._deaths: Counter[int] = Counter()
 
     def post(self, a: int, task: Task) -> None:
-        """Calls an actor."""
+        """Sends a task to an actor."""
         jobs = None if task.chunk is None else self.jobs.take(task.chunk.places)
         order = Order(self._number, self.t, jobs, task.kept, task.sends)
         self._pending[self.actors[a].train.remote(order, self._state)] = a
 
     def wait(self) -> tuple[int, Reply | None]:
-        """Waits for any answer; None where the actor has died, or has lost its sums."""
+        """Waits for the reply of any actor; the reply is None if the actor has died or has lost its sums."""
         done, _ = ray.wait(list(self._pending), timeout=PATIENCE)
         if not done:
             raise explain_silence(min(self._pending.values()))
@@ -115,16 +115,16 @@ class Calls:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The clients that live in one process: a plain class, which `cluster.make_actors` makes an actor of Ray.
+# The clients that live in one process: a plain class. `cluster.make_actors` makes actors of Ray from it.
 
 
 class Unsent(NamedTuple):
-    """The sums of the chunks of an exchange that an actor has trained and not sent yet.
+    """The sums of the chunks that an actor has trained in an exchange and has not sent yet.
 
     Attributes:
         exchange: Number of the exchange.
-        chunks: How many chunks they are of.
-        stats: The sums; None of no chunk.
+        chunks: Number of chunks whose uploads are in the sums.
+        stats: The sums; None if there is no chunk.
     """
 
     exchange: int
@@ -136,14 +136,14 @@ class ClientActor:
     """The clients that live in one process, and the worker that trains them.
 
     Attributes:
-        scenario: What is run.
+        scenario: The scenario that is run.
         own: The user's own objects.
-        index: The number of the actor.
-        gpus: GPUs that it reserves.
-        cpus: CPUs that it reserves.
-        name: What Ray's tools call it.
-        restored: Whether the private vectors of its clients were restored since the process started.
-        sums: What it has trained and not sent yet.
+        index: Number of the actor.
+        gpus: Number of GPUs that the actor reserves, possibly a fraction.
+        cpus: Number of CPUs that the actor reserves, possibly a fraction.
+        name: Name of the actor in Ray's tools.
+        restored: Whether the private vectors of the clients were restored since the process started.
+        sums: Sums of the chunks that the actor has trained and not sent yet.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class ClientActor:
 
     @cached_property
     def worker(self) -> Worker:
-        """The worker. The first call builds it, so that an error on the way reaches the caller as every other does."""
+        """The worker, which the first call of the actor builds. So the caller gets errors of the building, too."""
         import_modules(self.own.modules)
         study = build_study(self.scenario, self.own)
         with explaining_own_objects(self.scenario, self.own):
@@ -169,21 +169,24 @@ class ClientActor:
             return make_worker(study, device, max(1, int(self.cpus)))
 
     def ready(self) -> int:
-        """Answers with the process id as soon as the actor can work."""
+        """Returns the process id as soon as the actor can work."""
         _ = self.worker
         return os.getpid()
 
     def hash_kernels(self) -> str | None:
-        """Returns a digest of the compiled kernels of this process; None where there are none."""
+        """Returns a digest of the compiled kernels of this process; None if there are no compiled kernels."""
         return sums.hash_library()
 
     def facts(self) -> dict[str, Any]:
-        """Facts on this actor for the manifest."""
+        """Returns the facts on this actor for the manifest."""
         with explaining_own_objects(self.scenario, self.own):
             return worker_facts(self.worker)
 
     def train(self, order: Order, page: Page) -> Reply | None:
-        """Trains a chunk of a round and adds its sums to those of this actor; None where these were lost."""
+        """Trains a chunk of a round and adds its sums to those of this actor.
+
+        Returns None if the actor's sums were lost.
+        """
         self._check_restored()
         if order.kept == 0:
             self.sums = Unsent(order.exchange)
@@ -200,7 +203,11 @@ class ClientActor:
         return reply
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Returns the private vectors of the clients that live here; all, or those of some names."""
+        """Returns the private vectors of the clients that live here.
+
+        Args:
+            names: Names of the vectors that are returned; None: all.
+        """
         self._check_restored()
         return {name: value.numpy() for name, value in keep_vectors(self.worker.store.state(), names).items()}
 
@@ -210,12 +217,18 @@ class ClientActor:
         self.restored = True
 
     def _check_restored(self) -> None:
-        """Raises `Lost` in an actor that died and was restarted between two calls: nobody else would notice."""
+        """Raises `Lost` if the actor was restarted and the private vectors of its clients are lost."""
         if not self.restored and self.worker.study.method.phase.own:
             raise Lost("private client state was lost with an actor")
 
     def answer(self, message: Page, question: Question, pieces: list[Piece]) -> dict[Piece, Any]:
-        """Answers some pieces of a question about the models of a message; clients at home are those that live here."""
+        """Computes the answers to some pieces of a question.
+
+        Args:
+            message: The models, as a message.
+            question: The question.
+            pieces: The pieces to answer. If clients are asked at home: the pieces of clients that live here.
+        """
         if question.at_home:
             self._check_restored()
         found = answer_pieces(self.worker, to_state(message), question, pieces)
@@ -223,8 +236,8 @@ class ClientActor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Each actor hosts many simulated clients. Ray restarts actors that die. A job depends on nothing but state, data and
-# address, so it can be sent again.
+# Each actor hosts many simulated clients. Ray restarts actors that die. A job depends only on state, data and the key
+# of its random numbers. So it can be sent again.
 
 MOST_EARLY_DEATHS, EARLY_SECONDS = 20, 300.0  # of actors that die again and again while they start
 LOOK_SECONDS = 2.0  # between two looks at the cluster: has it lost the node that an actor waits for?
@@ -232,19 +245,20 @@ Call = tuple[int, Any, tuple[Any, ...]]  # an actor's number, its method, argume
 
 
 class ClientActors:
-    """The client actors, and calls of them.
+    """The client actors of a run, and the calls of these actors.
 
     Attributes:
-        scenario: From which actors build the same study.
-        own: The user's own objects, with what the actors cannot read from files.
-        study: What is trained.
-        on_death: Called after an actor has died and was restarted; it raises where the run cannot go on from here.
+        scenario: The scenario, from which all actors build the same study.
+        own: The user's own objects, with the data that the actors cannot read from files.
+        study: The study that is trained.
+        on_death: A function that is called after an actor died and was restarted. It raises an error if the run must go
+            back to a checkpoint.
         run: Name of the run.
-        given: Seats that somebody else has reserved for the run; None: it looks for its own.
-        seconds: How long the last exchange took; infinity before the first.
+        given: Seats that were reserved for the run from outside; None: the run reserves its own seats.
+        seconds: Seconds that the last exchange took; infinity before the first exchange.
         actors: The actors, by number.
-        specs: What each actor reserves, and on which node.
-        parts: Into how many parts the cluster is divided, of which the run takes one.
+        specs: Resources and node of each actor.
+        parts: Number of parts into which the cluster is divided; the run takes one part.
     """
 
     def __init__(
@@ -269,9 +283,9 @@ class ClientActors:
         self._agreed = False  # whether all actors had the same kernels when they began
 
     def start(self) -> None:
-        """Makes the actors for which the cluster has room, in place of those there were, and waits for them.
+        """Replaces the actors by new ones for which the cluster has room, and waits until they can work.
 
-        Where other jobs hold the cluster, or after the run's nodes were lost, it waits for seats.
+        If other jobs use the cluster, or if the run has lost nodes, this waits for seats.
         """
         waiting = True
         while waiting:
@@ -307,7 +321,12 @@ class ClientActors:
             self.start()
 
     def wait_for(self, actors: Iterable[int]) -> None:
-        """Waits until actors answer; raises an error that names the actor if it does not, or dies again and again."""
+        """Waits until actors can work.
+
+        Raises:
+            FedrayError: An actor does not reply, or dies again and again. The message names the actor.
+            ClusterChanged: A node on which an actor had its seat is gone.
+        """
         began, deaths = time.monotonic(), 0
         for a in actors:
             who, ref = f"client actor {a}", self.actors[a].ready.remote()
@@ -331,13 +350,13 @@ class ClientActors:
                     ref = self.actors[a].ready.remote()
 
     def _check_nodes(self) -> None:
-        """Raises `ClusterChanged` where a node is gone on which an actor had its seat."""
+        """Raises `ClusterChanged` if a node on which an actor had its seat is gone."""
         wanted = {spec.node for spec in self.specs} - {""}
         if wanted and wanted - {node.name for node in read_cluster().whole}:
             raise ClusterChanged
 
     def train(self, queues: Sequence[Queue], t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
-        """Has the chunks of round t trained, those of an actor that died again."""
+        """Lets the actors train all chunks of round t; the chunks of an actor that dies are trained again."""
         began = time.monotonic()
         calls = Calls(self.actors, self._recover, t, jobs, state)
         trained = exchange(queues, calls.post, calls.wait)
@@ -345,7 +364,7 @@ class ClientActors:
         return trained
 
     def call_each(self, calls: list[Call]) -> list[Any]:
-        """Makes ordinary calls of actors at the same time, again where an actor died."""
+        """Makes calls of actors at the same time; if an actor dies, its call is made again."""
         refs = [method.remote(*arguments) for _, method, arguments in calls]
         return [self._wait_for_answer(call, ref) for call, ref in zip(calls, refs, strict=True)]
 
@@ -364,12 +383,12 @@ class ClientActors:
         raise explain_deaths(a)
 
     def _recover(self, a: int) -> None:
-        """Waits until an actor that has died is there again, and tells the runtime."""
+        """Waits until an actor that died was restarted, and calls `on_death`."""
         self.wait_for([a])
         self.on_death()
 
     def close(self) -> None:
-        """Ends the actors and gives their seats back."""
+        """Ends the actors and releases their seats."""
         for actor in self.actors:
             ray.kill(actor)
         if self._seats is not None:

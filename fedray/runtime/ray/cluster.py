@@ -1,4 +1,4 @@
-"""The Ray cluster: its resources, its actors and their errors."""
+"""The Ray cluster: its resources, the seats of actors, making actors, and explaining errors."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ from fedray.runtime import environment, placement
 from fedray.runtime.ray.connection import worker_environment
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What actors are called in Ray's own tools: `ray list actors`, the dashboard, the prefix of what they print.
+# The names of actors in Ray's own tools: `ray list actors`, the dashboard, and the prefix of printed lines.
 
 
 def name_options(run: str, actors: Iterable[str]) -> list[dict[str, Any]]:
-    """Options of Ray that name the actors of a run, in a new namespace: those there were may still have theirs.
+    """Returns the options of Ray that name the actors of a run, in a new namespace.
 
-    Names are spelled in printable ASCII, which is all that Ray takes for the tags of its gauges.
+    Earlier actors of the run may still have the same names in the old namespace. Names are written in printable ASCII,
+    because Ray accepts nothing else as labels of its metrics.
 
     Args:
         run: Name of the run.
@@ -51,7 +52,7 @@ def name_options(run: str, actors: Iterable[str]) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------------------------------------------------------
 # The seats of a run's actors on a Ray cluster: one placement group for all of them, and waiting until there is room.
 #
-# Seats are reserved all or none, so that two runs never hold half of a cluster each and wait for the other half.
+# Either all seats are reserved or none. So two runs never hold half of a cluster each and wait for the other half.
 
 log = logging.getLogger("fedray")
 PATIENCE = environment.read_patience()  # seconds to wait for nodes before giving up
@@ -64,7 +65,7 @@ OWN = "fedray seats"  # how the names of placement groups begin
 
 
 def keep_plain(resources: Mapping[str, float]) -> dict[str, float]:
-    """Keeps the resources that an actor can ask for: not the object store, marks of nodes, or those of groups.
+    """Returns the resources that an actor can request, without the object store and the marks of nodes and groups.
 
     Example:
         >>> keep_plain({"CPU": 4.0, "memory": 1.5e9, "node:10.0.0.1": 1.0, "CPU_group_0_ab": 2.0, "hpc": 4.0})
@@ -81,7 +82,7 @@ def keep_plain(resources: Mapping[str, float]) -> dict[str, float]:
 
 
 def read_cluster() -> placement.Cluster:
-    """Reads what the nodes of the cluster have, and what of it is free."""
+    """Returns all resources and the free resources of the nodes of the cluster."""
     untyped: Any = ray  # these functions of Ray have no annotations
     state: Any = ray_state
     free = state.available_resources_per_node()
@@ -93,13 +94,13 @@ def read_cluster() -> placement.Cluster:
 
 
 class Reservation(NamedTuple):
-    """Seats that are reserved, or will be.
+    """Seats of actors that are reserved, or that Ray was asked to reserve.
 
     Attributes:
         specs: The actors.
-        group: Ray's placement group; None where the actors need nothing.
-        places: The bundle of each actor.
-        own: Whether the group is the run's own, and not that of a trial in which it runs.
+        group: Ray's placement group; None if the actors need no resources.
+        places: Index of each actor's bundle in the group; -1 for an actor that needs nothing.
+        own: Whether the group belongs to the run. A trial of a sweep has a group that belongs to the trial.
     """
 
     specs: list[placement.ActorSpec]
@@ -108,7 +109,11 @@ class Reservation(NamedTuple):
     own: bool = True
 
     def is_ready(self, seconds: float = 0.0) -> bool:
-        """Whether all seats are there, after some seconds at most."""
+        """Waits until all seats are reserved, and returns whether they are.
+
+        Args:
+            seconds: How many seconds to wait at most.
+        """
         deadline = time.monotonic() + seconds  # Ray's own `wait` knows whole seconds only
         while self.group is not None and placement_group_table(self.group).get("state") != "CREATED":
             if time.monotonic() >= deadline:
@@ -117,7 +122,7 @@ class Reservation(NamedTuple):
         return True
 
     def find_nodes(self) -> list[placement.ActorSpec]:
-        """Returns the actors, with the nodes on which their seats are."""
+        """Returns the actors, each with the node on which its seat is."""
         if self.group is None or all(one.node for one in self.specs):
             return list(self.specs)
         where = placement_group_table(self.group)["bundles_to_node_id"]
@@ -125,24 +130,24 @@ class Reservation(NamedTuple):
         return [one._replace(node=where[place] if place >= 0 else "") for one, place in each]
 
     def strategy(self, actor: int) -> Any:
-        """Returns how Ray is told where an actor goes."""
+        """Returns the scheduling strategy that makes Ray start an actor in its seat."""
         if self.places[actor] < 0:
             return "DEFAULT"
         return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=self.places[actor])
 
     def release(self) -> None:
-        """Gives the seats back."""
+        """Gives the seats back, if the group belongs to the run."""
         if self.group is not None and self.own:
             with suppress(Exception):  # Ray itself may be gone
                 remove_placement_group(self.group)
 
 
 def reserve(specs: list[placement.ActorSpec], strategy: str = "SPREAD") -> Reservation:
-    """Asks Ray for the seats of actors, all or none; where they have nodes, on these.
+    """Asks Ray to reserve the seats of actors, all or none. Actors with a node get their seats on this node.
 
     Args:
         specs: The actors.
-        strategy: Ray's name for how actors without nodes lie: `SPREAD` or `PACK`.
+        strategy: Ray's name for the way in which actors without nodes are placed: `SPREAD` or `PACK`.
     """
     bundles, nodes, places = placement.bundle_seats(specs)
     for bundle in bundles:
@@ -156,16 +161,16 @@ def reserve(specs: list[placement.ActorSpec], strategy: str = "SPREAD") -> Reser
 
 
 def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reservation:
-    """Reserves the seats of a run's actors, and waits where other jobs hold them or nodes have yet to come.
+    """Reserves the seats of a run's actors, and waits while other jobs use the cluster or nodes are missing.
 
     Args:
-        choose: As `choose_seats`, of (cluster, waits).
-        waits: Whether nodes are waited for, since the run had begun. Ray is asked for their seats meanwhile, so that an
-            autoscaler starts them.
+        choose: A function of the arguments `cluster` and `waits` that chooses the actors, as `choose_seats`.
+        waits: Whether to wait for missing nodes, because the run has begun before. Meanwhile Ray is asked for seats on
+            these nodes, so that an autoscaler starts them.
 
     Raises:
         BadInput: The cluster cannot hold the actors.
-        FedrayError: Nodes did not come.
+        FedrayError: Missing nodes did not appear in time.
     """
     # Gives back the seats of coordinators of this job that were killed: Ray keeps them until the job ends
     state: Any = ray_state
@@ -208,15 +213,16 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
 
 
 def wait_for_resources(wanted: Mapping[str, float]) -> None:
-    """Waits until the nodes of a cluster have what they are waited for, and says what is still missing.
+    """Waits until the nodes of a cluster have the required resources, and logs which are still missing.
 
-    Ray is asked for it meanwhile in bundles of one each, so that an autoscaler starts nodes.
+    Meanwhile Ray is asked for these resources in bundles of one each, so that an autoscaler starts nodes.
 
     Args:
-        wanted: Amounts by Ray's names, all nodes together; `nodes` are counted.
+        wanted: Required amounts by Ray's names of resources, for all nodes together; the amount of `nodes` is their
+            number.
 
     Raises:
-        FedrayError: They did not come in time.
+        FedrayError: The resources did not appear in time.
     """
     began, said, held = time.monotonic(), "", None
     bundles = [
@@ -268,25 +274,25 @@ REMEDIES = {  # of what is full, by the type of the error
 
 
 def pin_to_this_node() -> NodeAffinitySchedulingStrategy:
-    """Makes an actor start on this node, which has the run directory on its disk."""
+    """Returns the strategy that makes an actor start on this node, which has the run directory on its disk."""
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 def describe_cluster() -> str:
-    """Says what the cluster has, for a message."""
+    """Describes the resources of the cluster for a message."""
     nodes = read_cluster().whole
     return f"the cluster has {len(nodes)} nodes, {placement.describe_amounts(placement.add_up(nodes))}"
 
 
 def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: str, tiers: list[str]) -> list[Any]:
-    """Makes actors of a class.
+    """Makes one actor of a class for each seat.
 
     Args:
         kind: The class. Its arguments are `shared`, then the number, GPUs, CPUs and name of the actor.
-        seats: What each actor reserves, and where.
+        seats: The seats of the actors.
         shared: First arguments of every actor.
         run: Name of the run.
-        tiers: The tier of each actor, after which it is called.
+        tiers: The name of each actor's tier; the actor's name begins with it.
     """
     remote: Any = ray.remote
     actor, names = remote(kind), [f"{tier} - {tiers[:a].count(tier)}" for a, tier in enumerate(tiers)]
@@ -306,11 +312,13 @@ def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: 
 
 
 class ClusterChanged(FedrayError):
-    """The actors no longer fit into what is left of the cluster, so that others have to be made."""
+    """Raised if the actors no longer fit into the rest of the cluster, so that other actors have to be made."""
 
 
 def explain_error(error: RayError, who: str) -> FedrayError:
-    """Makes one line of what the actor `who` raised, or Ray itself; errors of fedray itself stay as they are.
+    """Makes one line of an error that the actor `who` or Ray has raised.
+
+    Errors of fedray itself are returned unchanged.
 
     Example:
         >>> explain_error(ray.exceptions.RayTaskError("train", "...", ValueError("bad row")), "client actor 3").args[0]
@@ -324,28 +332,31 @@ def explain_error(error: RayError, who: str) -> FedrayError:
 
 
 def raise_if_refused(error: Exception, who: str) -> None:
-    """Raises if an actor could not be made: waiting for it, or making it again, would end in the same way."""
+    """Raises an error if an actor could not be made: waiting for it, or making it again, would end in the same way."""
     if isinstance(error, RayActorError) and error.actor_init_failed:
         reasons = [line for line in str(error).splitlines() if "Error: " in line] or [str(error)]
         raise FedrayError(f"{who} could not start: {reasons[-1].strip()[:300]}") from error
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The seats of trials that span several actors: bundles of a CPU each, reserved all or none together with the trial.
+# The seats of trials with several actors: bundles of one CPU each. They are reserved together with the trial, all or
+# none.
 #
-# A trial's own process takes no CPU. It begins on the node of its first actor once all its actors have their seats,
-# so that trials never hold what others wait for.
+# A trial's own process takes no CPU. It begins on the node of its first actor when all its actors have seats. So trials
+# never hold seats for which other trials wait.
 
 RELEASE_SECONDS = 5.0  # for giving seats back to a Ray that may have died
 
 
 def plan_trial(clients: Clients, actors: int, group: Any = None) -> Reservation:
-    """Plans the seats of a trial's actors in its last bundles; the first bundle may be its process's own.
+    """Plans the seats of a trial's actors, in the last bundles of the trial's group.
+
+    An earlier bundle may belong to the process of the trial itself.
 
     Args:
         clients: The tiers.
-        actors: How many bundles of one CPU there are for them.
-        group: The trial's placement group; None: nothing but these bundles.
+        actors: Number of bundles for the actors, of one CPU each.
+        group: Placement group of the trial; None: the group has only these bundles.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -367,14 +378,14 @@ def find_group() -> Any:
 
 
 def list_needs(actors: int, cluster: placement.Cluster) -> list[placement.ActorSpec]:
-    """Returns what is reserved for a trial: a CPU for each actor, and memory where nodes say what they have.
+    """Returns the actors to reserve for a trial: one CPU each, and memory if nodes report their memory.
 
     Args:
-        actors: How many it spans.
+        actors: Number of actors of the trial.
         cluster: The nodes.
 
     Raises:
-        BadInput: The cluster cannot hold them.
+        BadInput: The cluster cannot hold the actors.
     """
     says = any(placement.MEMORY in node.has for node in cluster.whole)
     need = placement.ActorSpec(0, 1.0, 0.0, {}, memory=placement.ACTOR_GB if says else 0.0)
@@ -391,7 +402,7 @@ class TrialSeats:
     """The seats of the trials of a sweep.
 
     Attributes:
-        actors: How many each trial spans; 0: none.
+        actors: Number of actors of each trial; 0: a trial has no actors.
     """
 
     def __init__(self, actors: int) -> None:
@@ -399,10 +410,12 @@ class TrialSeats:
         self._releases: list[threading.Thread] = []
 
     def place(self, gpus: float) -> tuple[dict[str, Any], Callable[[Any], None]]:
-        """Ray's options for the process of a trial, and what is called with anything when the process has ended.
+        """Reserves the seats of a trial, and returns Ray's options for the trial's process and a function.
+
+        The function gives the seats back. It is called with one argument, of any kind, when the process has ended.
 
         Args:
-            gpus: Of a trial that spans no actors, which takes a CPU itself.
+            gpus: Number of GPUs of a trial without actors, which also takes one CPU.
         """
         if not self.actors:
             return {"num_cpus": 1, "num_gpus": gpus}, lambda _done: None
@@ -411,11 +424,17 @@ class TrialSeats:
         return {"num_cpus": 0, "scheduling_strategy": beside}, lambda _done: self._release(seats)
 
     def _release(self, seats: Reservation) -> None:
-        """Gives the seats of a trial back, in a thread: that of Ray, which calls this, must not wait for Ray."""
+        """Gives the seats of a trial back, in a new thread.
+
+        The calling thread belongs to Ray, so it must not wait for Ray.
+        """
         self._releases.append(threading.Thread(target=seats.release, daemon=True))
         self._releases[-1].start()
 
     def close(self) -> None:
-        """Waits until all seats are given back, while Ray is there: asking it later would start another one."""
+        """Waits until all seats are given back.
+
+        This must happen while Ray is there: a later call would start another Ray.
+        """
         for thread in self._releases:
             thread.join(RELEASE_SECONDS)

@@ -1,4 +1,4 @@
-"""The connection to Ray: to a cluster that is there, or to one that fedray starts on this machine; and its end."""
+"""The connection to Ray: joining a cluster, or starting a Ray on this machine, and the end of the connection."""
 
 from __future__ import annotations
 
@@ -34,15 +34,18 @@ from fedray.runtime import environment
 from fedray.runtime.environment import answers
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Settings that fedray makes in Ray before it starts or joins one: its address, what workers import, its messages.
+# Settings of Ray before fedray starts or joins a Ray: the network address, the imports of workers, the messages.
 
 log = logging.getLogger("fedray")
 
 
 def listen_on_network(network: bool) -> None:
-    """Makes Ray listen on the machine's network address, as the nodes of a cluster must, or on loopback only.
+    """Makes Ray listen on the machine's network address, as the nodes of a cluster must, or only on loopback.
 
-    On Linux Ray itself always chooses the network address, even if it serves one process. There is no other switch.
+    On Linux, Ray always chooses the network address, even if it serves one process. There is no other switch.
+
+    Args:
+        network: Whether Ray listens on the network address.
     """
     if sys.platform == "linux":
         os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = str(int(network))  # for the processes that Ray starts
@@ -50,24 +53,25 @@ def listen_on_network(network: bool) -> None:
 
 
 def own_job() -> JobConfig:
-    """Returns the job of a driver whose workers import from `worker_environment` alone.
+    """Returns the job of a driver whose workers import only from the paths in `worker_environment`.
 
-    Ray would put the working directory first on their path, before the driver's own: a `fedray` folder in it, as in a
-    checkout of the source, would take the place of the package that the driver runs.
+    By default Ray puts the working directory first on the import path. Then a folder `fedray` in the working directory,
+    as in a checkout of the source, would replace the package that the driver runs.
     """
     return JobConfig(_client_job=True)
 
 
 def is_verbose() -> bool:
-    """Whether what a user's code prints in actors is shown: `--verbose`."""
+    """Returns whether the output of a user's code in actors is shown: `--verbose`."""
     return log.isEnabledFor(logging.DEBUG)
 
 
 @contextmanager
 def keep_quiet() -> Iterator[None]:
-    """Keeps Ray from saying what a user cannot act on, and from taking the program's signals: when it starts and ends.
+    """Keeps Ray from printing messages that do not help users, and from taking the program's signals.
 
-    Its C++ parts take SIGTERM then. Setting Python's own handlers again sets those of the system, too.
+    The block starts or ends Ray. Meanwhile Ray's C++ parts take SIGTERM. So Python's own handlers are set again after
+    the block, which also sets the system's handlers.
     """
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
     if not is_verbose():
@@ -86,18 +90,17 @@ def keep_quiet() -> Iterator[None]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Joining a Ray cluster that is there. Whatever is wrong is one line, within seconds: Ray itself would try for
-# minutes.
+# Joining a Ray cluster that exists. Every error is one line, within seconds; Ray itself would try for minutes.
 
 
 def join_cluster(address: str) -> None:
     """Connects this process to a cluster.
 
     Args:
-        address: `HOST:PORT` of its head node, or `auto`: the cluster that this machine belongs to.
+        address: `HOST:PORT` of the cluster's head node, or `auto`: the cluster that this machine belongs to.
 
     Raises:
-        BadInput: It cannot be reached.
+        BadInput: The cluster cannot be reached.
 
     Example:
         >>> join_cluster("127.0.0.1:1")  # doctest: +ELLIPSIS
@@ -125,8 +128,8 @@ def join_cluster(address: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Ray itself may wait for half an hour for an answer of a machine whose Ray has died. So a connection looks at the
-# processes of a Ray that fedray started, and elsewhere asks whether this machine's node is still known.
+# Ray itself may wait half an hour for a reply of a machine on which Ray has died. So a connection checks the processes
+# of a Ray that fedray started. For any other Ray it checks whether the cluster still knows this machine's node.
 
 PLENTY = 10**13  # bytes of memory for Ray's count: of a Ray that is started here the user says how many actors it has
 MOST_TRIES = 2  # of a start on a busy machine
@@ -137,14 +140,14 @@ MOST_SILENCE = 10.0  # seconds without an answer of a cluster's head node
 
 
 class RayDied(FedrayError):
-    """The Ray that this process is connected to is gone."""
+    """Raised if the Ray to which this process is connected is gone."""
 
 
 class Connection:
     """A connection of this process to Ray.
 
     Attributes:
-        folder: Of a Ray that fedray started, else None.
+        folder: Session folder of a Ray that fedray started; None for any other Ray.
         gone: Whether Ray was found to be gone.
     """
 
@@ -154,9 +157,12 @@ class Connection:
         self._in_doubt = self.gone = False
 
     def check(self, wait: float = 0.0) -> None:
-        """Raises `RayDied` where Ray is gone; with `wait`, looks again and again for some seconds.
+        """Raises `RayDied` if Ray is gone.
 
-        With `wait` it returns only when the head node answers: what is asked of Ray next would wait for it without end.
+        With `wait` this returns only when the head node replies. Otherwise the next call of Ray could wait for ever.
+
+        Args:
+            wait: For how many seconds Ray is checked again and again, at least; 0: Ray is checked once.
         """
         deadline, self._next_look = time.monotonic() + wait, 0.0 if wait else self._next_look
         while True:
@@ -169,14 +175,14 @@ class Connection:
             time.sleep(0.1)
 
     def _look_at_processes(self) -> str:
-        """Says which process of Ray has ended; empty while all go on."""
+        """Describes which process of Ray has ended; returns an empty text while all processes run."""
         ended = {name: process.returncode for name, process in self._processes.items() if process.poll() is not None}
         return "".join(
             f"the {name} of the Ray on this machine ended ({code})" for name, code in list(ended.items())[:1]
         )
 
     def _look_at_cluster(self) -> str:
-        """Says which part of a cluster is gone; empty where none is."""
+        """Describes which part of a cluster is gone; returns an empty text if no part is gone."""
         now = time.monotonic()
         if now < self._next_look:
             return ""
@@ -195,16 +201,16 @@ class Connection:
 
 @contextmanager
 def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterator[Connection]:
-    """Connects to a cluster, or starts a local one that only this machine can reach and that ends with the block.
+    """Connects to a cluster, or starts a local Ray, which ends with the block and which only this machine can reach.
 
     Args:
-        address: Address of the cluster; None starts a local one, unless this process is connected already.
-        cpus: CPUs that a local cluster has at least.
-        gpus: GPUs that a local cluster is said to have; None: those of this machine.
+        address: Network address of the cluster. None: start a local Ray, unless this process is already connected.
+        cpus: Smallest number of CPUs that a local Ray reports.
+        gpus: Number of GPUs that a local Ray reports; None: the number of GPUs of this machine.
 
     Raises:
-        BadInput: The cluster cannot be reached, or this process is connected to another one.
-        FedrayError: No Ray could be started here.
+        BadInput: The cluster cannot be reached, or this process is connected to another cluster.
+        FedrayError: No Ray could be started on this machine.
     """
     if ray.is_initialized():
         known = ray.get_runtime_context().gcs_address
@@ -234,9 +240,17 @@ def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterato
 def open_local_ray(
     cpus: int, resources: dict[str, float] | None = None, gpus: int | None = None
 ) -> Iterator[Connection]:
-    """A Ray on this machine while the block runs: without a dashboard, every port on loopback, its files in one folder.
+    """Runs a Ray on this machine during the block, without a dashboard and with all ports on loopback.
 
-    The folder is removed at the end, also by a signal.
+    All files of this Ray are in one folder. The folder is removed at the end, also if a signal ends the process.
+
+    Args:
+        cpus: Number of CPUs that Ray reports.
+        resources: Custom resources by name; None: there are none.
+        gpus: Number of GPUs that Ray reports; None: the number of GPUs of this machine.
+
+    Yields:
+        The connection to this Ray.
     """
     environment.prepare_process()
     with environment.open_session(environment.session_place()) as folder:
@@ -256,7 +270,7 @@ def open_local_ray(
 
 
 def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
-    """Starts Ray, which has some resources, and returns the processes that it cannot do without."""
+    """Starts Ray with some resources, and returns the processes without which Ray cannot work."""
     listen_on_network(False)
     os.environ[environment.MARK] = str(folder)
     # workers for a first driver would import what fedray's own workers, which have an environment of theirs, do not use
@@ -292,7 +306,7 @@ def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
 
 
 def _stop(folder: Path) -> None:
-    """Disconnects from a Ray that fedray started and ends its processes; the helpers first, which are slow to go."""
+    """Disconnects from a Ray that fedray started, and ends its processes; first the helpers, which end slowly."""
     node: Any = ray_worker._global_node
     for name, processes in dict(node.all_processes if node else {}).items():
         for one in processes if name not in NEEDED else []:
@@ -303,23 +317,24 @@ def _stop(folder: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a worker gets from its driver: environment variables, import path, working directory, the user's modules.
+# What a driver passes to its workers: environment variables, import path, working directory, the user's modules.
 #
-# A worker starts in another directory than the driver, with the variables of the Ray that starts it, and maybe on a
-# machine that has none of the user's files. So the paths among the variables are sent in full, the coordinator works
-# in the driver's directory, and the user's modules travel through Ray (`py_modules`).
+# A worker starts in another directory than the driver, with the environment variables of the Ray that starts it. Its
+# machine may have none of the user's files. So variables that hold paths are sent with absolute paths, the coordinator
+# works in the driver's directory, and the user's modules are sent by Ray (`py_modules`).
 
 PLACES = ("FEDRAY_DATA", "FEDRAY_CACHE", "HF_HOME", "HF_DATASETS_CACHE")  # variables of the driver that hold a path
 KEPT_SECONDS = 30 * 24 * 3600  # for which a cluster keeps modules that nobody uses: a run may have pauses
 
 
 def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns the runtime environment of a worker; workers that it starts have the same.
+    """Returns the runtime environment of a worker; the workers that this worker starts get the same environment.
 
-    A class from a user's own folder is sent by its name, so the worker must find its module where the driver does.
+    A class from a user's own folder is sent by its name. So the worker must find the class's module where the driver
+    finds it.
 
     Args:
-        modules: Those that were sent to the cluster (`send_modules`).
+        modules: The modules that were sent to the cluster (`send_modules`).
     """
     paths = [path or str(Path.cwd()) for path in sys.path]  # an empty entry is the working directory
     own = [path for path in paths if Path(path).is_dir() and not Path(path).is_relative_to(sys.prefix)]
@@ -335,14 +350,15 @@ def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def send_modules(own: UserObjects, connection: Connection) -> list[str]:
-    """Sends the user's own modules to a cluster whose nodes may lack them, once for each content.
+    """Sends the user's own modules to a cluster whose nodes may lack them; modules with equal content are sent once.
 
     Args:
         own: The user's objects, with the modules that they come from.
-        connection: To a cluster; a Ray that fedray started has this machine's files.
+        connection: The connection to the cluster. To a Ray that fedray started nothing is sent: it has this machine's
+            files.
 
     Returns:
-        What `worker_environment` takes.
+        The names of the modules in Ray, for `worker_environment`.
     """
     places = (
         [] if connection.folder is not None else find_module_places(own.modules, [thing for _, thing in own.things()])

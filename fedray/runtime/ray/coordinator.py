@@ -1,4 +1,4 @@
-"""The coordinator actor, which runs the round loop, the Ray runtime as this loop sees it, and the driver."""
+"""The coordinator actor, which runs the round loop; the Ray runtime, which this loop uses; and the driver."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ from fedray.simulation.study import Pieces, Question, Study
 from fedray.storage.summary import build_loggers, keep_lanes, tell_user
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The Ray runtime as the round loop sees it: it broadcasts the models of a round and gets reduced statistics back.
+# The Ray runtime, which the round loop uses: it broadcasts the models of a round and gets reduced statistics back.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The clients live in actors (`fedray.runtime.ray.actors`). Where a node is lost, the actors are replaced between two
-# calls: how clients are packed into actors never changes a bit.
+# The clients live in actors (`fedray.runtime.ray.actors`). If a node is lost, the actors are replaced between two
+# calls. How clients are packed into actors never changes a bit of the results.
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 def retry(method: Callable[Concatenate[RayRuntime, _P], _T]) -> Callable[Concatenate[RayRuntime, _P], _T]:
-    """Makes a method start again after the runtime had to replace its actors, because a node was lost."""
+    """Makes a method start again after a node was lost and the runtime has replaced its actors."""
 
     @wraps(method)
     def repeat(runtime: RayRuntime, /, *arguments: _P.args, **named: _P.kwargs) -> _T:
@@ -71,15 +71,15 @@ def retry(method: Callable[Concatenate[RayRuntime, _P], _T]) -> Callable[Concate
 
 
 def to_tensors(arrays: dict[Any, Any]) -> dict[Any, Tensor]:
-    """Copies the arrays of an answer into tensors."""
+    """Copies the arrays of a reply into tensors."""
     return {key: torch.from_numpy(np.array(value)) for key, value in arrays.items()}
 
 
 class RayRuntime:
-    """The runtime on Ray; it lives in the coordinator actor. Its methods are those of `simulation.study.Runtime`.
+    """The runtime on Ray, which lives in the coordinator actor. Its methods are those of `simulation.study.Runtime`.
 
     Attributes:
-        study: What is trained.
+        study: The study that is trained.
         has_private: Whether clients keep private vectors between rounds.
         clients: The client actors.
     """
@@ -99,17 +99,20 @@ class RayRuntime:
 
     @property
     def lanes(self) -> Lanes:
-        """Whether compiled kernels may train: torch, where the scenario leaves it and the nodes do not agree."""
+        """The setting of the key `lanes`.
+
+        The value is `torch` if the nodes have different kernels and the scenario leaves the choice.
+        """
         return self.clients.scenario.lanes
 
     def _check_private(self) -> None:
-        """After an actor's death its clients' private vectors are gone: the run goes back to a checkpoint."""
+        """Raises `Lost` if clients have private vectors, because an actor that died has lost some of these vectors."""
         if self.has_private:
             raise Lost("private client state was lost with an actor")
 
     @retry
     def facts(self) -> dict[str, Any]:
-        """Facts on the client actors for the manifest."""
+        """Returns the facts on the client actors for the manifest."""
         return session.join_worker_facts(
             self.clients.call_each([(a, actor.facts, ()) for a, actor in enumerate(self.actors)])
         )
@@ -124,7 +127,10 @@ class RayRuntime:
 
     @retry
     def ask(self, question: Question, state: State) -> Pieces:
-        """Answers a question, dealt to the actors; those who are asked at home answer where they live."""
+        """Answers a question.
+
+        The pieces are divided among the actors. With `at_home`, each client is asked on the actor where it lives.
+        """
         pieces, n = session.list_pieces(self.study, question), len(self.actors)
         parts = [pieces[a::n] for a in range(n)]
         if question.at_home:
@@ -138,7 +144,11 @@ class RayRuntime:
 
     @retry
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
-        """Private vectors of all clients, for a checkpoint; all, or those of some names."""
+        """Returns the private vectors of all clients for a checkpoint.
+
+        Args:
+            names: Names of the vectors that are returned; None: all.
+        """
         if not self.has_private:
             return {}
         parts = self.clients.call_each([(a, actor.private, (names,)) for a, actor in enumerate(self.actors)])
@@ -167,23 +177,24 @@ class RayRuntime:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The coordinator actor, which runs the round loop where the run directory is, and the driver that makes the actor.
+# The coordinator actor runs the round loop on the machine with the run directory. The driver makes this actor.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How a user's own objects and the names that they registered reach the actors of Ray.
+# Sending a user's own objects and registered names to the actors of Ray.
 
 cloudpickle: Any = untyped  # it has no annotations
 
 
 def prepare_objects(scenario: Scenario, own: UserObjects) -> UserObjects:
-    """Prepares the user's own objects, with every module that registered a name of the scenario.
+    """Prepares the user's own objects for the actors: adds every module that registered a name of the scenario.
 
     Args:
-        scenario: What is run.
+        scenario: The scenario that is run.
         own: The user's own objects.
 
     Raises:
-        BadInput: An object holds what no other process can have, or a name was registered where no actor can import it.
+        BadInput: An object cannot be sent to another process, or the actors cannot import the file that registered a
+            name.
     """
     check_sendable(own)
     modules, known = list(own.modules), {Path(name).stem if name.endswith(".py") else name for name in own.modules}
@@ -201,13 +212,13 @@ def prepare_objects(scenario: Scenario, own: UserObjects) -> UserObjects:
 
 
 def check_sendable(own: UserObjects) -> None:
-    """Refuses a function that holds what no other process can have.
+    """Checks that the user's own objects can be sent to other processes.
 
     Args:
         own: The user's own objects.
 
     Raises:
-        BadInput: Names the object and says what it holds.
+        BadInput: An object cannot be sent. The message names the object and the reason.
 
     Example:
         >>> from threading import Lock
@@ -228,9 +239,9 @@ def check_sendable(own: UserObjects) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# An actor dies with the process that made it. The driver makes the coordinator, and makes it again if it dies; the
-# new one goes on from the newest checkpoint. A driver that dies takes all actors with it, and `fedray resume` goes
-# on.
+# An actor ends with the process that made it. The driver makes the coordinator, and a new one if it dies. The new
+# coordinator continues from the newest checkpoint. If the driver dies, all actors end, and `fedray resume` continues
+# the run.
 
 log = logging.getLogger("fedray")
 MOST_STARTS = 20  # of the coordinator
@@ -238,15 +249,15 @@ MOST_RAYS = 5  # that are started here for a run, one after the other, where the
 
 
 class Coordinator:
-    """Runs a scenario on the machine that holds the run directory, and meanwhile answers calls of `progress`.
+    """Runs a scenario on the machine that has the run directory, and meanwhile answers calls of `progress`.
 
     Attributes:
-        scenario: What is run.
+        scenario: The scenario that is run.
         own: The user's own objects.
         out: The run directory.
         alone: Whether all actors have this machine's files.
-        snapshots: Those that the driver has not asked for yet; phases and notes are among them, as
-            `{"phase": ...}` and `{"note": ...}`.
+        snapshots: Snapshots that the driver has not fetched yet. Phases of the run are among them as `{"phase": ...}`,
+            and notes as `{"note": ...}`.
     """
 
     def __init__(self, scenario: Scenario, own: UserObjects, out: str, folder: str = "", *, alone: bool = True) -> None:
@@ -286,7 +297,7 @@ class Coordinator:
             )
 
     def _keep_note(self, line: str) -> None:
-        """Keeps a line for the driver, which warns of it."""
+        """Keeps a line that the driver prints as a warning."""
         self.snapshots.append({"note": line})
 
     def progress(self) -> list[session.Snapshot]:
@@ -306,12 +317,13 @@ def run_on_ray(
     """Runs a scenario on Ray.
 
     Args:
-        scenario: What is run.
+        scenario: The scenario that is run.
         own: The user's own objects.
         out: The run directory.
-        watch: Called with a snapshot after each evaluated round.
-        address: Address of the cluster; None starts a local one.
-        wait_for: What the cluster must have before the run begins, by Ray's names.
+        watch: A function that is called with a snapshot after each evaluated round.
+        address: Network address of the cluster; None: start a local Ray.
+        wait_for: Amounts of resources, by Ray's names, for which the run waits before it begins; None: it does not
+            wait.
 
     Returns:
         The summary.
@@ -337,7 +349,7 @@ def run_on_ray(
 def _run_coordinator(
     scenario: Scenario, own: UserObjects, out: Path, watch: session.Watch, connection: Connection
 ) -> dict[str, Any]:
-    """Makes the coordinator, again if it dies, shows its snapshots, and returns the summary."""
+    """Makes the coordinator, shows its snapshots, and returns the summary. A coordinator that dies is made again."""
     folder, alone = str(Path.cwd()), connection.folder is not None
     kind: Any = ray.remote(Coordinator)
     options = {
@@ -369,7 +381,7 @@ def _run_coordinator(
 
 
 def _watch_coordinator(coordinator: Any, out: Path, watch: session.Watch, connection: Connection) -> dict[str, Any]:
-    """Shows the snapshots of a coordinator until it has the summary."""
+    """Shows the snapshots of a coordinator until the coordinator returns the summary."""
     ref = coordinator.run.remote()
     done: list[Any] = []
     while not done:

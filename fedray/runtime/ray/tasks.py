@@ -42,11 +42,11 @@ from fedray.storage import directory
 # Functions as tasks of a Ray cluster, for sweeps.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Whether all nodes of a cluster see a folder: the trials of a sweep write their run directories where they train.
+# Checks that all nodes of a cluster see a folder, because the trials of a sweep write their run directories there.
 
 
 def holds_note(path: str, text: str) -> bool:
-    """Whether a file is there and holds a text.
+    """Returns whether a file exists and its content equals a text.
 
     Example:
         >>> import tempfile
@@ -63,14 +63,14 @@ def holds_note(path: str, text: str) -> bool:
 
 
 def confirm_shared(folder: Path, environment: dict[str, Any]) -> None:
-    """Writes a note into a folder and asks every node that can train whether it reads it.
+    """Checks that all nodes see a folder: writes a note there, and asks every node that can train to read the note.
 
     Args:
         folder: The directory of the sweep.
         environment: The runtime environment of the workers.
 
     Raises:
-        BadInput: A node does not see it: said before anything is trained, and not after.
+        BadInput: A node does not see the folder. This is found before anything is trained.
     """
     untyped: Any = ray
     nodes = [node for node in untyped.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
@@ -112,19 +112,20 @@ def run_as_tasks(
     actors: int,
     wait_for: Mapping[str, float] | None,
 ) -> Iterator[Callable[..., Any]]:
-    """Runs functions as tasks of a cluster, one CPU each; or each in a placement group with room for its own actors.
+    """Runs functions as tasks of a cluster: with one CPU each, or in placement groups with room for their own actors.
 
     Args:
-        address: Address of the cluster; None starts a local one.
-        number: How many tasks run at once; a local cluster is made large enough.
-        gpus: GPUs of each task, possibly a fraction.
-        own: The user's objects, whose modules the tasks import.
+        address: Network address of the cluster; None: start a local Ray.
+        number: How many tasks run at the same time; a local Ray reports enough CPUs for them.
+        gpus: Number of GPUs of each task, possibly a fraction.
+        own: The user's objects. The tasks import the modules of these objects.
         shared: A folder in which all tasks write.
-        actors: Actors that each task makes in its placement group, a CPU each; the task itself then takes none.
-        wait_for: What the cluster must have before the first task begins, by Ray's names.
+        actors: Number of actors that each task makes in its placement group, with one CPU each. Then the task itself
+            takes no CPU. 0: tasks make no actors.
+        wait_for: Amounts of resources, by Ray's names, for which the first task waits; None: it does not wait.
 
     Yields:
-        A function: (function, *arguments) -> future of the result; it raises `RayDied` if Ray dies meanwhile.
+        A function: (function, *arguments) -> future of the result. The future raises `RayDied` if Ray dies meanwhile.
 
     Raises:
         BadInput: The cluster cannot hold the actors of a task.
@@ -162,7 +163,7 @@ def run_as_tasks(
 
 
 def _work(folder: str, gpus: float, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function in the directory of the driver, where there is one, and with its share of a GPU."""
+    """Calls a function in the directory of the driver, if this machine has it, and with the task's share of a GPU."""
     environment.enter_folder(folder)
     environment.limit_gpu_memory(gpus)
     return function(*arguments)
@@ -171,13 +172,15 @@ def _work(folder: str, gpus: float, function: Callable[..., Any], *arguments: An
 def _pass_on(
     connection: Connection, future: Future[Any], task: Future[Any], again: Callable[[], None] | None = None
 ) -> None:
-    """Gives a task's end to the future that waits for it; where a worker died, Ray itself may have died.
+    """Gives the result or the error of a task to the future that waits for it.
+
+    If a worker died, the function finds out whether Ray died.
 
     Args:
-        connection: To Ray.
-        future: Waits for the task.
-        task: Is done.
-        again: Begins the task anew; None: its worker died too often.
+        connection: The connection to Ray.
+        future: The future that waits for the task.
+        task: The task, which has ended.
+        again: A function that starts the task again; None: the task's workers died too often.
     """
     error = task.exception()
     if error is None:
@@ -191,7 +194,7 @@ def _pass_on(
 
 
 def _find_cause(connection: Connection, future: Future[Any], error: RayError, again: Callable[[], None] | None) -> None:
-    """Looks for some seconds whether a worker's death was Ray's; if not, the task begins anew."""
+    """Looks for some seconds whether a worker died because Ray died; if Ray lives, starts the task again."""
     try:
         if isinstance(error, LocalRayletDiedError):
             raise RayDied("Ray on this machine ended")
@@ -207,7 +210,7 @@ def _find_cause(connection: Connection, future: Future[Any], error: RayError, ag
 
 
 def _watch(connection: Connection, waiting: Sequence[Future[Any]], over: threading.Event, room: TrialSeats) -> None:
-    """Ends the futures once Ray is gone: Ray itself would let them wait."""
+    """Ends all waiting futures when Ray is gone; Ray itself would let them wait."""
     while not over.wait(LOOK_SECONDS):
         try:
             connection.check()
@@ -231,28 +234,31 @@ def end_all(waiting: Sequence[Future[Any]], error: BaseException) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A trial of Ray Tune, seen from inside: what it reports, where it goes on from, and what it reserves.
+# Calls of Ray Tune from inside a trial: reporting metrics, continuing from a checkpoint, reserving resources.
 #
-# Only this module needs Ray Tune and what that needs, which fedray's own dependencies do not bring.
+# Only this module needs Ray Tune and its dependencies, which fedray does not install.
 
 
 def report(metrics: Mapping[str, float], folder: Path | None) -> None:
-    """Tells Tune the metrics of a round; a scheduler may end the trial here.
+    """Reports the metrics of a round to Ray Tune; a scheduler may end the trial here.
 
     Args:
-        metrics: By name.
-        folder: The run directory, which Tune copies as the trial's checkpoint; None: without one.
+        metrics: Metrics by name.
+        folder: The run directory, which Tune copies as the trial's checkpoint; None: report no checkpoint.
     """
     untyped: Any = import_module("ray.tune")
     untyped.report(dict(metrics), checkpoint=None if folder is None else untyped.Checkpoint.from_directory(str(folder)))
 
 
 def go_on(out: Path, scenario_text: str) -> bool:
-    """Makes a run directory of the checkpoint from which Tune wants this trial to go on; False where it begins.
+    """Makes the run directory of a trial from the checkpoint from which Tune wants the trial to continue.
 
     Args:
         out: The run directory, which does not exist yet.
-        scenario_text: The keys of this trial; those of the checkpoint may be another trial's.
+        scenario_text: The scenario of this trial; the checkpoint may come from another trial with other keys.
+
+    Returns:
+        Whether there is such a checkpoint; if not, the trial begins anew.
     """
     untyped: Any = import_module("ray.tune")
     checkpoint = untyped.get_checkpoint()
@@ -264,6 +270,6 @@ def go_on(out: Path, scenario_text: str) -> bool:
 
 
 def reserve_bundles(function: Callable[..., Any], actors: int) -> Any:
-    """Returns a trainable that reserves a CPU for itself, and one for each of its actors."""
+    """Returns a trainable of Ray Tune that reserves one CPU for itself and one CPU for each of its actors."""
     untyped: Any = import_module("ray.tune")
     return untyped.with_resources(function, untyped.PlacementGroupFactory([{"CPU": 1.0}] * (1 + actors)))
