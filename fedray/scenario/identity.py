@@ -13,9 +13,10 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from fedray.core.errors import BadInput, quote_value
+from fedray.core.errors import BadInput, Damaged, quote_value
 from fedray.scenario.nested import flatten
 
 # Sections and keys that change no result.
@@ -99,6 +100,21 @@ def refuse_edited_scenario(where: str, began: Mapping[str, Any], tree: Mapping[s
             f"{where}/scenario.yaml has rounds = {tree.get('rounds')}, but the run began with {rounds}: restore it, "
             f"or make the run longer with `fedray resume {where} --rounds {tree.get('rounds')}`"
         )
+
+
+def refuse_lost_identity(out: Path, manifest: Mapping[str, Any], remedy: str) -> None:
+    """Refuses a run directory that lacks `identity.json` although its manifest names this file.
+
+    Args:
+        out: the run directory.
+        manifest: the content of `manifest.json`; empty if there is no such file.
+        remedy: the advice at the end of the message.
+
+    Raises:
+        Damaged: `identity.json` is lost.
+    """
+    if manifest.get(RECORDED):
+        raise Damaged(f"{out / IDENTITY_FILE} is missing, so nobody knows what the run began with", remedy)
 
 
 def is_free(key: str) -> bool:

@@ -592,8 +592,7 @@ def read_identity(out: Path) -> dict[str, Any]:
         manifest: dict[str, Any] = {}
         with suppress(Damaged):  # it is missing too, or says nothing
             manifest = bounded.read_sealed(out / "manifest.json", remedy)
-        if manifest.get(identity.RECORDED):
-            raise Damaged(f"{path} is missing, so nobody knows what the run began with", remedy)
+        identity.refuse_lost_identity(out, manifest, remedy)
         return {}
     found = bounded.read_sealed(path, remedy)
     if not found or not all(isinstance(found.get(part, {}), dict) for part in ("scenario", *_PARTS)):
