@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from fedray.core.method import (
     READS,
     SENT,
     Augmentation,
-    AugmentationForm,
     Compress,
     Local,
     LocalLoss,
@@ -95,7 +94,6 @@ def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Co
 
 _TRIED = 16  # rows
 _SHRUNK = 20.0  # ToTensor divides by 255, and with a Normalize after it by 50 or more
-_TAKEN = {"rows": "inputs, numbers", "row": "input", "batch": "inputs, targets"}
 
 
 def make_augmentations(wanted: Sequence[Any], options: Mapping[str, Any], data: Dataset) -> tuple[Augmentation, ...]:
@@ -184,23 +182,6 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
                 "function returns"
             )
         x, y = found
-
-
-def check_augmentations(where: str, rules: Any) -> None:
-    """Refuses augmentations (`local.augment`) of a user's own method that engines cannot use.
-
-    Args:
-        where: beginning of the messages.
-        rules: the augmentations of the method.
-
-    Raises:
-        BadInput: they cannot be used; the message says what to give.
-    """
-    wanted = "give a tuple of fedray.methods.Augmentation"
-    for one in rules:
-        if not isinstance(one, Augmentation) or one.form not in get_args(AugmentationForm):
-            raise BadInput(f"{where}: local.augment has {name_type(one)}: {wanted}, of form rows, row or batch")
-        contract(f"{where}: local.augment", one.function, arguments=_TAKEN[one.form])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
