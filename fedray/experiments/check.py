@@ -14,7 +14,7 @@ from fedray.assembly import models as memory
 from fedray.assembly.study import build_study
 from fedray.core import sums
 from fedray.core.errors import BadInput, format_bytes, quote_value
-from fedray.core.method import Local, RateSchedule
+from fedray.core.method import Local
 from fedray.core.types import Tier
 from fedray.data.forms.rows import GIVEN_ROW
 from fedray.data.shards import StoredShards
@@ -121,7 +121,10 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
     rate = f"the best of {', '.join(f'{lr:g}' for lr in grid)}" if grid else f"{local.lr:g}"
     decay = f" (times {local.lr_decay:g} every {local.lr_decay_every:,} rounds)" if local.lr_decay != 1 else ""
     rule, loss = local.schedule, local.loss
-    decay += "" if rule is None else f" ({_describe_course(rule)})"
+    if rule is not None:
+        falls = f" {'again every' if rule.restart else 'over'} {rule.rounds:,} rounds"
+        course = f"{rule.kind} schedule" + falls * (rule.kind in ("cosine", "linear"))
+        decay += f" ({course}{f', {rule.warmup} rounds of warm-up' * bool(rule.warmup)})"
     parts = [local.optimizer_name, f"learning rate {rate}{decay}"]
     parts += [] if loss is None else [f"loss {loss.name}"]
     parts += [] if local.gradient is None else [f"gradients {local.gradient.name}"]
@@ -132,13 +135,6 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
     parts += ["all rows as one batch" if local.batch_size is None else f"batches of {local.batch_size:,}"]
     parts += [f"{local.steps:,} steps" if local.steps is not None else f"{local.epochs or 1:,} epochs"]
     return ", ".join(parts)
-
-
-def _describe_course(rule: RateSchedule) -> str:
-    """Returns the course of the learning rate over the rounds, in words."""
-    falls = "again every" if rule.restart else "over"
-    text = f"{rule.kind} schedule" + f" {falls} {rule.rounds:,} rounds" * (rule.kind in ("cosine", "linear"))
-    return text + f", {rule.warmup} rounds of warm-up" * bool(rule.warmup)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -295,8 +291,11 @@ def _describe_runtime(scenario: Scenario, study: Study, address: str | None) -> 
     where = chosen.name if scenario.runtime != "auto" else f"{chosen.name} (auto: {chosen.why})"
     if chosen.name == "inline":
         return where
-    here = {"CPU": float(os.cpu_count() or 1), "GPU": float(_count_gpus_here(scenario, study))}
-    nodes = [Node("", here)] if address is None else ask_cluster(address)
+    if address is None:
+        gpus = _count_gpus_here(scenario, study)
+        nodes = [Node("", {"CPU": float(os.cpu_count() or 1), "GPU": float(gpus)})]
+    else:
+        nodes = ask_cluster(address)
     actors = len(plan_actors(study.clients, nodes, scenario.clients.per_actor, scenario.clients.actors))
     return f"{where}, {actors} client actors, about {format_bytes(1e9 * ACTOR_GB * actors)} of memory"
 

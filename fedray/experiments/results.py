@@ -81,16 +81,14 @@ def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
         >>> average_last_rows(pa.Table.from_pylist(rows))
         {'round': 4, 'accuracy': 0.45}
     """
-    newest = pc.max(rounds["round"])
-    rows = rounds.filter(pc.equal(rounds["round"], newest)).drop_columns(["replicate", "fold"]).to_pylist()
+    newest = rounds.filter(pc.equal(rounds["round"], pc.max(rounds["round"])))
+    rows = newest.drop_columns(["replicate", "fold"]).to_pylist()
     if len(rows) == 1:
         return {name: value for name, value in rows[0].items() if value is not None}
-    found: dict[str, Any] = {"round": newest.as_py()}
-    for name in rows[0]:
-        values = [row[name] for row in rows if isinstance(row[name], int | float)]
-        if name != "round" and values:  # lists, one number a member, have no mean over worlds
-            found[name] = sum(values) / len(values)
-    return found
+    # lists, one number a member, have no mean over worlds
+    numbers = {name: [row[name] for row in rows if isinstance(row[name], int | float)] for name in rows[0]}
+    means = {name: sum(each) / len(each) for name, each in numbers.items() if each}
+    return means | {"round": rows[0]["round"]}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -82,7 +82,6 @@ def open_runtime(
 # run directory as the checkpoint. So a scheduler may end or pause the trial, or continue another trial from it.
 
 TOTALS = ("round", "up_bytes", "down_bytes", "sim_seconds")
-Read = Callable[[Mapping[str, Any]], Scenario]  # the keys of a trial -> its scenario
 
 
 class Trial(NamedTuple):
@@ -94,7 +93,7 @@ class Trial(NamedTuple):
         actors: The number of client actors of each trial; 0: a trial trains in its own process.
     """
 
-    read: Read
+    read: Callable[[Mapping[str, Any]], Scenario]
     own: UserObjects
     actors: int
 
