@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any, NamedTuple
 
@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.assembly.pieces import check_augmentations
 from fedray.assembly.registry import check_code
 from fedray.core.errors import BadInput
-from fedray.core.method import Answer, Compressed, Local, Method, PartStep, Phase, Piece
+from fedray.core.method import Answer, Compressed, Local, Method, Phase, Piece
 from fedray.core.sums import Counts, ExactSum, Kept, Largest
 from fedray.core.types import Clients, FloatArray, Plan, State, Uploads
 from fedray.features.correction import Correction
@@ -34,10 +33,6 @@ def _describe(value: Any) -> str:
     if isinstance(value, np.ndarray | Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} of shape {list(value.shape)}"
     return name_type(value)
-
-
-def _list_names(names: Any) -> str:
-    return ", ".join(map(str, names)) or "nothing"
 
 
 def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
@@ -83,8 +78,6 @@ def check_state(found: Any, rows: int, before: State | None) -> str | None:
         return f"models that are {_describe(found.models)}: keep {kind}, {list(wanted)}".replace("torch.", "")
     if not bool(torch.isfinite(found.models).all()):
         return "models that are NaN or infinite: look for a division, a logarithm or a root"
-    if (wrong := check_tensors(found.extra)) is not None:
-        return f"a State whose extra is {wrong}"
     for name, old in ({} if before is None else {"counters": before.counters, **before.extra}).items():
         new = found.counters if name == "counters" else found.extra.get(name)
         if new is None or new.shape != old.shape:
@@ -94,13 +87,6 @@ def check_state(found: Any, rows: int, before: State | None) -> str | None:
             )
         if bool(torch.isnan(new).any()) and not bool(torch.isnan(old).any()):
             return f"a State with NaN in {name}: look for a division, a logarithm or a root"
-    return None
-
-
-def check_tensors(found: Any) -> str | None:
-    """Returns the error in a mapping from names to tensors."""
-    if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
-        return f"{name_type(found)}: return a dict of tensors, {{}} if there are none"
     return None
 
 
@@ -137,21 +123,10 @@ def check_pair(found: Any, jobs: int, first: str, second: str) -> str | None:
     return check_counts(found[0], jobs, first) or check_counts(found[1], jobs, second)
 
 
-def check_joined(found: Any, steps: Sequence[PartStep]) -> str | None:
-    """Returns the error in the models of the parts of a stack."""
-    if not isinstance(found, list | tuple) or len(found) != len(steps):
-        return f"{name_type(found)}: return a list of {len(steps)} tensors, the models of each part"
-    wrong = (check_tensor(one, tuple(step.after.models.shape)) for one, step in zip(found, steps, strict=True))
-    return next((f"models of a part that are {text}" for text in wrong if text is not None), None)
-
-
-def check_compressed(found: Any, uploads: Uploads, own: tuple[str, ...]) -> str | None:
+def check_compressed(found: Compressed, uploads: Uploads, own: tuple[str, ...]) -> str | None:
     """Returns the error in compressed uploads; `own` names the vectors that compression keeps at the clients."""
-    if not isinstance(found, Compressed) or not isinstance(found.own, Mapping):
-        return f"{name_type(found)}: return a Compressed(delta), its own a dict of vectors"
     if found.own.keys() != set(own):
-        has, wanted = _list_names(found.own), _list_names(own)
-        return f"{has} as own, but Compress.own names {wanted}: give a vector of each job for each of its names"
+        return f"own vectors {list(found.own)}, but Compress.own names {list(own)}: give a vector of each job for each"
     for name, value in {"delta": found.delta, **found.own}.items():
         if (wrong := check_tensor(value, tuple(uploads.delta.shape))) is not None:
             return f"a vector {name} that is {wrong}"
@@ -313,12 +288,6 @@ def refuse_unread_code(given: Local, method: Method) -> None:
             )
 
 
-NOT_OF_PARTS = (  # fields of a phase that nothing calls if the phase is one of several
-    "walk", "sizes", "steps", "remember", "choose", "work", "ask",
-)  # fmt: skip
-NOT_BESIDE_PARTS = ("answer", "prepare", "one_model_per_client", "explain_end")  # of a method
-
-
 def fit_parts(method: Method, stack: Stack | None, where: str) -> Method:
     """Returns a method with one part for each network of a scenario; the first part is then the method's phase.
 
@@ -328,7 +297,7 @@ def fit_parts(method: Method, stack: Stack | None, where: str) -> Method:
         where: Name of the method in messages.
 
     Raises:
-        BadInput: The parts do not fit the networks, or a part has a field that nothing would use.
+        BadInput: The parts do not fit the networks.
 
     Example:
         >>> from types import SimpleNamespace
@@ -346,12 +315,6 @@ parts=federated_each(setting), a phase of each
             "parts=federated_each(setting), a phase of each"
         )
     for i, (part, base) in enumerate(zip(method.parts, bases, strict=True)):
-        unread = [name for name in NOT_BESIDE_PARTS if getattr(method, name)]
-        unread += [f"parts[{i}].{name}" for name in NOT_OF_PARTS if getattr(part, name)]
-        unread += [f"parts[{i}].local has code, which" for _ in [0] if part.local.has_code]
-        unread += [f"parts[{i}].pieces: {type(one).__name__}" for one in part.pieces if one.keeps or one.nets]
-        if unread:
-            raise BadInput(f"{where}: {unread[0]} is not read where a method has parts: leave it out")
         if part.models != base.models or part.compress.own != method.parts[0].compress.own:
             raise BadInput(
                 f"{where}: parts[{i}]: keep setting.models, {base.models}, and compress all parts alike (compress.own)"
@@ -457,7 +420,7 @@ def method_checks(
     return {
         "answer": lambda found, state: check_answer(found, worlds, tiers, state, own=own, each=each),
         "prepare": lambda found, *_: check_state(found, worlds * models, None),
-        "join": lambda found, _t, steps: check_joined(found, steps),
+        "join": None,
         "explain_end": None,
     }
 
@@ -506,16 +469,8 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
     where, server, compress = about.where, phase.server, phase.compress
     check_fields(where, phase)
     _check_local(where, phase.local)
-    correction = phase.find(Correction)
-    shared = None if correction is None else correction.shared
-
-    def check_init(found: Any, _models: Any) -> str | None:
-        if isinstance(found, Mapping) and shared is not None and shared not in found:
-            return f"no {shared!r}, which Correction.shared names: return it, one row for each model"
-        return check_tensors(found)
-
     serves: dict[str, Returns | None] = {
-        "init": check_init,
+        "init": None,
         "reduce": lambda found, _: check_stats(found),
         "step": lambda found, state, *_: check_state(found, len(state.models), state),
     }
@@ -581,4 +536,5 @@ def _check_local(where: str, local: Any) -> None:
     for kind, field in (("loss", "loss"), ("optimizer", "gradient"), ("optimizer", "step")):
         if (code := getattr(local, field)) is not None:
             check_code(kind, f"{where}: local.{field}", code)
-    check_augmentations(where, local.augment)
+    for rule in local.augment:
+        check_fields(where, rule, "local.augment.")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from fedray.core.method import (
     READS,
     SENT,
     Augmentation,
-    AugmentationForm,
     Compress,
     Local,
     LocalLoss,
@@ -43,7 +42,7 @@ from fedray.scenario.schema import Scenario
 from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study
 from fedray.training.block import Steps, change_batches
-from fedray.training.client_code import mixes_targets, try_code
+from fedray.training.client_code import make_trial, mixes_targets, train_client_loop
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The compression of a scenario's uploads.
@@ -95,7 +94,6 @@ def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Co
 
 _TRIED = 16  # rows
 _SHRUNK = 20.0  # ToTensor divides by 255, and with a Normalize after it by 50 or more
-_TAKEN = {"rows": "inputs, numbers", "row": "input", "batch": "inputs, targets"}
 
 
 def make_augmentations(wanted: Sequence[Any], options: Mapping[str, Any], data: Dataset) -> tuple[Augmentation, ...]:
@@ -167,7 +165,7 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
     fetched = shards.fetch(world, client)
     rows = fetched.rows[:, : min(_TRIED, int(sizes[client[0]]))]
     x, y = fetched.x[rows][None], fetched.labels(rows, 0)[None]
-    steps = Steps(rng.keys(0, "augmentation", client), 0, np.array([[rows.shape[1]]]), shards.data.classes)
+    steps = Steps(rng.keys(0, "augmentation", client), 0, np.array([[rows.shape[1]]]))
     for rule in rules:
         found, again = (change_batches((rule,), x, y, steps) for _ in range(2))
         if not all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(found, again, strict=True)):
@@ -184,23 +182,6 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
                 "function returns"
             )
         x, y = found
-
-
-def check_augmentations(where: str, rules: Any) -> None:
-    """Refuses augmentations (`local.augment`) of a user's own method that engines cannot use.
-
-    Args:
-        where: beginning of the messages.
-        rules: the augmentations of the method.
-
-    Raises:
-        BadInput: they cannot be used; the message says what to give.
-    """
-    wanted = "give a tuple of fedray.methods.Augmentation"
-    for one in rules:
-        if not isinstance(one, Augmentation) or one.form not in get_args(AugmentationForm):
-            raise BadInput(f"{where}: local.augment has {name_type(one)}: {wanted}, of form rows, row or batch")
-        contract(f"{where}: local.augment", one.function, arguments=_TAKEN[one.form])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -376,7 +357,7 @@ def try_own_code(study: Study) -> None:
                 "local.loss reads the ensemble, but clients do not get all models whole as a round begins (a walk, a "
                 "method that sends none, participation.mode, local.private): let it read broadcast instead"
             )
-        try_code(tried.net, tried.example, phase.local, phase.models)
+        train_client_loop(tried.net, make_trial(tried.net, tried.example, phase.local, [0], phase.models))
         if mixes_targets(tried.net, phase.local):
             name = "" if phase.local.loss is None else phase.local.loss.name
             warn_user(

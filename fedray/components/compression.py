@@ -76,11 +76,7 @@ def keep_by_bandwidth(layout: Layout, keep: Keep, uplink: Callable[[IntArray], F
         mean: Mean bandwidth of the population, in bytes/s.
     """
     d = layout.trainable
-
-    def entries(client: IntArray, tier: IntArray) -> IntArray:
-        return np.clip((keep(client, tier) * (uplink(client) / mean) + 1e-6).astype(np.int64), 1, d)
-
-    return entries
+    return lambda client, tier: np.clip((keep(client, tier) * (uplink(client) / mean) + 1e-6).astype(np.int64), 1, d)
 
 
 def _buffers(layout: Layout) -> int:

@@ -52,12 +52,15 @@ def begin_student(net: Net, start: Tensor, teaching: Teaching) -> Train:
     net.module.eval()
     tensors = [view.clone() for view in net.layout.views(start).values()]
     params = [t.requires_grad_() for t in tensors[: net.layout.trainable_tensors]]
+    classes = net.objective == "cross_entropy"
     names, velocity, adam = net.layout.names, [torch.zeros_like(p) for p in params], torch.optim.Adam(params)
 
     def train(batches: Sequence[Tensor], rates: Sequence[float]) -> Tensor:
         for batch, rate in zip(batches, rates, strict=True):
             out = functional_call(net.module, dict(zip(names, tensors, strict=True)), (teaching.x[batch],))
-            grads = torch.autograd.grad(loss_to_teachers(net, out, teaching.target[batch]), params)
+            target = teaching.target[batch]
+            each = -(target * out.log_softmax(-1)).sum(-1) if classes else per_sample("half_mse", out, target)
+            grads = torch.autograd.grad(each.mean(), params)
             if teaching.optimizer == "momentum":
                 with torch.no_grad():
                     torch._foreach_mul_(velocity, MOMENTUM)
@@ -71,19 +74,6 @@ def begin_student(net: Net, start: Tensor, teaching: Teaching) -> Train:
         return torch.cat([t.detach().reshape(-1) for t in tensors])
 
     return train
-
-
-def loss_to_teachers(net: Net, out: Tensor, target: Tensor) -> Tensor:
-    """Returns a student's loss on a batch: cross entropy to the teachers' probabilities, or half the squared error.
-
-    Args:
-        net: The student's network.
-        out: Raw outputs of the student, `[B, C]`.
-        target: Probabilities or outputs of the teachers, `[B, C]`.
-    """
-    if net.objective == "cross_entropy":
-        return -(target * out.log_softmax(-1)).sum(-1).mean()
-    return per_sample("half_mse", out, target).mean()
 
 
 TORCH = StudentEngine(ask_model, begin_student)

@@ -216,14 +216,7 @@ _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
 Moments = tuple[Tensor, Tensor]  # the two moments of Adam, or the velocity of SGD and zeros; `[2 p]` each
 
 
-class Slopes(NamedTuple):
-    """Gradients of `KL(q || w)` in q and in w, for two Gaussians `[mean, rho]`, `[2 p]` each."""
-
-    own: Tensor
-    prior: Tensor
-
-
-def differentiate_divergence(own: Tensor, prior: Tensor) -> Slopes:
+def differentiate_divergence(own: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the gradients of `KL(q || w)`, summed over independent numbers, in q and in w.
 
     With the standard deviations sigma of q and tau of w, the divergence is `log(tau / sigma) + (sigma^2 + (mu - nu)^2)
@@ -243,7 +236,7 @@ def differentiate_divergence(own: Tensor, prior: Tensor) -> Slopes:
     (mean, sigma, _), (other, tau, slope) = _read_gaussian(own), _read_gaussian(prior)
     away, ratio = (mean - other) / tau, sigma / tau
     widen = (1.0 - ratio.square() - away.square()) / tau * slope
-    return Slopes(differentiate_in_own(own, other, tau), torch.cat([-away / tau, widen], dim=-1))
+    return differentiate_in_own(own, other, tau), torch.cat([-away / tau, widen], dim=-1)
 
 
 def differentiate_in_own(own: Tensor, other: Tensor, tau: Tensor) -> Tensor:
@@ -287,7 +280,7 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
         change, moments = find_step(local, slope, state[0], count)
         if count % personal_steps:
             return torch.cat([change, torch.zeros_like(prior)], dim=-1), (moments, state[1])
-        slope = weight * differentiate_divergence(own - context.lr * change, prior).prior
+        slope = weight * differentiate_divergence(own - context.lr * change, prior)[1]
         step, others = find_step(local, slope, state[1], count // personal_steps)
         return torch.cat([change, step], dim=-1), (moments, others)
 

@@ -11,16 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedray.components.servers import (
-    Rows,
-    apply_delta,
-    group_totals,
-    group_uploads,
-    keep_uploads,
-    mean,
-    no_extra,
-    upload_weights,
-)
+from fedray.components import servers
+from fedray.components.servers import Rows, group_uploads, keep_uploads, sum_uploads, upload_weights
 from fedray.core.method import Server, StepContext, Transform
 from fedray.core.sums import Counts, check_finite, exact_sum
 from fedray.core.types import State, Stats, Uploads, Weighting
@@ -150,12 +142,9 @@ def fisher_mean(
         assert uploads.beside is not None
         group, weight = rows.of(uploads), upload_weights(uploads, weighting)
         sure = uploads.beside.double() + damping
-        return {
-            "sum": exact_sum(uploads.delta, group, rows.number, weight),
-            "curvature": exact_sum(sure, group, rows.number, weight, limbs=2),
-            "weighed": exact_sum(sure * uploads.delta, group, rows.number, weight, limbs=2),
-            **group_totals(uploads, group, weight, rows.number),
-        }
+        sums = {"curvature": sure, "weighed": sure * uploads.delta}
+        exact = {name: exact_sum(each, group, rows.number, weight, limbs=2) for name, each in sums.items()}
+        return {**sum_uploads(uploads, group, weight, rows.number), **exact}
 
     def step(state: State, stats: Stats, _t: int) -> State:
         weight = stats["weight"].total.clamp(min=1)[:, None]
@@ -163,7 +152,7 @@ def fisher_mean(
         known = sure > LEAST
         best = torch.where(known, stats["weighed"].value() / weight / sure.where(known, torch.ones_like(sure)), mean)
         if how is None:
-            return apply_delta(state, best, stats)
+            return servers.apply_delta(state, best, stats)
         after = mean.clone()
         for row in torch.nonzero(stats["weight"].total).flatten().tolist():
             before = state.models[row].double()
@@ -174,9 +163,9 @@ def fisher_mean(
 
             found = descend(how, before + mean[row], pull, row // rows.models)
             after[row] = found - before
-        return apply_delta(state, after, stats)
+        return servers.apply_delta(state, after, stats)
 
-    return Server(no_extra, reduce, step)
+    return Server(servers.no_extra, reduce, step)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -233,9 +222,8 @@ class Mixtures:
     @cached_property
     def heights(self) -> Tensor:
         """Returns the logarithms of the weighted densities at 0, `[N, M]`, without the power of 2 pi; -inf: no mode."""
-        height = (
-            0.5 * (self.sure.log() - self.pulls * self.mean).sum(-1) - self.there.sum(1, keepdim=True).double().log()
-        )
+        height = 0.5 * (self.sure.log() - self.pulls * self.mean).sum(-1)
+        height -= self.there.sum(1, keepdim=True).double().log()
         return height.masked_fill(~self.there, -torch.inf)
 
     @property
@@ -344,7 +332,7 @@ def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Desc
         laplace: The settings by which uploads become Gaussians.
         how: The steps of a model towards a mode; None means that it climbs to the mode itself (`climb`).
     """
-    base = mean(rows, weighting)
+    base = servers.mean(rows, weighting)
 
     def reduce(uploads: Uploads) -> Stats:
         assert uploads.beside is not None

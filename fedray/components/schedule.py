@@ -308,6 +308,12 @@ def only(participation: Participation | Informed, members: Members) -> Participa
     return lambda seed, t: keep(participation(seed, t))
 
 
+def join_tiers(picked: Sequence[IntArray]) -> Drawn:
+    """Returns the participants of all tiers together, each with a slot of its own."""
+    client = np.concatenate(picked).astype(np.int64)
+    return Drawn(client, np.arange(len(client)))
+
+
 def invite_all(clients: Clients) -> Participation:
     """Returns the participation rule by which every client takes part in every round."""
     everyone = Drawn(np.arange(clients.number), np.arange(clients.number))
@@ -328,8 +334,7 @@ def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
             np.sort(numbers.choice(tier.number, size=n, replace=False, shuffle=False)) + start
             for tier, n, start in zip(clients.tiers, per_tier, starts[:-1], strict=True)
         ]
-        client = np.concatenate(picked).astype(np.int64)
-        return Drawn(client, np.arange(len(client)))
+        return join_tiers(picked)
 
     return draw
 

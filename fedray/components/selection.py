@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedray.components.schedule import FIRST_PACE, Drawn, Informed, Participation, WorldRound, read_memory
+from fedray.components.schedule import FIRST_PACE, Drawn, Informed, Participation, WorldRound, join_tiers, read_memory
 from fedray.core import rng
 from fedray.core.errors import quote_value
 from fedray.core.types import Clients, FloatArray, IntArray, State
@@ -207,8 +207,7 @@ def fair_ages(clients: Clients, per_tier: Sequence[int], models: int) -> Partici
             order = order_tier(seed, c)
             place = (t // models * n + np.arange(n)) % max(tier.number, 1)
             picked.append(np.sort(order[place]) + starts[c])
-        client = np.concatenate(picked).astype(np.int64)
-        return Drawn(client, np.arange(len(client)))
+        return join_tiers(picked)
 
     return draw
 
@@ -243,8 +242,7 @@ def choose_clients(
             its = None if times is None else np.where(last[ids] > 0, times[ids], np.nan)
             known = KnownClients(ids, size[ids], loss[ids], last[ids], its, now.t + 1, pace)
             picked.append(rule(known, n, rng.stream(now.seed, "selection", now.t, c)) if n else ids[:0])
-        client = np.concatenate(picked).astype(np.int64)
-        return Drawn(client, np.arange(len(client)))
+        return join_tiers(picked)
 
     return Informed(choose)
 

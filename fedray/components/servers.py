@@ -38,9 +38,10 @@ class Rows:
         """Returns M, the number of rows of the state."""
         return self.worlds * self.models
 
-    def of(self, uploads: Uploads) -> Tensor:
-        """Returns the row of the state that each upload belongs to, `[J]`."""
-        return torch.from_numpy(uploads.world * self.models + uploads.model)
+    def of(self, uploads: Uploads, tiers: int = 1) -> Tensor:
+        """Returns the row of the state that each upload belongs to, `[J]`; with several tiers, row * tiers + tier."""
+        row = torch.from_numpy(uploads.world * self.models + uploads.model)
+        return row if tiers == 1 else row * tiers + torch.from_numpy(uploads.tier)
 
 
 def upload_weights(uploads: Uploads, weighting: Weighting) -> Tensor:
@@ -69,11 +70,7 @@ def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
     """
 
     def reduce(uploads: Uploads) -> Stats:
-        group, weight = rows.of(uploads), upload_weights(uploads, weighting)
-        return {
-            "sum": exact_sum(uploads.delta, group, rows.number, weight),
-            **group_totals(uploads, group, weight, rows.number),
-        }
+        return sum_uploads(uploads, rows.of(uploads), upload_weights(uploads, weighting), rows.number)
 
     def step(state: State, stats: Stats, _t: int) -> State:
         weight = stats["weight"].total
@@ -93,10 +90,8 @@ def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
     """
 
     def reduce(uploads: Uploads) -> Stats:
-        group = rows.of(uploads) * tiers + torch.from_numpy(uploads.tier)
-        weight = upload_weights(uploads, weighting)
-        both = group_totals(uploads, group, weight, rows.number * tiers)
-        return {"sum": exact_sum(uploads.delta, group, rows.number * tiers, weight), **both}
+        group, weight = rows.of(uploads, tiers), upload_weights(uploads, weighting)
+        return sum_uploads(uploads, group, weight, rows.number * tiers)
 
     def step(state: State, stats: Stats, _t: int) -> State:
         weight = stats["weight"].total.view(rows.number, tiers)
@@ -139,6 +134,12 @@ def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
         return apply_delta(state, (sums * scale[..., None]).sum(1) / everyone[:, None], stats)
 
     return base._replace(step=step)
+
+
+def sum_uploads(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
+    """Returns the weighted sum of the deltas of each group, and `group_totals`; arguments as there."""
+    both = group_totals(uploads, group, weight, groups)
+    return {"sum": exact_sum(uploads.delta, group, groups, weight), **both}
 
 
 def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
@@ -249,10 +250,8 @@ def robust_server(rows: Rows, center: Center) -> Server:
         if bool(bad.any()):
             raise Overflow([int(j) for j in torch.nonzero(bad).flatten()[:5]])
         group = rows.of(uploads)
-        return {
-            "each": keep_uploads(uploads, uploads.delta.clone()),
-            **group_totals(uploads, group, torch.ones_like(group), rows.number),
-        }
+        both = group_totals(uploads, group, torch.ones_like(group), rows.number)
+        return {"each": keep_uploads(uploads, uploads.delta.clone()), **both}
 
     def step(state: State, stats: Stats, _t: int) -> State:
         delta = torch.zeros(state.models.shape, dtype=torch.float64)
@@ -430,7 +429,7 @@ def feddyn_server(
         return {**base.init(models), "dynamic": torch.zeros(len(models), trainable, dtype=torch.float64)}
 
     def reduce(uploads: Uploads) -> Stats:
-        group = rows.of(uploads) if held is None else rows.of(uploads) * tiers + torch.from_numpy(uploads.tier)
+        group = rows.of(uploads, tiers)
         jobs = torch.zeros(rows.number * tiers, dtype=torch.int64).index_add_(0, group, torch.ones_like(group))
         return {**base.reduce(uploads), "jobs": Counts(jobs)}
 

@@ -14,7 +14,7 @@ from fedray.assembly import models as memory
 from fedray.assembly.study import build_study
 from fedray.core import sums
 from fedray.core.errors import BadInput, format_bytes, quote_value
-from fedray.core.method import Local, RateSchedule
+from fedray.core.method import Local
 from fedray.core.types import Tier
 from fedray.data.forms.rows import GIVEN_ROW
 from fedray.data.shards import StoredShards
@@ -84,15 +84,9 @@ def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str,
     plan = phase.schedule(0, None)
     chosen = f"{len(np.unique(plan.client[plan.world == 0])):,} of {study.clients.number:,} clients take part"
     if (rule := study.asynchronous) is not None:
-        steps = {
-            "semi": f"every {rule.tick:g} s",
-            "buffered": f"after {rule.goal} uploads",
-            "async": "at every arrival",
-        }
-        chosen = (
-            f"none: {rule.concurrency:,} of {study.clients.number:,} clients train at the same time, and the server "
-            f"steps {steps[rule.mode]}"
-        )
+        steps = {"semi": f"every {rule.tick:g} s", "buffered": f"after {rule.goal} uploads"}
+        who = f"{rule.concurrency:,} of {study.clients.number:,} clients train at the same time"
+        chosen = f"none: {who}, and the server steps {steps.get(rule.mode, 'at every arrival')}"
     if keys.overcommit > 1:
         chosen += f", {keys.overcommit:g} times as many as are waited for"
     if keys.dropout:
@@ -127,7 +121,10 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
     rate = f"the best of {', '.join(f'{lr:g}' for lr in grid)}" if grid else f"{local.lr:g}"
     decay = f" (times {local.lr_decay:g} every {local.lr_decay_every:,} rounds)" if local.lr_decay != 1 else ""
     rule, loss = local.schedule, local.loss
-    decay += "" if rule is None else f" ({_describe_course(rule)})"
+    if rule is not None:
+        falls = f" {'again every' if rule.restart else 'over'} {rule.rounds:,} rounds"
+        course = f"{rule.kind} schedule" + falls * (rule.kind in ("cosine", "linear"))
+        decay += f" ({course}{f', {rule.warmup} rounds of warm-up' * bool(rule.warmup)})"
     parts = [local.optimizer_name, f"learning rate {rate}{decay}"]
     parts += [] if loss is None else [f"loss {loss.name}"]
     parts += [] if local.gradient is None else [f"gradients {local.gradient.name}"]
@@ -140,17 +137,8 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
     return ", ".join(parts)
 
 
-def _describe_course(rule: RateSchedule) -> str:
-    """Returns the course of the learning rate over the rounds, in words."""
-    falls = "again every" if rule.restart else "over"
-    text = f"{rule.kind} schedule" + f" {falls} {rule.rounds:,} rounds" * (rule.kind in ("cosine", "linear"))
-    return text + f", {rule.warmup} rounds of warm-up" * bool(rule.warmup)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # `fedray check`: the facts about a resolved scenario, before anything runs.
-
-ACTOR_BYTES = 1e9 * ACTOR_GB
 
 
 def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path | None = None) -> str:
@@ -217,7 +205,8 @@ def list_scenario_facts(scenario: Scenario, study: Study, address: str | None) -
     up, down = (format_bytes(float(each.sum() if unit == "round" else each.mean())) for each in traffic)
     needed = sum(need.bytes for need in memory.estimate_study(scenario, study))
     state = 4.0 * study.net.layout.d * phase.models * study.worlds
-    plans = describe_schedule(scenario, study)
+    plans, compress = describe_schedule(scenario, study), keys.compress
+    sent = compress.kind + (f", ratio {compress.ratio:g}" if compress.kind in ("topk", "randomk") else "")
     facts = [
         ("method", f"{study.method.name}: {describe_models(study)}, {study.rounds} rounds, {plans}"),
         ("data", f"{keys.data.name}, {study.clients.number:,} clients by {keys.data.partition.name}"),
@@ -226,7 +215,7 @@ def list_scenario_facts(scenario: Scenario, study: Study, address: str | None) -
         *_list_networks(scenario, study),
         ("worlds", f"{study.replicates} replicates x {study.per_replicate} folds"),
         *([("jobs", f"{len(plan.client):,} a round")] if unit == "round" else []),
-        ("bytes", f"about {down} down and {up} up a {unit}, if all jobs count; {describe_compression(scenario)}"),
+        ("bytes", f"about {down} down and {up} up a {unit}, if all jobs count; {sent}"),
         ("runtime", _describe_runtime(scenario, study, address)),
         ("state", f"{format_bytes(state)} of models at the server"),
         ("memory", f"up to {format_bytes(needed)} in one process"),
@@ -270,14 +259,6 @@ def _describe_tier(tier: Tier, models: int) -> str:
     )
 
 
-def describe_compression(scenario: Scenario) -> str:
-    """Returns a description of the compression of uploads."""
-    keys = scenario.compress
-    if keys.kind in ("topk", "randomk"):
-        return f"{keys.kind}, ratio {keys.ratio:g}"
-    return keys.kind
-
-
 def describe_models(study: Study) -> str:
     """Returns the number of models in words, and for a stack the use of the rounds."""
     if not study.parts:
@@ -294,32 +275,29 @@ def describe_schedule(scenario: Scenario, study: Study) -> str:
     if study.method.phase.choose is not None:
         return "clients choose their models"
     if kind != "permutation" or method_spec_of(name).schedules:
-        return f"schedule {kind}" + (
-            ", or the method's own" if is_own("method", name) and kind == "permutation" else ""
-        )
+        own = ", or the method's own" if is_own("method", name) and kind == "permutation" else ""
+        return f"schedule {kind}{own}"
     return "the method says who trains which model"
 
 
 def _describe_runtime(scenario: Scenario, study: Study, address: str | None) -> str:
-    """Returns where the scenario runs and why, with the number of client actors on Ray."""
+    """Returns where the scenario runs and why, with the number of client actors on Ray.
+
+    The actors are counted for this machine, or for the cluster at the address with its present resources.
+    """
+    from fedray.runtime.placement import Node, plan_actors
+
     chosen = choose_runtime(scenario, study, address)
     where = chosen.name if scenario.runtime != "auto" else f"{chosen.name} (auto: {chosen.why})"
     if chosen.name == "inline":
         return where
-    actors = count_actors(scenario, study, address)
-    return f"{where}, {actors} client actors, about {format_bytes(actors * ACTOR_BYTES)} of memory"
-
-
-def count_actors(scenario: Scenario, study: Study, address: str | None) -> int:
-    """Counts the client actors on Ray: on this machine, or on the cluster at an address with its present resources."""
-    from fedray.runtime.placement import Node, plan_actors
-
-    if address is not None:
-        nodes = ask_cluster(address)
+    if address is None:
+        gpus = _count_gpus_here(scenario, study)
+        nodes = [Node("", {"CPU": float(os.cpu_count() or 1), "GPU": float(gpus)})]
     else:
-        has = {"CPU": float(os.cpu_count() or 1), "GPU": float(_count_gpus_here(scenario, study))}
-        nodes = [Node("", has)]
-    return len(plan_actors(study.clients, nodes, scenario.clients.per_actor, scenario.clients.actors))
+        nodes = ask_cluster(address)
+    actors = len(plan_actors(study.clients, nodes, scenario.clients.per_actor, scenario.clients.actors))
+    return f"{where}, {actors} client actors, about {format_bytes(1e9 * ACTOR_GB * actors)} of memory"
 
 
 def ask_cluster(address: str) -> list[Node]:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from fedray.core.errors import BadInput, quote_value, suggest_nearest
 from fedray.experiments.results import Run
@@ -31,7 +30,7 @@ if TYPE_CHECKING:  # matplotlib is slow to import
     from fedray.report.read import ReadRun
 
 
-NAMED = ("metric", "run", "baseline")
+COLUMNS = ("metric", "run", "baseline", "run_mean", "baseline_mean", "difference", "low", "high", "n", "over")
 
 
 class Comparison:
@@ -66,24 +65,19 @@ class Comparison:
 
         The column `chosen_on_test` names runs that ended in a round chosen by a score on the test samples.
         """
+        import pandas as pd  # slow to import
+
         from fedray.report.read import list_chosen
 
-        known = [(pair, pair.difference) for pair in self.pairs]
-        numbers: dict[str, list[float | None]] = {
-            "run_mean": [pair.run_mean for pair, _ in known],
-            "baseline_mean": [pair.baseline_mean for pair, _ in known],
-            "difference": [found and found.mean for _, found in known],
-            "low": [found and found.low for _, found in known],
-            "high": [found and found.high for _, found in known],
-        }
-        columns = {name: pa.array([getattr(p, name) for p, _ in known], pa.string()) for name in NAMED}
-        columns |= {name: pa.array(values, pa.float64()) for name, values in numbers.items()}
-        columns["n"] = pa.array([found.n if found else 0 for _, found in known], pa.int64())
-        columns["over"] = pa.array([found.over if found else "seeds" for _, found in known], pa.string())
+        rows = []
+        for pair in self.pairs:
+            found = (math.nan, math.nan, math.nan, 0, "seeds") if pair.difference is None else pair.difference[:5]
+            rows.append((pair.metric, pair.run, pair.baseline, pair.run_mean, pair.baseline_mean, *found))
+        frame = pd.DataFrame(rows, columns=COLUMNS)
         if chosen := list_chosen(self._runs):
-            marks = [", ".join(name for name in (pair.run, pair.baseline) if name in chosen) for pair, _ in known]
-            columns["chosen_on_test"] = pa.array(marks, pa.string())
-        return pa.table(columns).to_pandas()
+            each = [(pair.run, pair.baseline) for pair in self.pairs]
+            frame["chosen_on_test"] = [", ".join(name for name in both if name in chosen) for both in each]
+        return frame
 
     def plot(self, metric: str | None = None, over: str = "rounds") -> Figure:
         """Returns a picture with the curves of all runs.

@@ -107,39 +107,19 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
     (out / TRACEBACK_FILE).unlink(missing_ok=True)  # of an earlier session
     forget_failure(out)
     try:
-        with _explain_own(scenario, out, own, from_watch):
-            yield partial(note_errors, noted=from_watch)
+        yield partial(note_errors, noted=from_watch)
     except BadInput:
         raise
     except Exception as error:
-        record_failure(out, error)
-        raise
-
-
-@contextmanager
-def _explain_own(scenario: Scenario, out: Path, own: UserObjects, from_watch: list[Exception]) -> Iterator[None]:
-    """Turns exceptions of the user's own objects into errors of one line; exceptions of the watcher pass unchanged."""
-    try:
-        yield
-    except BadInput:
-        raise
-    except Exception as error:
-        if any(error is one for one in from_watch):
-            raise
-        told = explain_own_objects(error, scenario, own)
-        if told is None:
-            raise
+        known = any(error is one for one in from_watch)  # the watcher's exceptions pass unchanged
+        told = None if known else explain_own_objects(error, scenario, own)
         if type(told) is FedrayError and told.__cause__ is not None:
-            told.args = (f"{told}{_keep_traceback(told.__cause__, out)}",)
-        if told is error:
+            with suppress(FedrayError, OSError):  # a full disk must not hide the error
+                text = "".join(traceback.format_exception(told.__cause__))
+                write_atomically(out / TRACEBACK_FILE, text.encode(errors="replace"))
+                told.args = (f"{told} (traceback: {out / TRACEBACK_FILE})",)
+        if not isinstance(told, BadInput):
+            record_failure(out, told or error)
+        if told is None or told is error:
             raise
         raise told from told.__cause__
-
-
-def _keep_traceback(cause: BaseException, out: Path) -> str:
-    """Writes a traceback to the run directory and returns a note with its path; a full disk must not hide the error."""
-    path = out / TRACEBACK_FILE
-    with suppress(FedrayError, OSError):
-        write_atomically(path, "".join(traceback.format_exception(cause)).encode(errors="replace"))
-        return f" (traceback: {path})"
-    return ""

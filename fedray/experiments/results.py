@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -81,40 +81,18 @@ def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
         >>> average_last_rows(pa.Table.from_pylist(rows))
         {'round': 4, 'accuracy': 0.45}
     """
-    newest = pc.max(rounds["round"])
-    rows = rounds.filter(pc.equal(rounds["round"], newest)).drop_columns(["replicate", "fold"]).to_pylist()
+    newest = rounds.filter(pc.equal(rounds["round"], pc.max(rounds["round"])))
+    rows = newest.drop_columns(["replicate", "fold"]).to_pylist()
     if len(rows) == 1:
         return {name: value for name, value in rows[0].items() if value is not None}
-    found: dict[str, Any] = {"round": newest.as_py()}
-    for name in rows[0]:
-        values = [row[name] for row in rows if isinstance(row[name], int | float)]
-        if name != "round" and values:  # lists, one number a member, have no mean over worlds
-            found[name] = sum(values) / len(values)
-    return found
+    # lists, one number a member, have no mean over worlds
+    numbers = {name: [row[name] for row in rows if isinstance(row[name], int | float)] for name in rows[0]}
+    means = {name: sum(each) / len(each) for name, each in numbers.items() if each}
+    return means | {"round": rows[0]["round"]}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conformal sets of a prediction: the thresholds of a checkpoint for any alpha and score, and the resulting sets.
-
-
-class Calibrated(NamedTuple):
-    """The thresholds for conformal sets that the withheld samples give for the models of a checkpoint.
-
-    Attributes:
-        rule: the rule by which sets are made.
-        thresholds: the threshold of the score in each world.
-        residual: for a regression: the variance of the training residuals in each world, averaged over clients, in
-            standardized units.
-    """
-
-    rule: ConformalRule
-    thresholds: list[Thresholds]
-    residual: dict[int, float]
-
-    def pick(self, world: int, known: bool) -> float:
-        """Returns the threshold of a world, for known clients or for new clients."""
-        thresholds = self.thresholds[world]
-        return (thresholds.known if known else thresholds.everybody).value
+# Conformal sets of a prediction: the rule by which they are made, and the thresholds of a checkpoint.
 
 
 def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | None:
@@ -147,7 +125,9 @@ def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | N
     return rule
 
 
-def calibrate_answers(study: Study, runtime: Runtime, state: State, rule: ConformalRule) -> Calibrated:
+def calibrate_answers(
+    study: Study, runtime: Runtime, state: State, rule: ConformalRule
+) -> tuple[list[Thresholds], dict[int, float]]:
     """Returns the thresholds for conformal sets of the models of a checkpoint.
 
     Args:
@@ -155,50 +135,16 @@ def calibrate_answers(study: Study, runtime: Runtime, state: State, rule: Confor
         runtime: the runtime that computes predictions for the withheld samples.
         state: the state that holds the models.
         rule: the rule by which sets are made.
+
+    Returns:
+        The threshold of the score in each world. For a regression also the variance of the training residuals by
+        world, averaged over clients, in standardized units.
     """
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
     study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
     measured = measure_models(study, runtime, state, test=False)
     own = ask_own(runtime, state, inquire("hold_out", rule)) if study.method.phase.is_personal else None
-    found = [calibrate(study, w, measured, rule, own).whole for w in range(study.worlds)]
-    return Calibrated(rule, found, measured.residual)
-
-
-def find_sets(study: Study, world: int, found: Calibrated, probs: FloatArray, *, known: bool) -> NDArray[np.bool_]:
-    """Returns which labels are in the conformal set of each sample, `[n, C]`.
-
-    Args:
-        study: the study of the run.
-        world: the number of the world.
-        found: the thresholds from `calibrate_answers`.
-        probs: the predicted probabilities, `[n, C]`.
-        known: whether the prediction is for a known client.
-    """
-    u = draw_uniform(study, world, "test", np.arange(len(probs)))
-    return np.asarray(~(score_labels(probs, u, found.rule) > found.pick(world, known)))
-
-
-def find_intervals(
-    study: Study, world: int, found: Calibrated, moments: tuple[FloatArray, FloatArray], answer: Answer, *, known: bool
-) -> FloatArray:
-    """Returns the lower and upper end of the interval of each sample, `[n, 2]`, in target units.
-
-    Args:
-        study: the study of the run.
-        world: the number of the world.
-        found: the thresholds from `calibrate_answers`.
-        moments: the predicted mean and variance, `[n, 1]` each; the variance is without observation noise.
-        answer: the models that predict.
-        known: whether the prediction is for a known client.
-    """
-    mean, variance = (each.reshape(len(each), -1)[:, 0] for each in moments)
-    scale = study.target_scale(world) ** 2
-    own = known and study.method.phase.is_personal
-    alone = answer.models == 1 and answer.spread is None and study.net.objective != "gaussian_nll"
-    noise = find_noise(study, world, answer, alone=alone, residual=None if own else found.residual.get(world))
-    sd = np.sqrt(np.maximum(variance + noise * scale, VARIANCE_FLOOR * scale))
-    half = found.pick(world, known) * sd
-    return np.stack([mean - half, mean + half], axis=1)
+    return [calibrate(study, w, measured, rule, own).whole for w in range(study.worlds)], measured.residual
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -245,48 +191,11 @@ class Predictor:
         self.study, self.state, self.answer = study, state, study.answer(state)
         self.runtime = Inline(study)
         self.worker = self.runtime.worker
-        self._calibrated: dict[ConformalRule, Calibrated] = {}
+        self._calibrated: dict[ConformalRule, tuple[list[Thresholds], dict[int, float]]] = {}
         data = study.shards.data
-        self._range = None if data.kind == "tokens" or not len(data.train.x) else find_range(data.train.x)
+        self.range = None if data.kind == "tokens" or not len(data.train.x) else find_range(data.train.x)
         if study.method.phase.is_personal or study.method.phase.weighs:
             self.worker.private.restore(private)
-
-    def predict(
-        self, x: Any, *, client: int | str | None, replicate: int, fold: int, conformal: Mapping[str, Any] | None = None
-    ) -> Prediction:
-        """Returns the prediction of the ensemble, or of a client's own models.
-
-        Args:
-            x: raw inputs `[n, *sample]`, as the data set stores them, or a table with the columns of the data.
-            client: the name or the id, 0 to N - 1, of a known client with whose weights or models to predict; None: as
-                for a new client.
-            replicate: the number of the replicate, 0 to R - 1.
-            fold: the position of the fold among the folds that were run, from 0.
-            conformal: keys of `predict.conformal` to use instead of the scenario's.
-
-        Raises:
-            BadInput: an argument does not fit the run.
-        """
-        study = self.study
-        inputs = torch.as_tensor(read_inputs(study.shards.data, x))
-        world = replicate * study.per_replicate + fold
-        if tuple(inputs.shape[1:]) != study.input_shape:
-            raise BadInput(
-                f"x has shape {list(inputs.shape)}, but the model takes [n, {', '.join(map(str, study.input_shape))}]: "
-                "give inputs of that shape"
-            )
-        if not (0 <= replicate < study.replicates and 0 <= fold < study.per_replicate):
-            raise BadInput(
-                f"replicate = {replicate}, fold = {fold}: give a replicate from 0 to {study.replicates - 1} and a fold "
-                f"from 0 to {study.per_replicate - 1}"
-            )
-        if self._range is not None and inputs.numel() and inputs.min() < inputs.max():  # and not blank
-            for remark in tell_scale(self._range, inputs.numpy(), "the rows of x", study.shards.data.features):
-                warn_user(remark, FedrayWarning)
-        known = None if client is None else find_client(client, study.client_names, study.clients.number)
-        rule = read_rule(study, conformal)
-        found, answer = self.ask(inputs, world, known)
-        return found if rule is None else self._add_sets(found, rule, world, answer, known=client is not None)
 
     def ask(self, inputs: Tensor, world: int, client: int | None) -> tuple[Prediction, Answer]:
         """Returns the prediction of a world's ensemble or a known client, without sets, and the models that predicted.
@@ -317,18 +226,25 @@ class Predictor:
         spread = classification.mixture_moments(members, weights).variance
         return Prediction(mean, spread, mean, _pick_members(study, answer, world, members)), answer
 
-    def _add_sets(
+    def add_sets(
         self, found: Prediction, rule: ConformalRule, world: int, answer: Answer, *, known: bool
     ) -> Prediction:
         """Returns the prediction with conformal sets or intervals; thresholds are computed once per rule."""
+        study = self.study
         if rule not in self._calibrated:
-            self._calibrated[rule] = calibrate_answers(self.study, self.runtime, self.state, rule)
-        calibrated = self._calibrated[rule]
+            self._calibrated[rule] = calibrate_answers(study, self.runtime, self.state, rule)
+        thresholds, residual = self._calibrated[rule]
+        threshold = (thresholds[world].known if known else thresholds[world].everybody).value
         if found.probabilities is not None:
-            sets = find_sets(self.study, world, calibrated, found.probabilities, known=known)
-            return replace(found, sets=sets)
-        moments = found.mean, found.variance
-        return replace(found, interval=find_intervals(self.study, world, calibrated, moments, answer, known=known))
+            u = draw_uniform(study, world, "test", np.arange(len(found.probabilities)))
+            return replace(found, sets=~(score_labels(found.probabilities, u, rule) > threshold))
+        mean, variance = (each.reshape(len(each), -1)[:, 0] for each in (found.mean, found.variance))
+        scale = study.target_scale(world) ** 2
+        own = known and study.method.phase.is_personal
+        alone = answer.models == 1 and answer.spread is None and study.net.objective != "gaussian_nll"
+        noise = find_noise(study, world, answer, alone=alone, residual=None if own else residual.get(world))
+        half = threshold * np.sqrt(np.maximum(variance + noise * scale, VARIANCE_FLOOR * scale))
+        return replace(found, interval=np.stack([mean - half, mean + half], axis=1))
 
     def _weights(self, world: int, client: int) -> FloatArray:
         """Returns a known client's weights over the A models, `[A]`; models that do not predict have weight 0."""
@@ -361,38 +277,6 @@ def _pick_members(study: Study, answer: Answer, world: int, each: FloatArray) ->
 # ---------------------------------------------------------------------------------------------------------------------
 # The models of a run as files for plain torch, with the facts that a state dict lacks: inputs, classes, weights.
 
-MODELS_FILE = "models.json"
-
-
-def make_state_dicts(study: Study, state: State) -> list[dict[str, Tensor]]:
-    """Returns a plain state dict per model of a state, with frozen parameters: replicate, then fold, then model."""
-    return [whole_state_dict(study.net, *row) for row in zip(state.models, state.counters, strict=True)]
-
-
-def write_models(study: Study, state: State, folder: Path) -> list[Path]:
-    """Writes each model as a state dict in safetensors, and `models.json`: how to make inputs, and how models predict.
-
-    Args:
-        study: the study of the run.
-        state: the state that holds the models.
-        folder: the folder for the files, which is made.
-
-    Returns:
-        The models' files, `replicate-R-fold-F-model-K.safetensors`.
-
-    Raises:
-        Unwritable: a file cannot be written; earlier files are unchanged.
-    """
-    paths = []
-    make_parent(folder / MODELS_FILE)
-    write_json(folder / MODELS_FILE, describe_inputs_and_outputs(study) | {"answer": describe_answer(study, state)})
-    for m, model in enumerate(make_state_dicts(study, state)):
-        world, k = divmod(m, study.method.phase.models)
-        path = folder / f"{_name_world(study, world)}-model-{k}.safetensors"
-        write_atomically(path, save_tensors({name: value.contiguous() for name, value in model.items()}))
-        paths.append(path)
-    return paths
-
 
 def _name_world(study: Study, world: int) -> str:
     replicate, fold = study.place(world)
@@ -410,7 +294,11 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
         which is one module, `bases` holds the weights of the base models in the average, if no meta model predicts.
     """
     if study.parts:
-        return {"models": "exported"} | _describe_bases(study)
+        bases = find_bases(study)
+        if len(bases) < len(study.parts) or bases[0].combine is not None:
+            return {"models": "exported"}
+        shares = [part.answers / sum(base.answers for base in bases) for part in bases]
+        return {"models": "exported", "average": "probabilities", "bases": shares}
     answer, models = study.answer(state), study.method.phase.models
     if answer.models != models or not torch.equal(answer.state.models, state.models):
         return {"models": "others"}
@@ -432,15 +320,6 @@ def _share_out(study: Study, weights: FloatArray) -> dict[str, list[float]]:
     """Returns weights by replicate and fold, each set normalized to the sum 1."""
     shares = (weights / weights.sum(axis=1, keepdims=True)).tolist()
     return {_name_world(study, world): each for world, each in enumerate(shares)}
-
-
-def _describe_bases(study: Study) -> dict[str, Any]:
-    """Returns how the networks of a stack are averaged; an empty result if another rule joins them."""
-    bases = find_bases(study)
-    if len(bases) < len(study.parts) or bases[0].combine is not None:
-        return {}
-    heard = sum(part.answers for part in bases)
-    return {"average": "probabilities", "bases": [part.answers / heard for part in bases]}
 
 
 def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
@@ -508,8 +387,7 @@ class Distilled:
     def predict(self, x: Any) -> FloatArray:
         """Returns probabilities `[n, C]` for raw inputs `[n, *sample]`, given as in `Run.predict`."""
         inputs = _read_standardized(self.study, x, self.world)
-        found: FloatArray = ask_model(self.net, self.row, inputs).softmax(-1).numpy()
-        return found
+        return np.asarray(ask_model(self.net, self.row, inputs).softmax(-1))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns a plain torch state dict of the network, which takes standardized inputs."""
@@ -520,47 +398,6 @@ def _read_standardized(study: Study, x: Any, world: int) -> Tensor:
     """Returns raw inputs in the standardized form that the networks of a world take."""
     inputs = torch.as_tensor(read_inputs(study.shards.data, x))
     return study.shards.normalize(inputs[None], torch.tensor([world]))[0]
-
-
-def teach_network(
-    study: Study,
-    own: UserObjects,
-    x: Any,
-    answers: FloatArray,
-    world: int,
-    *,
-    model: Mapping[str, Any] | None,
-    how: Fusion,
-) -> Distilled:
-    """Trains a network to give the predictions of a run.
-
-    Args:
-        study: The study of the run.
-        own: The Python objects that the run was started with.
-        x: Raw inputs, `[n, *sample]`.
-        answers: The probabilities that the run predicts for the inputs, `[n, C]`.
-        world: The number of the world that predicted.
-        model: The network, as keys of the section `model`; None: the network of the scenario.
-        how: The settings of the training.
-
-    Raises:
-        BadInput: The run has no classes, the network does not fit the data, or a setting in `how` is wrong.
-    """
-    if how.steps < 0 or not how.lr > 0:
-        raise BadInput(f"distil: steps = {how.steps}, lr = {how.lr:g}: give at least 0 steps, and a rate above 0")
-    if not study.classes:
-        raise BadInput(f"distil: {study.shards.data.name} has real targets: choose a run on data with classes")
-    keys = study.scenario if model is None else {"model": dict(model), "data": study.scenario["data"]}
-    scenario = read_scenario(keys, explicit=False)
-    net = make_network(scenario, study.shards.data, own if model is None else UserObjects(), worlds=1)
-    inputs = _read_standardized(study, x, world)
-    seed = int(study.seeds[world])
-    start = net.init(int(rng.keys(seed, "distilled start") >> np.uint64(2)))
-    rows = ServerRows(inputs, inputs[:0], torch.empty(0, dtype=torch.int64))
-    target = torch.from_numpy(np.asarray(answers)).to(start.dtype)
-    engine, key = choose_students(study.lanes)(net), rng.keys(seed, "distilled")
-    row = follow_teacher(net, how, start, target, rows=rows, key=key, engine=engine)
-    return Distilled(study, world, net, row)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -701,7 +538,8 @@ class Run:
         `Method.answer`). The parameters of these are `run.study.method.answer(run.progress.state).state.models`. A
         stack is one model with all its parts.
         """
-        return make_state_dicts(self.study, self._read_state())
+        state = self._read_state()
+        return [whole_state_dict(self.study.net, *row) for row in zip(state.models, state.counters, strict=True)]
 
     def _read_state(self) -> State:
         self._require_newest_checkpoint()
@@ -724,7 +562,15 @@ class Run:
             FedrayError: a file cannot be written; earlier files are unchanged.
         """
         folder = self.path / "export" if out is None else expand_user_path("out", str(out))
-        return write_models(self.study, self._read_state(), folder)
+        study, paths = self.study, []
+        about = describe_inputs_and_outputs(study) | {"answer": describe_answer(study, self._read_state())}
+        make_parent(folder / "models.json")
+        write_json(folder / "models.json", about)
+        for m, model in enumerate(self.models):
+            world, k = divmod(m, study.method.phase.models)
+            paths.append(folder / f"{_name_world(study, world)}-model-{k}.safetensors")
+            write_atomically(paths[-1], save_tensors({name: value.contiguous() for name, value in model.items()}))
+        return paths
 
     def plot(self, name: str | None = None) -> Figure:
         """Returns a picture of the report as a Matplotlib figure.
@@ -776,7 +622,26 @@ class Run:
             BadInput: an argument does not fit the run.
             FedrayError: there is no checkpoint, or the checkpoint is damaged.
         """
-        return self._newest_predictor().predict(x, client=client, replicate=replicate, fold=fold, conformal=conformal)
+        predictor = self._newest_predictor()
+        study, spread = predictor.study, predictor.range
+        inputs = torch.as_tensor(read_inputs(study.shards.data, x))
+        if tuple(inputs.shape[1:]) != study.input_shape:
+            raise BadInput(
+                f"x has shape {list(inputs.shape)}, but the model takes [n, {', '.join(map(str, study.input_shape))}]: "
+                "give inputs of that shape"
+            )
+        if not (0 <= replicate < study.replicates and 0 <= fold < study.per_replicate):
+            raise BadInput(
+                f"replicate = {replicate}, fold = {fold}: give a replicate from 0 to {study.replicates - 1} and a fold "
+                f"from 0 to {study.per_replicate - 1}"
+            )
+        if spread is not None and inputs.numel() and inputs.min() < inputs.max():  # and not blank
+            for remark in tell_scale(spread, inputs.numpy(), "the rows of x", study.shards.data.features):
+                warn_user(remark, FedrayWarning)
+        known = None if client is None else find_client(client, study.client_names, study.clients.number)
+        rule, world = read_rule(study, conformal), replicate * study.per_replicate + fold
+        found, answer = predictor.ask(inputs, world, known)
+        return found if rule is None else predictor.add_sets(found, rule, world, answer, known=client is not None)
 
     def distil(
         self,
@@ -801,8 +666,21 @@ class Run:
         Raises:
             BadInput: the run has no classes, or the network or an argument does not fit the run.
         """
-        answers, world = self.predict(x, client, replicate).mean, replicate * self.study.per_replicate
-        return teach_network(self.study, self._own, x, answers, world, model=model, how=Fusion(steps, lr))
+        study, world = self.study, replicate * self.study.per_replicate
+        if steps < 0 or not lr > 0:
+            raise BadInput(f"distil: steps = {steps}, lr = {lr:g}: give at least 0 steps, and a rate above 0")
+        if not study.classes:
+            raise BadInput(f"distil: {study.shards.data.name} has real targets: choose a run on data with classes")
+        keys = study.scenario if model is None else {"model": dict(model), "data": study.scenario["data"]}
+        own, scenario = self._own if model is None else UserObjects(), read_scenario(keys, explicit=False)
+        net = make_network(scenario, study.shards.data, own, worlds=1)
+        inputs, seed = _read_standardized(study, x, world), int(study.seeds[world])
+        start = net.init(int(rng.keys(seed, "distilled start") >> np.uint64(2)))
+        rows = ServerRows(inputs, inputs[:0], torch.empty(0, dtype=torch.int64))
+        target = torch.from_numpy(self.predict(x, client, replicate).mean).to(start.dtype)
+        engine, key = choose_students(study.lanes)(net), rng.keys(seed, "distilled")
+        row = follow_teacher(net, Fusion(steps, lr), start, target, rows=rows, key=key, engine=engine)
+        return Distilled(study, world, net, row)
 
     def _require_newest_checkpoint(self) -> None:
         """Checks that the newest checkpoint of a finished run is there; an older one must not predict instead."""

@@ -7,10 +7,8 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -26,24 +24,15 @@ from fedray.core.types import EVALUATED_CLIENTS
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.reopen import explain_run, read_run_scenario
 from fedray.experiments.results import Predictor
-from fedray.experiments.trainable import open_actors
+from fedray.experiments.trainable import open_runtime
 from fedray.files.bounded import read_sealed, write_sealed
 from fedray.files.plain import confirm_writable
 from fedray.metrics.classification import nll
 from fedray.models.net import count_forward_flops
 from fedray.process import current_ending
+from fedray.runtime import session
 from fedray.runtime.environment import device_of, find_address, prepare_process, refuse_unused_wait, use_one_thread
-from fedray.runtime.session import (
-    Inline,
-    Measure,
-    Snapshot,
-    Watch,
-    describe_lanes,
-    log_snapshots,
-    run_session,
-    warn_if_dependent,
-    worker_facts,
-)
+from fedray.runtime.session import Measure, Snapshot, Watch
 from fedray.scenario.loader import dump_scenario, to_plain
 from fedray.scenario.schema import Scenario
 from fedray.scenario.shipped import answers_clients_apart
@@ -106,14 +95,11 @@ def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> Run
         return RuntimeChoice("ray", "its actors are given")
     cores, seconds = os.cpu_count() or 1, estimate_seconds(study)
     saved = seconds * study.rounds * (1 - 1 / cores)
-    work = f"about {_describe(seconds)} of one core a round"
+    took = f"{1e3 * seconds:.2g} ms" if seconds < 0.1 else f"{seconds:,.1f} s"
+    work = f"about {took} of one core a round"
     if seconds < SHORT_ROUND or saved < START_SECONDS or scenario.client_timeout is not None:
         return RuntimeChoice("inline", work)
     return RuntimeChoice("ray", f"{work}, on {cores} cores")
-
-
-def _describe(seconds: float) -> str:
-    return f"{1e3 * seconds:.2g} ms" if seconds < 0.1 else f"{seconds:,.1f} s"
 
 
 def estimate_seconds(study: Study) -> float:
@@ -167,10 +153,11 @@ def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train
     path, grid = out / "learning_rates.json", sorted(scenario.local.lr_grid)
     if not path.is_file():
         name, scores = _score_candidates(scenario, out / "candidates", own, grid, train)
-        worlds = [
-            {"replicate": replicate, "fold": fold, "lr": choose_best(each, grid), name: each}
-            for (replicate, fold), each in sorted(scores.items())
-        ]
+        worlds = []
+        for (replicate, fold), each in sorted(scores.items()):
+            ranked = [score if math.isfinite(score) else math.inf for score in each]
+            best = grid[ranked.index(min(ranked))]  # in a tie the smallest
+            worlds.append({"replicate": replicate, "fold": fold, "lr": best, name: each})
         write_sealed(path, {"candidates": grid, "worlds": worlds})
     return replace(own, rates=tuple(float(world["lr"]) for world in read_sealed(path)["worlds"]))
 
@@ -212,7 +199,7 @@ def make_candidate_scenario(scenario: Scenario) -> Scenario:
 
 
 def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
-    """Returns a function that computes the usual scores without the test set, and the nll of clients' predictions."""
+    """Returns a function that computes the usual scores without the test set, and the nll of clients' own answers."""
     usual = make_evaluator(study, runtime, test=False)
 
     def evaluate(progress: Progress) -> list[dict[str, Any]]:
@@ -220,35 +207,16 @@ def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progres
         if not study.classes or not any(f"{WITHHELD}personal_accuracy" in row for row in rows):
             return rows
         predictor = Predictor(study, progress.state, runtime.private())
-        return [row | {OWN_SCORE: _measure_own_loss(predictor, world)} for world, row in enumerate(rows)]
+        for world, row in enumerate(rows):
+            (x, y), losses = study.split("hold_out", world), []
+            for client in range(min(study.clients.number, EVALUATED_CLIENTS)):
+                held = torch.from_numpy(study.shards.client_holdout(world, client))
+                if len(held):
+                    losses.append(nll(predictor.ask(x[held], world, client)[0].mean, y[held].numpy()))
+            row[OWN_SCORE] = float(np.mean(losses)) if losses else math.nan
+        return rows
 
     return evaluate
-
-
-def _measure_own_loss(predictor: Predictor, world: int) -> float:
-    """Returns the nll of the known clients' own predictions on their withheld samples, averaged over the clients."""
-    study, losses = predictor.study, []
-    x, y = study.split("hold_out", world)
-    for client in range(min(study.clients.number, EVALUATED_CLIENTS)):
-        rows = torch.from_numpy(study.shards.client_holdout(world, client))
-        if len(rows):
-            losses.append(nll(predictor.ask(x[rows], world, client)[0].mean, y[rows].numpy()))
-    return float(np.mean(losses)) if losses else math.nan
-
-
-def choose_best(scores: list[float], grid: list[float]) -> float:
-    """Returns the candidate with the lowest score, the smallest of equal ones; finite scores win over NaN and infinity.
-
-    Args:
-        scores: the score of each candidate.
-        grid: the candidates in rising order.
-
-    Example:
-        >>> choose_best([0.5, 0.2, float("nan")], [0.01, 0.1, 1.0])
-        0.1
-    """
-    ranked = [score if math.isfinite(score) else math.inf for score in scores]
-    return grid[ranked.index(min(ranked))]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -290,7 +258,10 @@ def run_scenario(
     confirm_writable("--out", out)
     prepare_process()
     existed = out.exists()
-    current_ending().advise(describe_resume(out, own.modules, address), needs=out / "scenario.yaml")
+    options = [f" --import {quote(name)}" for name in own.modules]
+    options += [f" --address {quote(address)}"] if address else []
+    advice = f"`fedray resume {quote(str(out))}{''.join(options)}` goes on from the newest checkpoint"
+    current_ending().advise(advice, needs=out / "scenario.yaml")
     if not resume:
         scenario = record_objects(scenario, own)
     runtime, study = _choose_runtime(scenario, own, address, resume=resume)
@@ -302,12 +273,16 @@ def run_scenario(
         if scenario.local.lr_grid:
             log.info("choosing the learning rate")
             own, study = choose_learning_rates(scenario, out, own, run_inline), None
-        on_ray = partial(_run_on_ray, address=address, wait_for=wait_for)
-        run = partial(run_inline, study=study) if runtime == "inline" else on_ray
         with explain_run(scenario, out, own) as shield:
-            summary = run(
-                scenario, out, own, shield(warn_of_failures(watch) if scenario.on_client_error == "skip" else watch)
-            )
+            watch = shield(warn_of_failures(watch) if scenario.on_client_error == "skip" else watch)
+            if runtime == "inline":
+                summary = run_inline(scenario, out, own, watch, study=study)
+            else:
+                log.info("starting Ray" if address is None else f"connecting to Ray at {address}")
+                from fedray.runtime.ray.coordinator import run_on_ray
+
+                summary = run_on_ray(scenario, own, out.absolute(), watch, address, wait_for=wait_for)
+                session.warn_if_dependent(json.loads((out / "manifest.json").read_text()))
     except BadInput:
         if not resume:
             directory.discard_run_directory(out, not existed)
@@ -415,50 +390,10 @@ def run_inline(
         scenario = replace(scenario, lanes=keep_lanes(scenario.lanes, out))
         log.info("reading the data")
         study = build_study(scenario, own)
-    if actors:
-        opened = open_actors(scenario, own, study, actors, name=f"trial {out.name}")
-    else:
-        opened = _open_inline(scenario, study)
-    with opened as (runtime, facts):
-        warn_if_dependent(facts)
-        watch = log_snapshots(watch, build_loggers(scenario.loggers, out))
-        digests = describe_study(scenario, own, study) | describe_lanes(study, facts)
-        return run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure)
-
-
-@contextmanager
-def _open_inline(scenario: Scenario, study: Study) -> Iterator[tuple[Runtime, dict[str, Any]]]:
-    """Yields the runtime of this process alone, which is closed at the end, and facts on the runtime."""
     gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
-    device = device_of(gpus, scenario.clients.device, tf32=scenario.clients.tf32)
-    with closing(Inline(study, device)) as runtime:
-        yield runtime, {"runtime": "inline", **worker_facts(runtime.worker)}
-
-
-def _run_on_ray(
-    scenario: Scenario,
-    out: Path,
-    own: UserObjects,
-    watch: Watch,
-    *,
-    address: str | None,
-    wait_for: Mapping[str, float] | None,
-) -> dict[str, Any]:
-    """Runs a scenario on a Ray cluster and returns the summary."""
-    log.info("starting Ray" if address is None else f"connecting to Ray at {address}")
-    from fedray.runtime.ray.coordinator import run_on_ray
-
-    summary = run_on_ray(scenario, own, out.absolute(), watch, address, wait_for=wait_for)
-    warn_if_dependent(json.loads((out / "manifest.json").read_text()))
-    return summary
-
-
-def describe_resume(out: Path, modules: Sequence[str], address: str | None) -> str:
-    """Returns the advice on how to continue a run that was ended.
-
-    Example:
-        >>> describe_resume(Path("runs/my run"), ("mine",), None)
-        "`fedray resume 'runs/my run' --import mine` goes on from the newest checkpoint"
-    """
-    options = [f" --import {quote(name)}" for name in modules] + ([f" --address {quote(address)}"] if address else [])
-    return f"`fedray resume {quote(str(out))}{''.join(options)}` goes on from the newest checkpoint"
+    device = "cpu" if actors else device_of(gpus, scenario.clients.device, tf32=scenario.clients.tf32)
+    with open_runtime(scenario, own, study, actors, name=f"trial {out.name}", device=device) as (runtime, facts):
+        session.warn_if_dependent(facts)
+        watch = session.log_snapshots(watch, build_loggers(scenario.loggers, out))
+        digests = describe_study(scenario, own, study) | session.describe_lanes(study, facts)
+        return session.run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure)

@@ -16,19 +16,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from fedray.assembly.registry import UserObjects
-from fedray.core.errors import (
-    TARGET_NAMES,
-    BadInput,
-    FedrayError,
-    FedrayWarning,
-    format_number,
-    format_score,
-    format_seconds,
-    name_score,
-    quote_value,
-    suggest_nearest,
-    warn_user,
-)
+from fedray.core import errors
+from fedray.core.errors import TARGET_NAMES, BadInput, FedrayError, format_number, name_score, quote_value
 from fedray.core.scores import SCORES, find_score
 from fedray.experiments.live import SILENCE, STILL
 from fedray.experiments.reopen import reopen_study
@@ -78,7 +67,7 @@ class CellLines:
     def hear(self, cell: str, line: str) -> None:
         """Takes a line that the process of a cell has written."""
         if line.startswith(NOTE):
-            warn_user(line.removeprefix(NOTE), FedrayWarning)
+            errors.warn_user(line.removeprefix(NOTE), errors.FedrayWarning)
         elif line.strip() and not line.startswith(STILL):
             now = self._clock()
             self._newest[cell] = line.strip()
@@ -159,7 +148,8 @@ def train_cells(
         if reason is not None:
             failed[cell.name] = reason
         state = "is done" if reason is None else f"failed ({reason})"
-        say(f"cell {cell.name} {state}: {len(ended)} of {len(cells)}, {format_seconds(time.monotonic() - began)}")
+        took = errors.format_seconds(time.monotonic() - began)
+        say(f"cell {cell.name} {state}: {len(ended)} of {len(cells)}, {took}")
 
     pool = ThreadPoolExecutor(at_once)
 
@@ -260,42 +250,6 @@ BAR = r"\|"  # within a cell of Markdown
 SPREAD_NOTE = "Mean +- standard deviation over the n replicates and folds of a cell"
 
 
-class TableView(NamedTuple):
-    """The part of a table that is shown.
-
-    Attributes:
-        metrics: the metrics of the columns, in order.
-        published: the metrics that have published values.
-        rows: the rows of the table, by cell and metric.
-        errors: the reason for each cell that failed, by the name of the cell.
-    """
-
-    metrics: list[str]
-    published: list[str]
-    rows: dict[tuple[str, str], dict[str, Any]]
-    errors: dict[str, str]
-
-
-def choose_metrics(rows: Rows, wanted: Sequence[str]) -> TableView:
-    """Returns the metrics to show: the requested ones, or published metrics and then others by importance.
-
-    Args:
-        rows: the rows of `table.parquet`: one per cell and metric, and one with the `error` of each cell that failed.
-        wanted: the requested metrics, as names or patterns such as `conformal_*`, in the order of the columns. If there
-            are none, or none fits, this function chooses.
-    """
-    errors = {r["cell"]: r["error"] for r in rows if r.get("error") is not None}
-    found = {(r["cell"], r["metric"]): r for r in rows if r["cell"] not in errors}
-    published = list(dict.fromkeys(metric for (_, metric), r in found.items() if r["published"] is not None))
-    known = list(dict.fromkeys(metric for _, metric in found))
-    if chosen := [name for pattern in wanted for name in known if fnmatchcase(name, pattern)]:
-        return TableView(list(dict.fromkeys(chosen)), published, found, errors)
-    first = find_first_score(found)
-    rest = [m for m in dict.fromkeys([*first, *FIRST_METRICS]) if m in known and m not in published]
-    most = MOST_METRICS + len(TARGET_NAMES.keys() & set(rest))
-    return TableView(published + rest[: max(0, most - len(published))], published, found, errors)
-
-
 def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) -> None:
     """Refuses, before anything trains, a requested metric that is no pattern and no score of fedray or of the cells.
 
@@ -312,7 +266,8 @@ def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) ->
     for word in wanted:
         if not (set("*?[") & set(word) or word in (*FIRST_METRICS, *published) or find_score(word)):
             known = (*FIRST_METRICS, *published, *SCORES)
-            remedy = suggest_nearest(word, known, "give names such as accuracy, nll or conformal_size, or patterns")
+            names = "give names such as accuracy, nll or conformal_size, or patterns"
+            remedy = errors.suggest_nearest(word, known, names)
             raise BadInput(f"--metrics {word}: there is no such score; {remedy}")
 
 
@@ -320,9 +275,10 @@ def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) ->
     r"""Returns the table as Markdown: one line per cell, with published values beside those found.
 
     Args:
-        rows: as in `choose_metrics`.
+        rows: the rows of `table.parquet`: one per cell and metric, and one with the `error` of each cell that failed.
         names: the names of the cells, in order.
-        wanted: as in `choose_metrics`.
+        wanted: the requested metrics, as names or patterns such as `conformal_*`, in the order of the columns. If there
+            are none, or none fits, the table shows published metrics and then others by importance.
 
     Example:
         >>> row = {"cell": "a_1", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91, "rounds": 5,
@@ -354,9 +310,9 @@ def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> st
     """Returns the table as a LaTeX `tabular` in the style of booktabs, with the content of the Markdown table.
 
     Args:
-        rows: as in `choose_metrics`.
+        rows: as in `format_markdown`.
         names: the names of the cells, in order.
-        wanted: as in `choose_metrics`.
+        wanted: as in `format_markdown`.
     """
     import pandas as pd  # slow to import
 
@@ -368,37 +324,46 @@ def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> st
 
 def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[list[str], list[list[str]], list[str]]:
     """Returns head, lines (one per cell) and notes of a table; arguments as in `format_markdown`."""
-    view = choose_metrics(rows, wanted)
-    head = ["cell", *(c for m in view.metrics for c in ([m, f"{m} published"] if m in view.published else [m]))]
+    failed = {r["cell"]: r["error"] for r in rows if r.get("error") is not None}
+    found = {(r["cell"], r["metric"]): r for r in rows if r["cell"] not in failed}
+    published = list(dict.fromkeys(metric for (_, metric), r in found.items() if r["published"] is not None))
+    known = list(dict.fromkeys(metric for _, metric in found))
+    metrics = list(dict.fromkeys(name for pattern in wanted for name in known if fnmatchcase(name, pattern)))
+    if not metrics:
+        first = dict.fromkeys([*find_first_score(found), *FIRST_METRICS])
+        rest = [m for m in first if m in known and m not in published]
+        most = MOST_METRICS + len(TARGET_NAMES.keys() & set(rest))
+        metrics = published + rest[: max(0, most - len(published))]
+    head = ["cell", *(c for m in metrics for c in ([m, f"{m} published"] if m in published else [m]))]
     head += ["rounds", "up MB, each", "down MB, each"]
     largest = {
-        name: max((r["mean"] or 0.0 for (_, metric), r in view.rows.items() if metric == name), default=0.0)
+        name: max((r["mean"] or 0.0 for (_, metric), r in found.items() if metric == name), default=0.0)
         for name in TARGET_NAMES
     }
     lines = []
     for name in names:
-        cells = [f"failed: {view.errors.get(name)}", *[""] * (len(head) - 2)]
-        if name not in view.errors:
-            mine = [row for (cell, _), row in view.rows.items() if cell == name]
+        cells = [f"failed: {failed.get(name)}", *[""] * (len(head) - 2)]
+        if name not in failed:
+            mine = [row for (cell, _), row in found.items() if cell == name]
             cells, worlds = [], max(row["n"] for row in mine)
-            for metric in view.metrics:
-                row = view.rows.get((name, metric))
-                score = "" if row is None else format_score(row, worlds, metric, largest.get(metric))
+            for metric in metrics:
+                row = found.get((name, metric))
+                score = "" if row is None else errors.format_score(row, worlds, metric, largest.get(metric))
                 cells.append(mark_row(score, row))
-                if metric in view.published:
+                if metric in published:
                     cells.append("" if row is None or row["published"] is None else f"{row['published']:g}")
             each = [mine[0][key] / max(worlds, 1) / 1e6 for key in ("up_bytes", "down_bytes")]
             cells += [str(mine[0]["rounds"]), *(f"{size:.1f}" if size >= 1 else f"{size:.2g}" for size in each)]
         lines.append([name, *cells])
-    spread = any(row["sd"] is not None for row in view.rows.values())
-    return head, lines, [*([f"{SPREAD_NOTE}."] if spread else []), *list_table_notes(view.rows)]
+    spread = any(row["sd"] is not None for row in found.values())
+    return head, lines, [*([f"{SPREAD_NOTE}."] if spread else []), *list_table_notes(found)]
 
 
 def list_published(rows: Rows) -> Table:
     """Returns header and rows of a table with every published value beside the mean that was found.
 
     Args:
-        rows: as in `choose_metrics`.
+        rows: as in `format_markdown`.
 
     Example:
         >>> row = {"cell": "a", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91}
@@ -414,9 +379,8 @@ def list_published(rows: Rows) -> Table:
         shown = "-" if mean is None else mark_row(format_number(mean, metric), row)
         sd = "-" if row["sd"] is None else format_number(row["sd"], metric)
         less = "-" if mean is None else show_score(metric, mean - published, True)
-        found.append(
-            [row["cell"], name_score(metric), shown, sd, str(row["n"]), format_number(published, metric), less]
-        )
+        told = [shown, sd, str(row["n"]), format_number(published, metric), less]
+        found.append([row["cell"], name_score(metric), *told])
     return head, found
 
 
@@ -481,7 +445,13 @@ def run_table(
     for cell in wanted:
         _check_cell(cell, out / "cells" / cell.name)
     current_ending().advise("the same command goes on, and finished cells are kept")
-    options = {cell.name: _list_options(cell, address, modules, wait_for) for cell in wanted}
+    shared = [f"--import={name}" for name in modules]
+    on_cluster = [f"--address={address}"] + ([f"--wait-for={write_awaited(wait_for)}"] if wait_for else [])
+    options = {
+        cell.name: [*shared, *(on_cluster if address and cell.scenario.runtime != "inline" else [])]
+        + ([] if cell.scenario.report else ["--no-report"])
+        for cell in wanted
+    }
     failed = train_cells(chosen, out / "cells", jobs, options, say)
     rows: Rows = []
     for cell in wanted:
@@ -500,7 +470,13 @@ def run_table(
     plain.write_atomically(out / "table.md", text.encode())
     plain.write_atomically(out / "table.tex", format_latex(rows, names, metrics).encode())
     if scenario.report and len(failed) < len(names):
-        _write_page(rows, out, [name for name in names if name not in failed])
+        from fedray.report.page import write_report  # matplotlib is slow to import
+
+        log.info("drawing the report")
+        published = list_published(rows)
+        tables = [("Published and found", published, PUBLISHED_NOTE)] if published[1] else []
+        folders = [out / "cells" / name for name in names if name not in failed]
+        write_report(folders, out / "report.html", title=f"Table of {len(folders)} cells", tables=tables)
     return TableResult(text, failed)
 
 
@@ -521,20 +497,9 @@ def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedC
     names = [cell.name for cell in cells]
     for pattern in only:
         if not any(fnmatchcase(name, pattern) for name in names):
-            remedy = suggest_nearest(pattern, names, f"the cells are {', '.join(names)}")
+            remedy = errors.suggest_nearest(pattern, names, f"the cells are {', '.join(names)}")
             raise BadInput(f"--cells {pattern}: the table has no such cell; {remedy}")
     return [cell for cell in cells if not only or any(fnmatchcase(cell.name, pattern) for pattern in only)]
-
-
-def _write_page(rows: Rows, out: Path, names: list[str]) -> None:
-    """Writes `report.html` of the table: a comparison of the finished cells, with published values."""
-    from fedray.report.page import write_report  # matplotlib is slow to import
-
-    log.info("drawing the report")
-    published = list_published(rows)
-    tables = [("Published and found", published, PUBLISHED_NOTE)] if published[1] else []
-    folders = [out / "cells" / name for name in names]
-    write_report(folders, out / "report.html", title=f"Table of {len(names)} cells", tables=tables)
 
 
 def _check_cell(cell: NamedCell, folder: Path) -> None:
@@ -571,41 +536,15 @@ def _list_changes(found: dict[str, Any], wanted: dict[str, Any], *, finished: bo
     return "; ".join(each) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
-def _list_options(
-    cell: NamedCell, address: str | None, modules: tuple[str, ...], wait_for: Mapping[str, float] | None
-) -> list[str]:
-    """Returns the options of the command that runs or resumes a cell."""
-    shared = [f"--import={name}" for name in modules]
-    waits = [f"--wait-for={write_awaited(wait_for)}"] if wait_for else []
-    on_cluster = [f"--address={address}", *waits] if address and cell.scenario.runtime != "inline" else []
-    return [*shared, *on_cluster, *([] if cell.scenario.report else ["--no-report"])]
-
-
 def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
     """Returns the rows of a finished cell, one per metric."""
     summary, apart = read_summary(folder), answers_clients_apart(to_plain(cell.scenario))
     chosen = " ".join(tell_choices(summary, cell.name)) if is_chosen(summary) else ""
-    names = list(dict.fromkeys([*summary["metrics"], *cell.published]))
+    costs = {name: summary["totals"][name] for name in ("up_bytes", "down_bytes", "sim_seconds", "wall_seconds")}
+    facts = {"cell": cell.name, "method": summary["method"], "apart": apart, "chosen": chosen, **costs}
     rows = []
-    for name in names:
-        value = summary["metrics"].get(name, {"mean": None, "sd": None, "n": 0})
-        published = cell.published.get(name)
-        rows.append(
-            {
-                "cell": cell.name,
-                "method": summary["method"],
-                "apart": apart,
-                "chosen": chosen,
-                "metric": name,
-                "mean": value["mean"],
-                "sd": value["sd"],
-                "n": value["n"],
-                "published": None if published is None else float(published),
-                "rounds": summary["rounds"],
-                "up_bytes": summary["totals"]["up_bytes"],
-                "down_bytes": summary["totals"]["down_bytes"],
-                "sim_seconds": summary["totals"]["sim_seconds"],
-                "wall_seconds": summary["totals"]["wall_seconds"],
-            }
-        )
+    for name in dict.fromkeys([*summary["metrics"], *cell.published]):
+        score = {key: summary["metrics"].get(name, {"n": 0}).get(key) for key in ("mean", "sd", "n")}
+        published = None if name not in cell.published else float(cell.published[name])
+        rows.append({**facts, "metric": name, **score, "published": published, "rounds": summary["rounds"]})
     return rows

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from fedray.assembly.registry import UserObjects, record_objects
 from fedray.assembly.study import build_study, describe_study
@@ -50,19 +50,24 @@ def refuse_other_seats(scenario: Scenario) -> None:
 
 
 @contextmanager
-def open_actors(
-    scenario: Scenario, own: UserObjects, study: Study, actors: int, *, name: str
+def open_runtime(
+    scenario: Scenario, own: UserObjects, study: Study, actors: int, *, name: str, device: str = "cpu"
 ) -> Iterator[tuple[Runtime, dict[str, Any]]]:
-    """Yields the runtime of a trial on its actors, which is closed at the end, and facts for the manifest.
+    """Yields the runtime of a trial, which is closed at the end, and facts for the manifest.
 
     Args:
         scenario: The scenario of the trial.
         own: The user's Python objects.
         study: The study that is trained.
-        actors: The number of actors of the trial. They use the same number of bundles, the last ones in the placement
-            group of this process.
+        actors: The number of actors of the trial; 0: this process trains. They use the same number of bundles, the last
+            ones in the placement group of this process.
         name: The name of the trial in the tools of Ray.
+        device: The device on which this process trains.
     """
+    if not actors:
+        with closing(Inline(study, device)) as inline:
+            yield inline, {"runtime": "inline", **worker_facts(inline.worker)}
+        return
     from fedray.runtime.ray.cluster import find_group, plan_trial
     from fedray.runtime.ray.coordinator import RayRuntime
 
@@ -77,18 +82,6 @@ def open_actors(
 # run directory as the checkpoint. So a scheduler may end or pause the trial, or continue another trial from it.
 
 TOTALS = ("round", "up_bytes", "down_bytes", "sim_seconds")
-LARGE_ACTORS = 1000  # of one trial
-Read = Callable[[Mapping[str, Any]], Scenario]  # the keys of a trial -> its scenario
-
-
-class Reports(Protocol):
-    """The interface through which a trial reports and resumes: `fedray.runtime.ray.tasks`, or an object of a test."""
-
-    def report(self, metrics: Mapping[str, float], folder: Path | None) -> None:
-        """Reports the metrics of a round, and the run directory if it is complete."""
-
-    def go_on(self, out: Path, scenario_text: str) -> bool:
-        """Makes the run directory from the checkpoint of a trial that goes on; returns False if it begins anew."""
 
 
 class Trial(NamedTuple):
@@ -100,7 +93,7 @@ class Trial(NamedTuple):
         actors: The number of client actors of each trial; 0: a trial trains in its own process.
     """
 
-    read: Read
+    read: Callable[[Mapping[str, Any]], Scenario]
     own: UserObjects
     actors: int
 
@@ -114,8 +107,6 @@ def make_trainable(trial: Trial) -> Any:
     Raises:
         BadInput: Ray Tune cannot search over the scenario.
     """
-    if not 0 <= trial.actors <= LARGE_ACTORS:
-        raise BadInput(f"actors = {trial.actors}: give a number from 0 to {LARGE_ACTORS:,}")
     check_searchable(trial.read({}), trial.actors)
     try:
         from fedray.runtime.ray import tasks
@@ -151,13 +142,15 @@ def check_searchable(scenario: Scenario, actors: int) -> None:
         refuse_other_seats(scenario)
 
 
-def run_trial(trial: Trial, config: Mapping[str, Any], reports: Reports) -> None:
+def run_trial(trial: Trial, config: Mapping[str, Any], reports: Any) -> None:
     """Trains one trial, from its beginning or from a checkpoint, and reports every evaluated round.
 
     Args:
         trial: The settings that all trials share.
         config: The keys of the trial, nested or dotted.
-        reports: The interface to which the trial reports.
+        reports: The module `fedray.runtime.ray.tasks`, to which the trial reports, or an object of a test. `report`
+            takes the metrics of a round, and the run directory. `go_on` makes the run directory from the checkpoint of
+            a trial that goes on, and returns False if the trial begins anew.
     """
     prepare_process()
     use_one_thread()
@@ -167,16 +160,6 @@ def run_trial(trial: Trial, config: Mapping[str, Any], reports: Reports) -> None
     every = scenario.evaluate.every if scenario.evaluate.every_seconds is None else 1
     kept = replace(scenario.checkpoint, every=every, keep=1, best=None)
     scenario = replace(record_objects(scenario, trial.own), runtime="inline", report=False, loggers=[], checkpoint=kept)
-    with tempfile.TemporaryDirectory(prefix="fedray-trial-") as scratch:
-        out = Path(scratch) / "run"
-        if not reports.go_on(out, dump_scenario(scenario)):
-            directory.make_run_directory(out, dump_scenario(scenario))
-        with explain_run(scenario, out, trial.own):
-            _run(trial, scenario, out, reports)
-
-
-def _run(trial: Trial, scenario: Scenario, out: Path, reports: Reports) -> None:
-    """Runs a trial in its run directory."""
     pending: list[dict[str, float]] = []
     newest = -1
 
@@ -193,19 +176,13 @@ def _run(trial: Trial, scenario: Scenario, out: Path, reports: Reports) -> None:
                 reports.report(metrics, out)
         pending.clear()
 
-    study = build_study(scenario, trial.own)
-    with _open_runtime(trial, scenario, study) as (runtime, facts):
-        digests = describe_study(scenario, trial.own, study) | describe_lanes(study, facts)
-        measure = partial(make_evaluator, test=False)
-        run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure, saved=saved)
-
-
-@contextmanager
-def _open_runtime(trial: Trial, scenario: Scenario, study: Study) -> Iterator[tuple[Runtime, dict[str, Any]]]:
-    """Yields the runtime of a trial, which is closed at the end, and facts on the runtime."""
-    if trial.actors:
-        with open_actors(scenario, trial.own, study, trial.actors, name="trial") as opened:
-            yield opened
-        return
-    with closing(Inline(study)) as runtime:
-        yield runtime, {"runtime": "inline", **worker_facts(runtime.worker)}
+    with tempfile.TemporaryDirectory(prefix="fedray-trial-") as scratch:
+        out = Path(scratch) / "run"
+        if not reports.go_on(out, dump_scenario(scenario)):
+            directory.make_run_directory(out, dump_scenario(scenario))
+        with explain_run(scenario, out, trial.own):
+            study = build_study(scenario, trial.own)
+            with open_runtime(scenario, trial.own, study, trial.actors, name="trial") as (runtime, facts):
+                digests = describe_study(scenario, trial.own, study) | describe_lanes(study, facts)
+                measure = partial(make_evaluator, test=False)
+                run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure, saved=saved)

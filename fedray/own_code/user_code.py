@@ -243,7 +243,6 @@ def list_nested(thing: Any) -> list[Any]:
 # A user's own code that raises: the exception as one line with the line of their code, and no traceback of fedray.
 
 MOST_TEXT = 300  # characters of an exception's text
-_INSTALLED = ("site-packages", "dist-packages")
 
 
 @contextmanager
@@ -369,7 +368,7 @@ def _is_users(file: str) -> bool:
     if file.startswith("<"):
         return file.startswith(("<stdin", "<string", "<ipython"))
     path, paths = Path(file), sysconfig.get_paths()
-    if any(part in _INSTALLED for part in path.parts) or path.is_relative_to(Path(__file__).parent.parent):
+    if INSTALLED & set(path.parts) or path.is_relative_to(Path(__file__).parent.parent):
         return False
     return not any(path.is_relative_to(paths[name]) for name in ("stdlib", "platstdlib"))
 

@@ -7,14 +7,14 @@ Example:
     >>> began
     {'seed': '0', 'local.lr': '0.1'}
     >>> find_changed_key(began, {"seed": 0, "runtime": "inline", "local": {"lr": 0.2}})
-    ChangedKey(key='local.lr', old='0.1', new='0.2')
+    ('local.lr', '0.1', '0.2')
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedray.core.errors import BadInput, Damaged, quote_value
 from fedray.scenario.nested import flatten
@@ -32,20 +32,6 @@ IDENTITY_FILE = "identity.json"  # in a run directory
 RECORDED = "identity"  # key of the manifest: whether the run has such a file
 FORMAT = 1  # of this file; another number means that a newer fedray wrote it
 UNSET = "not set"
-
-
-class ChangedKey(NamedTuple):
-    """A key that has another value than when the run began.
-
-    Attributes:
-        key: the dotted key.
-        old: the value with which the run began, as text.
-        new: the value of the key now, as text.
-    """
-
-    key: str
-    old: str
-    new: str
 
 
 def select_result_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,8 +54,8 @@ def list_result_keys(tree: Mapping[str, Any]) -> dict[str, str]:
     return {key: _text(value) for key, value in keys.items() if key not in CHANGEABLE_KEYS}
 
 
-def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> ChangedKey | None:
-    """Returns the first key that decides results and has changed since the run began; None if no key has.
+def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Returns the first key that decides results and has changed, its old and its new value; None if no key has.
 
     Args:
         began: the result of `list_result_keys` when the run began.
@@ -80,7 +66,7 @@ def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> Chang
         unset = _text(VALUES_OF_BEFORE[key]) if key in VALUES_OF_BEFORE else UNSET
         old, new = began.get(key, unset), now.get(key, unset)
         if old != new:
-            return ChangedKey(key, old, new)
+            return key, old, new
     return None
 
 
@@ -103,11 +89,11 @@ def refuse_edited_scenario(where: str, began: Mapping[str, Any], tree: Mapping[s
     keys, rounds = began.get("scenario", {}), began.get("rounds")
     if not isinstance(keys, dict):
         raise BadInput(f"{where}/{IDENTITY_FILE} is damaged (no keys in it): restore it")
-    changed = find_changed_key(keys, tree) if keys else None
-    if changed is not None:
+    if keys and (changed := find_changed_key(keys, tree)) is not None:
+        key, old, new = changed
         raise BadInput(
-            f"{where}/scenario.yaml has {changed.key} = {changed.new[:80]}, but the run began with "
-            f"{str(changed.old)[:80]}: restore it, or start a new run"
+            f"{where}/scenario.yaml has {key} = {new[:80]}, but the run began with {str(old)[:80]}: restore it, or "
+            "start a new run"
         )
     if rounds is not None and tree.get("rounds") != rounds:
         raise BadInput(

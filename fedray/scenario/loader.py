@@ -131,21 +131,15 @@ def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
     rest = number - taken
     shares = {name: tier.share for name, tier in tiers.items() if tier.share is not None}
     open_tiers = [name for name in tiers if name not in fixed and name not in shares]
-    total = sum(shares.values())
-    left = max(0.0, 1.0 - total) if open_tiers else 0.0
-    weights = {**shares, **{name: left / len(open_tiers) for name in open_tiers}}
-    dealt = _deal_clients({name: weights[name] for name in tiers if name in weights}, rest)
-    return {name: fixed.get(name, dealt.get(name, 0)) for name in tiers}
-
-
-def _deal_clients(weights: Mapping[str, float], number: int) -> dict[str, int]:
-    """Deals clients to tiers in proportion to weights; among equal remainders the larger weight comes first."""
+    left = max(0.0, 1.0 - sum(shares.values()))
+    unordered = {**shares, **{name: left / len(open_tiers) for name in open_tiers}}
+    weights = {name: unordered[name] for name in tiers if name in unordered}
     total = sum(weights.values())
-    if not weights or total <= 0:
-        return dict.fromkeys(weights, 0)
-    names = sorted(weights, key=lambda name: -weights[name])
-    counts = round_to_sum(np.array([weights[name] / total * number for name in names]), number)
-    return dict(zip(names, counts.tolist(), strict=True))
+    if total <= 0:
+        return {name: fixed.get(name, 0) for name in tiers}
+    largest = sorted(weights, key=lambda name: -weights[name])  # comes first among equal remainders
+    counts = round_to_sum(np.array([weights[name] / total * rest for name in largest]), rest)
+    return {name: {**fixed, **dict(zip(largest, counts.tolist(), strict=True))}[name] for name in tiers}
 
 
 def _tier(name: str, keys: TierKeys, number: int) -> Tier:
@@ -215,7 +209,8 @@ def _fill_server(out: Tree, given: Mapping[str, Any]) -> None:
     _fill(out, "server", "lr", 0.01 if server.get("optimizer") in ("adam", "yogi") else 1.0, unless=())
 
 
-def _part(tree: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+def _part(tree: Mapping[str, Any], *path: str) -> Any:
+    """Returns a section of a tree; an empty mapping where there is none."""
     at: Any = tree
     for key in path:
         at = at.get(key) if isinstance(at, Mapping) else None
@@ -311,7 +306,6 @@ _TABLE = ("table", "published")
 _MAKE = ("clients.tiers.", "participation.", "schedule.", "local.", "compress.", "server.", "predict.", "graph.")
 _MOST_NAMED, _TIERS = 12, "clients.tiers"
 _SWEEP = {"space", "objectives"}  # keys of a sweep file that no scenario has
-_MOST_CELLS = 1000
 
 
 class NamedCell(NamedTuple):
@@ -356,8 +350,6 @@ def read_scenario(
     given = merge_keys(merge_keys({}, file), changes)
     base = _scenario(_without_table(given))
     outer = validate_scenario({key: given[key] for key in _TABLE if key in given})
-    if len(outer.table) > _MOST_CELLS:
-        raise BadInput(f"table has {len(outer.table)} cells: give {_MOST_CELLS} at most, or split the file")
     cells = [_read_cell(cell, given) for cell in outer.table]
     # the overrides of a cell are its differences from the resolved base: a dump can hold these
     changed = [flatten(find_changes(to_plain(base), to_plain(place.scenario))) for place in cells]
@@ -395,7 +387,7 @@ def to_plain(scenario: Scenario) -> dict[str, Any]:
     """Returns a scenario as plain values with all defaults, in the order of the fields, without keys that are None."""
     out: dict[str, Any] = _plain(scenario)
     for path, kind in names.NAMED.items():
-        if kind.alone and "object" in (section := _find_section(out, path)):  # no name says what a Python object is
+        if kind.alone and "object" in (section := _part(out, *path)):  # no name says what a Python object is
             del section["name"]
     everybody = {"name": names.KINDS["selection"].default}
     usual = method_spec_of(scenario.method.name).defaults.get("participation", {}).get("selection", everybody)
@@ -468,11 +460,6 @@ def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str])
         warn_user(line)
 
 
-def renames_method(file: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
-    """Returns whether changes to a file give it another method."""
-    return is_renamed(_find_section(file, ("method",)), _find_section(changes, ("method",)), ("method",))
-
-
 def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: bool) -> str:
     """Returns, in one line, which keys of a file stay when its method is replaced; an empty text if none do.
 
@@ -485,7 +472,7 @@ def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: b
         scenario: the resolved scenario of file and changes.
         whole: whether the file is a resolved scenario, whose keys nobody has chosen.
     """
-    if not renames_method(file, changes):
+    if not is_renamed(_part(file, "method"), _part(changes, "method"), ("method",)):
         return ""
     now, method = to_plain(scenario), scenario.method.name
     names_now = {"method": {"name": method}, "data": now["data"], "model": now["model"]}
@@ -493,7 +480,7 @@ def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: b
         usual = to_plain(_scenario({**names_now, "clients": {"number": scenario.clients.number}}))
     except BadInput:  # the method needs further keys
         usual = names_now
-    old = method_spec_of(_find_section(file, ("method",)).get("name", names.KINDS["method"].default))
+    old = method_spec_of(_part(file, "method").get("name", names.KINDS["method"].default))
     first, set_now, value, default = (flatten(tree) for tree in (old.defaults, changes, now, usual))
     kept: dict[str, Any] = {}
     for key in flatten(file):
@@ -529,12 +516,6 @@ def _name_objects(given: Mapping[str, Any]) -> Mapping[str, Any]:
     sections = {key: given[key] for key in alone if isinstance(given.get(key), Mapping)}
     named = {key: {"name": part["object"], **part} for key, part in sections.items() if part.get("object") is not None}
     return {**given, **named}
-
-
-def _find_section(tree: Any, path: KeyPath) -> Any:
-    for key in path:
-        tree = tree.get(key) if isinstance(tree, Mapping) else None
-    return tree if isinstance(tree, Mapping) else {}
 
 
 def _tree(source: Mapping[str, Any] | str | Path) -> Tree:

@@ -125,7 +125,6 @@ class Kind(NamedTuple):
         key: the dotted key in which a scenario names a thing of the kind.
         specs: the specifications of fedray's own things of the kind, by name.
         text: the word for a thing of the kind in messages.
-        subject: the beginning of a sentence about a user's own thing of the kind.
         arguments: the arguments with which a user's function is called.
         wants: what a user has to give, as text; `{}` stands for the arguments.
         default: the name if a scenario gives none, for kinds whose options stand beside the name; empty for other
@@ -141,7 +140,6 @@ class Kind(NamedTuple):
     key: str
     specs: Mapping[str, Spec]
     text: str
-    subject: str
     arguments: str
     wants: str
     default: str = ""
@@ -177,63 +175,63 @@ _AUGMENTATIONS = {
 }
 _ROWS = (
     Kind(
-        "method", "method.name", METHOD_SPECS, "method", "the method is",
+        "method", "method.name", METHOD_SPECS, "method",
         "setting", "a function ({}) that composes the method from a Setting",
         default="fed_ensemble", part="method", listed="methods",
     ),
     Kind(
-        "model", "model.name", MODEL_SPECS, "model", "the network is",
+        "model", "model.name", MODEL_SPECS, "model",
         "input_shape, outputs", "a function ({}) that makes the network",
         default="mlp", alone=True, kept=("objective",), part="network", listed="models",
     ),
     Kind(
-        "data", "data.name", DATA_SPECS, "data set", "the data are",
+        "data", "data.name", DATA_SPECS, "data set",
         "root", "a function ({}) that makes a fedray.data.types.Dataset",
         default="digits", alone=True, kept=("root", "fold", "hold_out", "partition"), part="data", listed="datasets",
     ),
     Kind(
-        "partition", "data.partition.name", PARTITION_SPECS, "partition", "the partition is",
+        "partition", "data.partition.name", PARTITION_SPECS, "partition",
         "labels, clients, generator, options", "a function ({}) that gives the rows of each client, or, passed to "
         "fedray.run, a partitioner of flwr_datasets",
         default="iid", alone=True, part="partition", listed="partitions",
     ),
     Kind(
-        "selection", "participation.selection.name", SELECTION_SPECS, "client selection", "the client selection is",
+        "selection", "participation.selection.name", SELECTION_SPECS, "client selection",
         "known, number, generator, options", "a function ({}) that chooses the participants of a round",
         default="uniform", alone=True, part="selection", listed="selections",
     ),
     Kind(
-        "schedule", "schedule.kind", SCHEDULE_SPECS, "schedule", "the schedule is",
+        "schedule", "schedule.kind", SCHEDULE_SPECS, "schedule",
         "models, rows", "a function ({}) that makes an assignment of models to participants",
         part="schedule", listed="schedules",
     ),
     Kind(
-        "loss", "local.loss", {}, "loss", "the loss is",
+        "loss", "local.loss", {}, "loss",
         "outputs, targets, context",
         "a function ({}) -> the loss of each row, such as lambda outputs, targets, context: "
         "cross_entropy(outputs, targets, reduction='none'), or a fedray.methods.LocalLoss",
         listed="losses",
     ),
     Kind(
-        "optimizer", "local.optimizer", _OPTIMIZERS, "optimizer", "the optimizer is",
+        "optimizer", "local.optimizer", _OPTIMIZERS, "optimizer",
         "parameters",
         "a fedray.methods.Transform, a function of options that makes one, or one ({}, lr=...) -> "
         "torch.optim.Optimizer",
         listed="optimizers",
     ),
     Kind(
-        "augmentation", "local.augment", _AUGMENTATIONS, "augmentation", "the augmentation is",
+        "augmentation", "local.augment", _AUGMENTATIONS, "augmentation",
         "inputs, targets",
         "a function of one input -> the changed input, such as a transform of torchvision, or of a batch, ({}) -> both",
         argument="augment", listed="augmentations",
     ),
     Kind(
-        "metric", "evaluate.metrics", {}, "metric", "the metric is",
+        "metric", "evaluate.metrics", {}, "metric",
         "scored", "a function ({}) of a fedray.methods.Scored -> a number",
         argument="metrics", listed="metrics",
     ),
     Kind(
-        "callback", "callbacks", {}, "callback", "the callback is",
+        "callback", "callbacks", {}, "callback",
         "round, scores, models", "a function ({}) -> whether to stop",
         argument="callbacks", listed="callbacks",
     ),
@@ -354,18 +352,12 @@ def allow_name(
         thing: the function or object that the name stands for.
 
     Raises:
-        BadInput: the kind, the name or the options cannot be used.
+        BadInput: the name cannot be used.
     """
-    if kind not in KINDS:
-        raise BadInput(f"kind = {kind!r} cannot be registered: choose one of {', '.join(KINDS)}")
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith("uci/"):
         raise BadInput(f"{kind}.name = {name!r} cannot be a name: use letters, digits, '.', '_' and '-'")
     if name in KINDS[kind].specs:
         raise BadInput(f"{kind}.name = {name!r} is fedray's own: choose another name")
-    if options is not None and not (isinstance(options, Mapping) and all(isinstance(key, str) for key in options)):
-        raise BadInput(
-            f"{kind}.name = {name!r}: options = {options!r}: give a dict of names and default values, or None"
-        )
     _OWN[kind, name] = _Own(text, None if options is None else dict(options), origin, thing)
 
 

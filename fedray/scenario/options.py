@@ -62,17 +62,17 @@ def read_classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None
         remedy = f"did you mean {near}?" if near else f"choose one of {', '.join(CLASSIFIERS)}"
         raise BadInput(f"{path}.name = {quote_value(name)} is not a known classifier: {remedy}")
     given = {key: value for key, value in base.items() if key != "name" and value is not None}
-    return {"name": name, **{key: _option(path, name, key, value) for key, value in given.items()}}
-
-
-def _option(path: str, name: str, key: str, value: Any) -> Any:
     table = CLASSIFIERS[name][1]
-    if key not in table:
-        remedy = suggest_nearest(str(key), table, f"choose one of {', '.join(table)}", prefix=f"{path}.")
-        word = quote_value(key).strip("'")
-        raise BadInput(f"{path}.{word} is not a key of classifier {name}: {remedy}")
+    for key in given.keys() - table.keys():
+        remedy = suggest_nearest(key, table, f"choose one of {', '.join(table)}", prefix=f"{path}.")
+        raise BadInput(f"{path}.{key} is not a key of classifier {name}: {remedy}")
+    return {"name": name, **{key: _check_value(path, key, value, table[key]) for key, value in given.items()}}
+
+
+def _check_value(path: str, key: str, value: Any, check: Check) -> Any:
+    """Returns the checked value of a key; an error is one line that names the key."""
     try:
-        return table[key](value)
+        return check(value)
     except ValueError as wrong:
         raise BadInput(f"{path}.{key} = {quote_value(value)} {wrong}") from None
 
@@ -182,10 +182,8 @@ def _read_option(path: str, key: str, given: Mapping[str, Any], option: Option) 
         if default is REQUIRED:
             raise BadInput(f"{path}.{key} is missing: give it a value")
         return list(default) if isinstance(default, list) else default
-    try:
-        return option.check(given[key], SECTIONS) if option.sections else option.check(given[key])
-    except ValueError as wrong:
-        raise BadInput(f"{path}.{key} = {quote_value(given[key])} {wrong}") from None
+    check = (lambda value: option.check(value, SECTIONS)) if option.sections else option.check
+    return _check_value(path, key, given[key], check)
 
 
 def _alike(default: Any) -> Check:
@@ -211,13 +209,11 @@ def _read_network(path: str, section: Mapping[str, Any], more: Mapping[str, Chec
         BadInput: a key is wrong; the line names it.
     """
     plain = {"name": "mlp", **{key: value for key, value in section.items() if key not in more}}
-    folded, own = fold_options("model", path, plain, tuple(more)), {}
-    for key, check in more.items():
-        if section.get(key) is not None:
-            try:
-                own[key] = check(section[key])
-            except ValueError as wrong:
-                raise BadInput(f"{path}.{key} = {quote_value(section[key])} {wrong}") from None
+    folded, given = (
+        fold_options("model", path, plain, tuple(more)),
+        [key for key in more if section.get(key) is not None],
+    )
+    own = {key: _check_value(path, key, section[key], more[key]) for key in given}
     return {"name": folded["name"], **own, **folded["options"]}
 
 
@@ -254,10 +250,7 @@ def describe_method(
         return
     one = METHOD_SPECS["feddf"].options["networks"]
     defaults = {} if models is None else {"method": {"models": models}}
-    try:
-        given = {key: one.check(value, SECTIONS) for key, value in (options or {}).items() if key == "networks"}
-    except ValueError as wrong:
-        raise BadInput(f"method.name = {name!r}: options: networks {wrong}") from None
-    networks = {key: one._replace(default=value) for key, value in given.items()}
+    given = {"networks": options["networks"]} if options and "networks" in options else {}
+    networks = {key: one._replace(default=_read_option("method", key, given, one)) for key in given}
     if defaults or networks:
         OWN_SPECS[name] = replace(UNKNOWN, defaults=defaults, options=networks)

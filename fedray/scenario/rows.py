@@ -235,27 +235,18 @@ _DEVICE = " ".join(
 )
 _OWN_STEP = ("a server step of its own", "no server")
 _BOTH = "give one of the two"
-_FITS_NO_NETWORK = "in {name} clients fit method.learner, and no network"
 
 METHOD_ROWS = (  # what the method does not have or read, whatever the other keys say
     Row("method.models", lambda c: c.spec.models != "any", "{name} trains one model",
         "leave it out or choose fed_ensemble", lambda c: c.value > 1),
-    Row("server.robust", lambda c: not c.spec.robust and _OWN_STEP[c.spec.walks], "{name} has {found}",
-        "leave it at none", _other_than("none")),
-    Row("server.optimizer", lambda c: not c.spec.optimizer and _OWN_STEP[c.spec.walks], "{name} has {found}",
-        "leave it at none", _other_than("none")),
+    Row("server.robust server.optimizer",
+        lambda c: not (c.spec.robust if c.key == "server.robust" else c.spec.optimizer) and _OWN_STEP[c.spec.walks],
+        "{name} has {found}", "leave it at none", _other_than("none")),
     Row("schedule.kind", lambda c: c.spec.walks, "{name} has no server", "leave it at walk", _other_than("walk")),
     Row("graph.*", lambda c: not c.walks, "{name} uses no graph", "leave it out, or choose method random_walk",
         _changed),
-    Row("local.*", lambda c: c.spec.fits, "in {name} clients fit method.learner, and nothing descends"),
-    Row("model.* lanes", lambda c: c.spec.fits, _FITS_NO_NETWORK),
-    Row("compress.*", lambda c: c.spec.fits, "in {name} a learner is no delta: it travels whole"),
-    Row("server.*", lambda c: c.spec.fits, "in {name} learners are not averaged"),
-    Row("predict.average", lambda c: c.spec.fits, "in {name} the learners vote"),
-    Row("predict.gamma", lambda c: c.spec.fits, "in {name} the learners vote, with weights of their own"),
-    Row("clients.tf32", lambda c: c.spec.fits,
-        "in {name} clients fit method.learner, and trees multiply no matrices"),
-    Row("vary", lambda c: c.spec.fits, "in {name} an ensemble of learners begins empty, and has no first models"),
+    Row("local.* model.* lanes compress.* server.* predict.average predict.gamma clients.tf32 vary",
+        lambda c: c.spec.fits, "in {name} clients fit method.learner and no network, and the learners vote"),
     Row("clients.tiers.*.downlink", lambda c: not c.spec.downloads, "{name} sends nothing to its clients"),
     Row("rounds local.* compress.* server.* model.weight_sd model.objective predict.noise",
         lambda c: not c.spec.trains, "{name} is fitted in closed form, without rounds"),
@@ -372,10 +363,9 @@ ROWS = (
     # Models that walk.
     Row("schedule.kind", lambda c: c.name in METHOD_SPECS and not c.spec.walks, "{name} has a server",
         "leave it out, or choose random_walk", _one_of("walk")),
-    Row("participation.fraction participation.per_round", lambda c: c.walks and not c.is_full,
-        "in a random walk the holders of models take part",
-        "leave it out (graph.node_failure and graph.edge_failure make clients and links fail)", _changed),
-    Row("participation.overcommit participation.dropout participation.deadline", lambda c: c.walks,
+    Row("participation.fraction participation.per_round participation.overcommit participation.dropout "
+        "participation.deadline",
+        lambda c: c.walks and not (c.is_full and c.key in ("participation.fraction", "participation.per_round")),
         "in a random walk the holders of models take part",
         "leave it out (graph.node_failure and graph.edge_failure make clients and links fail)", _changed),
     Row("participation.selection.name", lambda c: c.walks, "in a random walk the holders of models take part",
@@ -386,12 +376,10 @@ ROWS = (
     Row("participation.mode",
         lambda c: explain_rounds(c.spec) or (is_stack(c.scenario) and "with several networks trains in rounds"),
         "{name} {found}", "set it to sync", _other_than("sync")),
-    Row("participation.per_round participation.fraction",
+    Row("participation.per_round participation.fraction participation.overcommit",
         lambda c: not c.has_rounds and (c.key, c.value) != ("participation.fraction", 1),
         "participation.mode is {s.participation.mode}, which has no participants of a round",
         "leave it out: participation.concurrency says how many train at a time", _changed),
-    Row("participation.overcommit", lambda c: not c.has_rounds,
-        "participation.mode is {s.participation.mode}, which has no participants of a round", value=_changed),
     Row("participation.selection.name", lambda c: not c.has_rounds,
         "participation.mode is {s.participation.mode}, and idle clients are drawn uniformly",
         value=lambda c: c.selects),
@@ -407,20 +395,14 @@ ROWS = (
     # Stacks and learners.
     Row("participation.selection.name", lambda c: is_stack(c.scenario) and c.value != "fair",
         "the bases of a stack have losses of their own", "choose uniform or fair", lambda c: c.selects),
-    Row("predict.gamma", lambda c: is_stack(c.scenario), "method {name} cannot use it", "leave it at .inf",
-        _other_than(float("inf"))),
+    Row("predict.gamma predict.average local.lr_grid", lambda c: is_stack(c.scenario), "method {name} cannot use it",
+        value=_changed),
     Row("schedule.kind", lambda c: is_stack(c.scenario), "method {name} cannot use it", "leave it at permutation",
         _one_of("walk")),
-    Row("local.lr_grid", lambda c: is_stack(c.scenario), "method {name} cannot use it", "leave it at an empty list",
-        _changed),
     Row("participation.overcommit", lambda c: is_stack(c.scenario) and c.spec.models == "clients",
         "method {name} cannot use it", "leave it at 1", lambda c: c.value > 1),
-    Row("predict.average", lambda c: is_stack(c.scenario), "method {name} cannot use it",
-        "leave it at probabilities", _other_than("probabilities")),
-    Row("clients.availability", lambda c: is_stack(c.scenario) and c.options.get("beta") == FIT,
-        "with method.beta = fit the server works where client 0 would",
-        "set it to always, or method.beta to a number", _other_than("always")),
-    Row("participation.dropout participation.deadline", lambda c: is_stack(c.scenario) and c.options.get("beta") == FIT,
+    Row("clients.availability participation.dropout participation.deadline",
+        lambda c: is_stack(c.scenario) and c.options.get("beta") == FIT,
         "with method.beta = fit the server works where client 0 would",
         "leave it out, or set method.beta to a number", _changed),
     Row("participation.dropout participation.deadline",
@@ -434,10 +416,10 @@ ROWS = (
     # Answers, and tiers.
     Row("data.hold_out", lambda c: c.scenario.predict.conformal is not None,
         "predict.conformal needs rows that no model is trained on", "set it to 0.2, say", _one_of(0)),
-    Row("predict.dropout_at_test", lambda c: c.spec.asks,
-        "method {name}, whose clients would train by such answers, cannot use it", value=_one_of(True)),
-    Row("predict.dropout_at_test", lambda c: c.spec.parts,
-        "method {name}, whose networks are parts of a stack, cannot use it", value=_one_of(True)),
+    Row("predict.dropout_at_test",
+        lambda c: (c.spec.asks and "clients would train by such answers")
+        or (c.spec.parts and "networks are parts of a stack"),
+        "method {name}, whose {found}, cannot use it", value=_one_of(True)),
     Row("clients.tiers.*.share", lambda c: c.tier.number is not None, "{at}.number is {tier.number}", _BOTH,
         lambda c: c.value is not None),
     Row("clients.tiers.*.models_per_round", lambda c: c.tier.models_per_round != "all",
@@ -460,7 +442,7 @@ def explain_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
     """
     section, _, option = key.partition(".")
     if section in own and section != "method":
-        return f"{KINDS[section].subject} a Python object" if option in value_at(scenario, section).options else ""
+        return f"the {KINDS[section].text} is a Python object" if option in value_at(scenario, section).options else ""
     case = Case(scenario, key, own)
     return next((why for row in _rows_of(key) if row.value is None and (why := _explain(row, case))), "")
 
@@ -570,20 +552,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values; * stands for the name
 }
 
 
-def is_neutral(key: str, value: Any) -> bool:
-    """Returns whether a value is neutral: a value that asks for nothing special.
-
-    Args:
-        key: the dotted key.
-        value: the value of the key.
-
-    Example:
-        >>> is_neutral("clients.tiers.weak.width", 1.0), is_neutral("rounds", 1)
-        (True, False)
-    """
-    return value in _NEUTRAL.get(re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key), ())
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Which of the keys that are set cannot act, by the rows above.
 
@@ -637,10 +605,16 @@ def explain_idle_key(idle: Idle) -> str:
 
 
 def says_nothing(key: str, value: Any) -> bool:
-    """Returns whether a value asks for nothing to be done; such a value is accepted everywhere."""
+    """Returns whether a value asks for nothing to be done; such a value is accepted everywhere.
+
+    Example:
+        >>> says_nothing("clients.tiers.weak.width", 1.0), says_nothing("rounds", 1)
+        (True, False)
+    """
     if value is None or value is False or value in ("none", "dense", "always") or value in ([], {}):
         return True
-    return (value == 0 and not key.startswith("predict.")) or is_neutral(key, value)
+    neutral = _NEUTRAL.get(re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key), ())
+    return (value == 0 and not key.startswith("predict.")) or value in neutral
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -50,12 +50,10 @@ from fedray.scenario.training import (
 OptionValues = dict[str, Any]
 
 
-@means("name", "letters, digits, `.`, `_` and `-`, and no `.yaml` at the end")
+@means("name", "letters, digits, `.`, `_` and `-`")
 def _file_name(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", value):
         raise ValueError("cannot be a directory name: use letters, digits, '.', '_' and '-'")
-    if value.lower().endswith(".yaml"):
-        raise ValueError("ends in .yaml, as the file of a cell does: leave that out")
     return value
 
 

@@ -110,6 +110,11 @@ class Block(NamedTuple):
     couple: Couple | None = None
 
     @property
+    def center(self) -> Tensor:
+        """The vector that each lane is pulled to, `[W, d]`: the anchor, or without one the start."""
+        return self.start if self.anchor is None else self.anchor
+
+    @property
     def min_lanes(self) -> int:
         """Number of lanes that are computed to the end: 2, as no kernel may get a single lane; 1 in a block of one."""
         return min(MIN_LANES, len(self.start))
@@ -251,21 +256,6 @@ def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntA
     return blocks
 
 
-def find_active_lanes(steps: IntArray) -> list[tuple[int, int, int]]:
-    """Finds ranges of steps in which the same lanes train; returns (first step, one past the last, lanes) for each.
-
-    Args:
-        steps: Number of optimizer steps of each lane, `[W]`, falling; so the last lanes finish first.
-
-    Example:
-        >>> find_active_lanes(np.array([5, 5, 3]))
-        [(0, 3, 3), (3, 5, 2)]
-    """
-    edges = np.unique(steps)
-    starts = np.concatenate([[0], edges[:-1]])
-    return [(int(a), int(b), int((steps >= b).sum())) for a, b in zip(starts, edges, strict=True)]
-
-
 def train_lanes(
     block: Block,
     take_step: Callable[[Tensor, Tensor, Tensor, int, int], Tensor],
@@ -284,7 +274,9 @@ def train_lanes(
     """
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(final), dtype=final.dtype, device=final.device)
-    for lo, hi, real in find_active_lanes(block.steps):
+    ends = np.unique(block.steps).tolist()
+    for lo, hi in zip([0, *ends[:-1]], ends, strict=True):  # between two ends the same lanes train
+        real = int((block.steps >= hi).sum())
         lanes = max(real, block.min_lanes)
         for a, b in block.pieces(lo, hi):
             x, y = block.read(a, b)
@@ -321,7 +313,6 @@ class Steps(NamedTuple):
         key: Random key of each lane, `[W]`.
         first: Number of the first step.
         real: Number of samples in each batch without padding, `[s, W]`; padding comes last.
-        classes: Number of classes; 0 for a regression.
 
     Example:
         >>> from fedray.data.shifts import AUGMENTATIONS
@@ -334,7 +325,6 @@ class Steps(NamedTuple):
     key: rng.Keys
     first: int
     real: IntArray
-    classes: int = 0
 
 
 def change_batches(rules: Sequence[Augmentation], x: Tensor, y: Tensor, steps: Steps) -> tuple[Tensor, Tensor]:
@@ -371,7 +361,13 @@ def _call_own(rule: Augmentation, x: Tensor, y: Tensor, keys: rng.Keys, steps: S
                 start(int(keys[lane]))
                 found = rule.function(x[lane][:n].clone(), y[lane][:n].clone())
                 inputs, told = found if isinstance(found, tuple) else (found, y[lane][:n])
-                targets[lane][:n] = _check_targets(where, told, y[lane][:n], steps.classes)
+                mixed = isinstance(told, Tensor) and told.is_floating_point() and not y.is_floating_point()
+                if not isinstance(told, Tensor) or told.shape != y[lane][:n].shape or mixed:
+                    raise BadInput(
+                        f"{where} returned other targets than one for each row (classes from 0): for mixed labels "
+                        "write a loss (local.loss), which can ask the network about mixed inputs"
+                    )
+                targets[lane][:n] = told
                 changed = _put(changed, (*lane, slice(n)), _check_inputs(where, inputs, x[lane][:n], x.dim()))
                 continue
             for b, key in enumerate(rng.fresh(keys[lane], np.arange(n)).tolist()):
@@ -388,22 +384,6 @@ def _put(rows: Tensor, place: Any, found: Tensor) -> Tensor:
     rows = rows if found.dtype == rows.dtype else rows.float()
     rows[place] = found
     return rows
-
-
-def _check_targets(where: str, found: Any, y: Tensor, classes: int) -> Tensor:
-    """Checks that the targets a function returned are one class, or the numbers of a regression, for each sample."""
-    if (
-        not isinstance(found, Tensor)
-        or found.shape != y.shape
-        or (found.is_floating_point() and not y.is_floating_point())
-        or not torch.isfinite(found).all()
-        or (classes and ((found < 0) | (found >= classes)).any())
-    ):
-        raise BadInput(
-            f"{where} returned other targets than one for each row (classes from 0): for mixed labels write a loss "
-            "(local.loss), which can ask the network about mixed inputs"
-        )
-    return found
 
 
 def _check_inputs(where: str, found: Any, x: Tensor, axes: int) -> Tensor:

@@ -214,10 +214,8 @@ def _name(operation: str) -> str:
 
 
 def _make_pool(name: str, asked: dict[str, Any]) -> nn.Module:
-    form: dict[str, Any] = {key: tuple(asked[key]) for key in ("kernel_size", "stride")} | {
-        "ceil_mode": asked["ceil_mode"]
-    }
-    form |= {"stride": form["stride"] or None, "padding": _join(asked["padding"])}
+    form: dict[str, Any] = {"kernel_size": tuple(asked["kernel_size"]), "stride": tuple(asked["stride"]) or None}
+    form |= {"ceil_mode": asked["ceil_mode"], "padding": _join(asked["padding"])}
     if name == "avg_pool2d":
         return nn.AvgPool2d(**form, **{key: asked[key] for key in ("count_include_pad", "divisor_override")})
     return nn.MaxPool2d(**form, dilation=_join(asked["dilation"]))
@@ -310,17 +308,13 @@ def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tupl
         between = chain[i + 1 : behind]
         if behind is None or type(chain[behind]) is not nn.Linear:
             raise Unread("drops what no linear layer reads")
-        if any(type(one) not in _PASSED[type(part)] for one in between) or _follows_tanh(chain[:i]):
+        before = [type(one) for one in chain[:i] if type(one) in (nn.ReLU, nn.Tanh, nn.Linear, nn.Conv2d)]
+        follows_tanh = before[-1:] == [nn.Tanh]  # kernels compute its slope from undropped values
+        if follows_tanh or any(type(one) not in _PASSED[type(part)] for one in between):
             raise Unread("has other layers than ReLU around its dropout")
         linear = sum(type(one) is nn.Linear for one in chain[:behind])
         drops.append(Drop(linear, part.p, type(part) is nn.Dropout2d))
     return tuple(layers), tuple(drops)
-
-
-def _follows_tanh(chain: Sequence[nn.Module]) -> bool:
-    """Returns whether the last activation of these layers is Tanh; kernels compute its slope from undropped values."""
-    found = [type(one) for one in chain if type(one) in (nn.ReLU, nn.Tanh, nn.Linear, nn.Conv2d)]
-    return bool(found) and found[-1] is nn.Tanh
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -414,11 +414,10 @@ def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> tuple[Te
     views = {name: view.clone() for name, view in layout.views(block.start[lane]).items()}
     buffers = {name: views[name] for name in list(views)[len(name_parameters(layout, block.start[lane, :p])) :]}
     buffers |= {name: count.clone() for name, count in zip(layout.counters, block.counters[lane], strict=True)}
-    anchor = block.anchor if block.anchor is not None else block.start
     one = slice(lane, lane + 1)
     offset = None if block.offset is None else block.offset[one, :p]
     written = LaneCode(net, block, watched)
-    advance = make_advance(written, _differentiate(written, buffers), _call_one, anchor[one, :p], offset)
+    advance = make_advance(written, _differentiate(written, buffers), _call_one, block.center[one, :p], offset)
     rows, steps, loss = block.start[one, :p].clone(), int(block.steps[lane]), block.start.new_zeros(())
     read = [part[one] for part in read_lanes(block)]
     reals = (block.weight[:steps, lane] > 0).sum(1).tolist()  # padding comes last; no row may see it
@@ -513,9 +512,8 @@ def train_client_lanes(net: Net, block: Block) -> Trained:
     loss_reads = () if block.local.loss is None else block.local.loss.reads
     with torch.no_grad(), quiet_fallbacks(), watching_features(net, "features" in loss_reads) as watched:
         net.module.train()
-        rows, anchor = block.start.clone(), block.anchor if block.anchor is not None else block.start
-        written = LaneCode(net, block, watched)
-        advance = make_advance(written, _differentiate_lanes(written), vmap, anchor, block.offset)
+        rows, written = block.start.clone(), LaneCode(net, block, watched)
+        advance = make_advance(written, _differentiate_lanes(written), vmap, block.center, block.offset)
         read, steps = read_lanes(block), torch.from_numpy(block.steps).to(rows.device)
 
         def take_step(x: Tensor, y: Tensor, weight: Tensor, s: int, lanes: int) -> Tensor:
@@ -552,18 +550,6 @@ def _differentiate_lanes(written: LaneCode) -> Gradients:
 _ROWS, _WIDTH, _STEPS = 3, 8, 2  # samples of a batch, its width with padding, steps
 _EVERY = 5  # lanes of a trial, of which some are trained
 _TOLERANCE = 1e-3  # relative to the change of the parameters
-
-
-def try_code(net: Net, example: Tensor, local: method.Local, models: int) -> None:
-    """Trains a lane for two steps, to find errors in a loss or an optimizer before a run begins.
-
-    Args:
-        net: The network.
-        example: One network input; its values do not matter.
-        local: How the clients train, with code.
-        models: Number of models, K.
-    """
-    train_client_loop(net, make_trial(net, example, local, [0], models))
 
 
 def mixes_targets(net: Net, local: method.Local) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedray.core import sums
 from fedray.core.method import MOMENTUM, Teaching, Train
 from fedray.core.sums import address
-from fedray.core.types import FloatArray, Net
+from fedray.core.types import Net
 from fedray.models.nets import RBF
 from fedray.training.block import BatchSource, Block, Trained
 from fedray.training.layers import LayerShape, has_plain_layers, read_shape, split_net
@@ -586,18 +586,13 @@ class _Student:
         weight = self.row.new_zeros(index.shape)
         for s, batch in enumerate(batches):
             index[s, : len(batch)], weight[s, : len(batch)] = batch.numpy(), 1.0 / len(batch)
-        by = np.array(rates)
-        for a in range(0, len(batches), self.most):
-            self._take(index[a : a + self.most], weight[a : a + self.most], by[a : a + self.most])
-        return self.row.clone()
-
-    def _take(self, index: np.ndarray[tuple[int, int], np.dtype[np.int64]], weight: Tensor, by: FloatArray) -> None:
-        """Takes the steps of one call."""
-        task = self.task
-        task.first_step, task.end_step = task.end_step, task.end_step + len(by)
-        steps = np.array([task.end_step])
-        task.steps, task.step_rate = address(steps), address(by)
-        task.index, task.weight = address(index), address(weight)
+        by, task = np.array(rates), self.task
         task.weight_step, task.weight_lane, task.weight_sample = weight.stride(0), 0, weight.stride(1)
-        if self.call(ctypes.byref(task)):
-            raise IndexError("a batch of a student has a row outside the inputs")
+        for a in range(0, len(batches), self.most):
+            own, steps = slice(a, a + self.most), np.array([task.end_step + len(by[a : a + self.most])])
+            task.first_step, task.end_step = task.end_step, int(steps[0])
+            task.steps, task.step_rate = address(steps), address(by[own])
+            task.index, task.weight = address(index[own]), address(weight[own])
+            if self.call(ctypes.byref(task)):
+                raise IndexError("a batch of a student has a row outside the inputs")
+        return self.row.clone()

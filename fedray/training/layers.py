@@ -96,27 +96,27 @@ def stack_layers(shape: LayerShape, views: Iterable[Tensor]) -> LayerStack:
         views: Weights `[W, out, in]` and biases `[W, out]` in the layout's order.
     """
     rest = iter(views)
-    stack = LayerStack([], [])
+    params = LayerStack([], [])
     for _, bias in shape.layers:
         w = next(rest)
         widens = w.shape[1] > w.shape[2]
         wide = (w.transpose(1, 2) if widens else w).clone(memory_format=torch.contiguous_format)  # always a copy
-        stack.weights.append(wide if widens else wide.transpose(1, 2))
-        stack.biases.append(next(rest)[:, None, :].clone() if bias else None)
-    return stack
+        params.weights.append(wide if widens else wide.transpose(1, 2))
+        params.biases.append(next(rest)[:, None, :].clone() if bias else None)
+    return params
 
 
-def write_rows(stack: LayerStack, out: Tensor, a: int, b: int) -> None:
+def write_rows(params: LayerStack, out: Tensor, a: int, b: int) -> None:
     """Writes lanes a to b (exclusive) of a stack into the same rows of a matrix, in the layout's order.
 
     Args:
-        stack: The parameters.
+        params: The parameters.
         out: The matrix that is written, `[W, d]`.
         a: The first lane.
         b: One past the last lane.
     """
     at = 0
-    for w, bias in zip(*stack, strict=True):
+    for w, bias in zip(*params, strict=True):
         i, o = w.shape[1:]
         out[a:b, at : at + i * o].view(b - a, o, i).copy_(w[a:b].transpose(1, 2))
         at += i * o
@@ -125,17 +125,17 @@ def write_rows(stack: LayerStack, out: Tensor, a: int, b: int) -> None:
             at += o
 
 
-def run_layers(shape: LayerShape, stack: LayerStack, x: Tensor, lanes: int) -> list[Tensor]:
+def run_layers(shape: LayerShape, params: LayerStack, x: Tensor, lanes: int) -> list[Tensor]:
     """Returns the inputs of every layer and the outputs of the last layer, each `[lanes, B, .]`.
 
     Args:
         shape: The form of the layers.
-        stack: The parameters of the layers.
+        params: The parameters of the layers.
         x: Inputs, `[lanes, B, in]`.
         lanes: Number of lanes that are computed, from the first on.
     """
     activations = [x]
-    for (activation, _), w, b in zip(shape.layers, *stack, strict=True):
+    for (activation, _), w, b in zip(shape.layers, *params, strict=True):
         x = activations[-1]
         z = torch.bmm(x, w[:lanes]) if b is None else torch.baddbmm(b[:lanes], x, w[:lanes])
         activations.append(z.relu_() if activation is nn.ReLU else z.tanh_() if activation is nn.Tanh else z)
@@ -148,10 +148,9 @@ def has_plain_layers(net: Net) -> bool:
     Nothing is then frozen, shared or reparametrized, and there are no buffers. No hook or replaced `forward` changes
     what a layer computes.
     """
-    named = [(name, part) for name, part in net.module._modules.items() if part is not None]
     wanted = [
         f"{name}.{kind}"
-        for name, part in named
+        for name, part in net.module._modules.items()
         if isinstance(part, nn.Linear | nn.Conv2d)
         for kind in ("weight", "bias")
         if getattr(part, kind, None) is not None
@@ -222,6 +221,8 @@ def make_descent(
 ) -> Descent:
     """Returns the backward pass together with the update, a function that changes the stack in place.
 
+    With plain SGD the backward pass updates each weight: `w <- beta w - lr gradient + shift`.
+
     Args:
         shape: The form of the layers.
         block: The lanes; rates, anchor and offset are used in the update.
@@ -230,47 +231,39 @@ def make_descent(
         scaled: Whether gradients of plain SGD are already multiplied by the learning rate.
     """
     local = block.local
-    anchor = block.anchor if block.anchor is not None else block.start
     if not is_plain_sgd(local):
         pulled, offset = (
-            None if rows is None else to_stack(rows) for rows in (anchor if local.pull else None, block.offset)
+            [] if rows is None else to_stack(rows).tensors
+            for rows in (block.center if local.pull else None, block.offset)
         )
-        update = make_optimizer(local, block.lr, pulled.tensors if pulled else [], offset.tensors if offset else [])
-        return _make_two_pass(shape, update, inputs)
+        return _make_two_pass(shape, make_optimizer(local, block.lr, pulled, offset), inputs)
     lr, decay, pull = block.lr, local.weight_decay, local.pull
-    shift = anchor * (lr * pull) if pull else None
+    constant = block.center * (lr * pull) if pull else None
     if block.offset is not None:
-        correction = block.offset * lr
-        shift = -correction if shift is None else shift - correction
+        added = block.offset * lr
+        constant = -added if constant is None else constant - added
     beta = 1.0 - lr * (decay + pull) if decay + pull else None
-    shifts = None if shift is None else to_stack(shift)
-    return _make_folded(shape, 1.0 if scaled else lr, beta, shifts, inputs=inputs)
+    shift, rate = None if constant is None else to_stack(constant), 1.0 if scaled else lr
 
-
-def _make_folded(
-    shape: LayerShape, lr: float, beta: float | None, shift: LayerStack | None, *, inputs: bool
-) -> Descent:
-    """Returns the descent of plain SGD: the backward pass updates each weight, `w <- beta w - lr gradient + shift`."""
-
-    def descend(stack: LayerStack, activations: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
-        for k in reversed(range(len(stack.weights))):
-            w, bias, h = stack.weights[k][:lanes], stack.biases[k], activations[k]
+    def descend(params: LayerStack, activations: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
+        for k in reversed(range(len(params.weights))):
+            w, bias, h = params.weights[k][:lanes], params.biases[k], activations[k]
             below = torch.bmm(g, w.transpose(1, 2)) if k or inputs else None  # before the weight changes
             if beta is not None:
                 w.mul_(beta)
             if w.is_contiguous():
-                w.baddbmm_(h.transpose(1, 2), g, alpha=-lr)
+                w.baddbmm_(h.transpose(1, 2), g, alpha=-rate)
             else:
-                w.transpose(1, 2).baddbmm_(g.transpose(1, 2), h, alpha=-lr)
+                w.transpose(1, 2).baddbmm_(g.transpose(1, 2), h, alpha=-rate)
             if shift is not None:
                 w += shift.weights[k][:lanes]
             if bias is not None:
                 b = bias[:lanes]
                 if beta is not None:
                     b.mul_(beta)
-                b.add_(g.sum(1, keepdim=True), alpha=-lr)
-                if shift is not None and (constant := shift.biases[k]) is not None:
-                    b += constant[:lanes]
+                b.add_(g.sum(1, keepdim=True), alpha=-rate)
+                if shift is not None and (moved := shift.biases[k]) is not None:
+                    b += moved[:lanes]
             if not k:
                 return below
             assert below is not None
@@ -283,18 +276,18 @@ def _make_folded(
 def _make_two_pass(shape: LayerShape, update: Step, inputs: bool) -> Descent:
     """Returns the descent of momentum and Adam: gradients first, then the optimizer step that all engines share."""
 
-    def descend(stack: LayerStack, activations: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
+    def descend(params: LayerStack, activations: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
         grads: list[Tensor] = []
         below = None
-        for k in reversed(range(len(stack.weights))):
+        for k in reversed(range(len(params.weights))):
             h = activations[k]
-            if stack.biases[k] is not None:
+            if params.biases[k] is not None:
                 grads.append(g.sum(1, keepdim=True))
             grads.append(torch.bmm(h.transpose(1, 2), g))
             if k or inputs:
-                below = torch.bmm(g, stack.weights[k][:lanes].transpose(1, 2))
+                below = torch.bmm(g, params.weights[k][:lanes].transpose(1, 2))
                 g = _backward_activation(shape.layers[k - 1][0], below, h) if k else g
-        update(stack.tensors, grads[::-1], lanes)
+        update(params.tensors, grads[::-1], lanes)
         return below if inputs else None
 
     return descend
@@ -350,15 +343,15 @@ def train_mlp(net: Net, block: Block) -> Trained:
         return x[:, :lanes]
 
     def take_step(x: Tensor, y: Tensor, weight: Tensor, _step: int, lanes: int) -> Tensor:
-        activations = run_layers(shape, stack, x, lanes)
+        activations = run_layers(shape, params, x, lanes)
         g, cost = output_gradient(net.objective, activations[-1], y, weight)
-        descend(stack, activations, g, lanes)
+        descend(params, activations, g, lanes)
         return cost
 
     with torch.no_grad():
-        stack, descend = to_stack(block.start), make_descent(shape, block, to_stack, scaled=scaled)
+        params, descend = to_stack(block.start), make_descent(shape, block, to_stack, scaled=scaled)
         weighted = block._replace(weight=block.weight * lr) if scaled else block
-        trained = train_lanes(weighted, take_step, lambda final, a, b, _: write_rows(stack, final, a, b), prepare)
+        trained = train_lanes(weighted, take_step, lambda final, a, b, _: write_rows(params, final, a, b), prepare)
         # division by a number rounds otherwise than by a tensor
         return trained._replace(loss=trained.loss / torch.full_like(trained.loss, lr))
 
@@ -375,12 +368,12 @@ def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
     shape = read_shape(net.module)
     assert shape is not None
     with torch.no_grad():
-        stack = stack_layers(shape, net.layout.views(rows).values())
+        params = stack_layers(shape, net.layout.views(rows).values())
         x = x[:1] if x.stride(0) == 0 else x  # the same inputs for all models pass the prefix once
         lead = x.shape[:2]
         for part in shape.prefix:
             x = part(x.flatten(0, 1)).unflatten(0, lead)
-        return run_layers(shape, stack, x.expand(len(rows), *x.shape[1:]), len(rows))[-1]
+        return run_layers(shape, params, x.expand(len(rows), *x.shape[1:]), len(rows))[-1]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -429,10 +422,7 @@ def invariant_convolutions(device: torch.device) -> Iterator[None]:
 
 NARROW_CHANNELS = 32  # wider convolutions fill a core by themselves (measured, docs/design.md)
 CONV_LANES = {"cpu": 12, "cuda": 256}
-_EVALUATED_NUMBERS = {
-    "cpu": 1 << 22,
-    "cuda": 1 << 26,
-}  # activations of one layer at a time in evaluation: near the caches
+_EVALUATED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 26}  # activations of a layer at a time: near the caches
 
 
 class SplitNet(NamedTuple):
@@ -499,11 +489,10 @@ def train_conv(net: Net, block: Block) -> Trained:
     def read_stack(rows: Tensor) -> LayerStack:
         return stack_layers(cut.dense, list(net.layout.views(rows).values())[cut.tensors :])
 
-    anchor = block.anchor if block.anchor is not None else block.start
-    pulled = read_kernels(anchor if block.local.pull else None)
+    pulled = read_kernels(block.center if block.local.pull else None)
     move = make_optimizer(block.local, block.lr, pulled, read_kernels(block.offset))
     descend = make_descent(cut.dense, block, read_stack, inputs=True)
-    kernels, stack = read_kernels(block.start), read_stack(block.start)
+    kernels, params = read_kernels(block.start), read_stack(block.start)
     width = sum(net.layout.sizes[: cut.tensors])
 
     def take_step(x: Tensor, y: Tensor, weight: Tensor, _step: int, lanes: int) -> Tensor:
@@ -511,9 +500,9 @@ def train_conv(net: Net, block: Block) -> Trained:
             kernels[:] = [t[:lanes].detach().clone().requires_grad_() for t in kernels]
         z = conv_features(cut, kernels, x, lanes)
         with torch.no_grad():
-            activations = run_layers(cut.dense, stack, _flat(z, lanes), lanes)
+            activations = run_layers(cut.dense, params, _flat(z, lanes), lanes)
             g, cost = output_gradient(net.objective, activations[-1], y, weight)
-            below = descend(stack, activations, g, lanes)
+            below = descend(params, activations, g, lanes)
             assert below is not None
             b, _, h, v = z.shape
             below = below.view(lanes, b, -1, h, v).transpose(0, 1).flatten(1, 2)  # as z, whose channels are last
@@ -524,7 +513,7 @@ def train_conv(net: Net, block: Block) -> Trained:
 
     def write(final: Tensor, a: int, b: int, lanes: int) -> None:
         final[a:b, :width] = join_rows([t.detach() for t in kernels], lanes)[a:b]
-        write_rows(stack, final[:, width:], a, b)
+        write_rows(params, final[:, width:], a, b)
 
     with invariant_convolutions(block.start.device):
         return train_lanes(block, take_step, write, lambda x, lanes: _fold(x[:, :lanes]))
@@ -548,12 +537,12 @@ def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor
         for models, inputs in zip(rows.tensor_split(shares), x.tensor_split(shares), strict=True):
             views, n = list(net.layout.views(models).values()), len(models)
             kernels = [_kernel(view) for view in views[: cut.tensors]]
-            stack = stack_layers(cut.dense, views[cut.tensors :])
+            params = stack_layers(cut.dense, views[cut.tensors :])
             answers = []
             batch = max(1, _EVALUATED_NUMBERS[kind] // (n * channels * x.shape[-2:].numel()))
             for part in torch.split(inputs, batch, dim=1):
                 z = conv_features(cut, kernels, _fold(part[None])[0], n)
-                answers.append(run_layers(cut.dense, stack, _flat(z, n), n)[-1])
+                answers.append(run_layers(cut.dense, params, _flat(z, n), n)[-1])
             out.append(torch.cat(answers, dim=1))
     return torch.cat(out)
 

@@ -142,11 +142,11 @@ def train_loop(net: Net, block: Block) -> Trained:
         net: Any network.
         block: The lanes, `[W, d]`.
     """
-    read = lru_cache(maxsize=1)(block.read)  # all lanes of a piece are read at once
-    block = block._replace(read=read)
-    last = any(len(shape) == 4 for shape in net.layout.shapes) and reads_channels_last(
-        net, tuple(read(*block.pieces(0, int(block.steps[0]))[0])[0].shape[3:]), block.start.dtype
-    )
+    block = block._replace(read=lru_cache(maxsize=1)(block.read))  # all lanes of a piece are read at once
+    last = any(len(shape) == 4 for shape in net.layout.shapes)
+    if last:
+        x, _ = block.read(*block.pieces(0, int(block.steps[0]))[0])
+        last = reads_channels_last(net, tuple(x.shape[3:]), block.start.dtype)
     net.module.train()
     recorded = not block.drops and can_record(net.module, block.local, block.start.device)
     done = []
@@ -213,8 +213,7 @@ def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
     def lane_of(rows: Tensor | None) -> list[Tensor]:
         return [] if rows is None else _lane_tensors(layout, rows[lane], last)[:k]
 
-    towards = block.anchor if block.anchor is not None else block.start
-    anchor, offset = lane_of(towards if block.local.pull else None), lane_of(block.offset)
+    anchor, offset = lane_of(block.center if block.local.pull else None), lane_of(block.offset)
     velocities: list[Tensor] = []
     move = make_optimizer(block.local, block.lr, anchor, offset, velocities)
     total = block.start.new_zeros(())
@@ -309,14 +308,17 @@ def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tens
 def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
     """Returns whether a module runs on images whose channels are last in memory.
 
-    A module does not if it calls `x.view(len(x), -1)`, for example. Modules with `_is_unsafe` layers are not tried.
+    A module does not if it calls `x.view(len(x), -1)`, for example. A module is not tried if torch's gradient of one of
+    its layers with channels last overwrites memory (oneDNN #6035, only on AVX2).
 
     Args:
         net: The network.
         shape: Shape of one input.
         dtype: Type of the models' numbers.
     """
-    if len(shape) != 3 or any(map(_is_unsafe, net.module.modules())):
+    narrow = (part for part in net.module.modules() if isinstance(part, nn.Conv2d) and max(part.kernel_size) == 1)
+    unsafe = any(max(part.stride) > 1 and part.in_channels // part.groups < 8 for part in narrow)
+    if len(shape) != 3 or unsafe:
         return False
     module, place = copy.deepcopy(net.module).eval(), next(net.module.parameters()).device
     row = net.init(0).to(place, dtype)
@@ -327,13 +329,6 @@ def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) ->
     except RuntimeError:  # a module that fails for another reason fails in training too
         return False
     return True
-
-
-def _is_unsafe(part: nn.Module) -> bool:
-    """Returns whether torch's gradient of a layer with channels last overwrites memory (oneDNN #6035, only on AVX2)."""
-    if not isinstance(part, nn.Conv2d) or max(part.kernel_size) > 1:
-        return False
-    return max(part.stride) > 1 and part.in_channels // part.groups < 8
 
 
 def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
@@ -422,12 +417,11 @@ def train_vmap(net: Net, block: Block) -> Trained:
     """
     layout, names = net.layout, net.layout.names
     tensors = split_rows(layout, block.start)
-    towards = block.anchor if block.anchor is not None else block.start
 
     def split(rows: Tensor | None) -> list[Tensor]:
         return [] if rows is None else split_rows(layout, rows)
 
-    step = make_optimizer(block.local, block.lr, split(towards if block.local.pull else None), split(block.offset))
+    step = make_optimizer(block.local, block.lr, split(block.center if block.local.pull else None), split(block.offset))
 
     def cost(params: tuple[Tensor, ...], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         out = functional_call(net.module, dict(zip(names, params, strict=True)), (x,))

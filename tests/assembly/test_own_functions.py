@@ -104,7 +104,7 @@ def test_whatever_can_be_called_as_the_function_is_takes_its_place(kind: str) ->
         return function(*given)
 
     hashes = set()
-    for thing in (function, partial(function), Wrapped(function), longer, anything):
+    for thing in (function, partial(longer), Wrapped(anything)):
         given = {"own": thing} if kind == "metrics" else thing
         hashes.add(run(kind, given).summary["model_hash"])
     assert len(hashes) == 1

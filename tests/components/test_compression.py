@@ -303,10 +303,6 @@ def test_sent_and_kept_add_up_to_all_deltas(layout: Layout, kind: str) -> None:
         assert kept[:, : layout.trainable].any()
 
 
-def test_error_feedback_costs_no_bytes() -> None:
-    assert promised(error_feedback(top_k(PLAIN, constant(4)))) == promised(top_k(PLAIN, constant(4)))
-
-
 def test_error_feedback_sends_what_was_dropped_before() -> None:
     layout = Layout(("w",), ((3,),), 3)
     compress = error_feedback(top_k(layout, constant(1)))

@@ -40,7 +40,6 @@ def test_a_picture_is_the_same_when_it_is_drawn_again(tmp_path: Path, monkeypatc
     image = draw("time", tmp_path, monkeypatch)
     assert image.startswith(PNG)
     assert image == draw("time", tmp_path, monkeypatch)
-    assert image != draw("domain", tmp_path, monkeypatch)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ BEGIN = """
 import sys
 sys.path[:0] = [{helpers!r}, {tests!r}]
 from pathlib import Path
-from fedray.core import sums
+from fedray.core import sums as native
 library = native.open_library(Path({path!r}), {instructions!r})
 native.load_library = lambda: library
 """

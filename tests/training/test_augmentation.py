@@ -164,7 +164,6 @@ WRONG: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "infinite": (lambda x: x / 0 * 0, PICTURES, "returned numbers that are NaN or infinite: look for a division"),
     "targets": (lambda x, y: (x, y[:1]), PICTURES, "returned other targets than one for each row"),
     "mixed": (lambda x, y: (x, 0.5 * y), PICTURES, "returned other targets .*: for mixed labels write a loss"),
-    "class": (lambda x, y: (x, y + 1), PICTURES, "returned other targets than one for each row"),
     "half a token": (lambda x: x + 0.5, WORDS, "returned torch.float32 that torch.uint8 cannot hold"),
 }
 
@@ -174,4 +173,4 @@ def test_what_is_no_row_of_the_same_form_is_one_line(name: str) -> None:
     function, x, told = WRONG[name]
     rule = (Augmentation(function, "batch" if function.__code__.co_argcount == 2 else "row", "mine"),)
     with pytest.raises(BadInput, match=f"^local.augment = mine {told}"):
-        change_batches(rule, x, LABELS, Steps(KEYS, 0, FULL, classes=24))
+        change_batches(rule, x, LABELS, Steps(KEYS, 0, FULL))

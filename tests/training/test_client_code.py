@@ -43,7 +43,7 @@ class Trained(NamedTuple):
 
 
 def keys_of(*changes: dict[str, Any]) -> dict[str, Any]:
-    few = {"rounds": 2, "method": {"name": "fedavg"}, "data": {"limit": 90}, "clients": {"number": 3}}
+    few = {"rounds": 2, "report": False, "method": {"name": "fedavg"}, "data": {"limit": 90}, "clients": {"number": 3}}
     return spell_out(scenario(few, *changes))
 
 
@@ -299,7 +299,13 @@ def test_two_rules_that_say_where_the_gradient_is_taken_are_refused() -> None:
     assert noisy is not None and (noisy.noise, noisy.numbers, noisy.at) == (True, 7, one.at)
 
 
-FEW: dict[str, Any] = {"rounds": 2, "method": {"models": 3}, "data": {"limit": 90}, "clients": {"number": 4}}
+FEW: dict[str, Any] = {
+    "rounds": 2,
+    "report": False,
+    "method": {"models": 3},
+    "data": {"limit": 90},
+    "clients": {"number": 4},
+}
 TIERS = {"hpc": {"share": 0.5, "models_per_round": "all"}, "lpc": {"share": 0.5}}
 TWO_WORLDS: dict[str, Any] = {"replicates": 2}
 
@@ -370,7 +376,7 @@ def test_lanes_and_the_loop_train_alike_and_no_packing_shows() -> None:
         int(context.client)  # what cannot be mapped over lanes
         return repel(outputs, targets, context)
 
-    changes = {"clients": {"tiers": TIERS}}, TWO_WORLDS
+    changes = {"rounds": 1, "clients": {"tiers": TIERS}}, TWO_WORLDS
     lanes, loop = (ensemble(LocalLoss(one, reads=("ensemble",)), *changes) for one in (repel, repel_one_by_one))
     assert (engine_of(lanes).name, engine_of(loop).name) == ("vmap", "loop")
     torch.testing.assert_close(models(lanes), models(loop), rtol=1e-4, atol=1e-5)
