@@ -20,7 +20,7 @@ from fedray.assembly.study import build_study
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data import partition
+from fedray.data import partition, shifts
 from fedray.data.deal import build_shards
 from fedray.data.partition import PARTITIONS, Cut, count_withheld, share_with_server, withhold
 from fedray.data.shards import Shards, StoredShards, count_held_labels
@@ -373,6 +373,18 @@ def test_noise_grows_with_the_rank_of_the_client_and_bytes_stay_bytes() -> None:
     assert rows_of(noisy, 0, 0)[0].dtype == torch.uint8
     assert min(change) < max(change) / 3
     assert np.all(np.diff(np.sort(change)) > 0)
+
+
+def test_the_noise_of_a_sample_is_its_own_however_many_are_computed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    def add_noise() -> Any:
+        x = np.zeros((3, 1, 2, 2))
+        shifts._add_noise(x, np.arange(3), np.ones(3), np.ones(()), 0)
+        return x
+
+    together = add_noise()
+    monkeypatch.setattr(shifts, "PIECE_NUMBERS", 4)
+    assert np.array_equal(add_noise(), together)
+    assert len(np.unique(together)) == together.size
 
 
 def test_a_group_of_clients_has_a_permutation_of_the_classes_and_wrong_labels_come_on_top() -> None:
