@@ -165,7 +165,7 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
     fetched = shards.fetch(world, client)
     rows = fetched.rows[:, : min(_TRIED, int(sizes[client[0]]))]
     x, y = fetched.x[rows][None], fetched.labels(rows, 0)[None]
-    steps = Steps(rng.keys(0, "augmentation", client), 0, np.array([[rows.shape[1]]]))
+    steps = Steps(rng.keys(0, "augmentation", client), 0, np.array([[rows.shape[1]]]), shards.data.classes)
     for rule in rules:
         found, again = (change_batches((rule,), x, y, steps) for _ in range(2))
         if not all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(found, again, strict=True)):

@@ -144,7 +144,7 @@ def deal_data(
         y = placed.labels(at, torch.arange(at.shape[1])[:, None])
         if local.augment:
             real = (dealt[lo:hi] > 0).sum(-1).numpy()
-            x, y = change_batches(local.augment, x, y, Steps(key, lo, real))
+            x, y = change_batches(local.augment, x, y, Steps(key, lo, real, shards.data.classes))
         x = shards.normalize(x.transpose(0, 1), world).transpose(0, 1)
         y = shards.targets(y.transpose(0, 1), world).transpose(0, 1)
         return move(x), move(y)

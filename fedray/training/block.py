@@ -313,6 +313,7 @@ class Steps(NamedTuple):
         key: Random key of each lane, `[W]`.
         first: Number of the first step.
         real: Number of samples in each batch without padding, `[s, W]`; padding comes last.
+        classes: Number of classes; 0 for a regression.
 
     Example:
         >>> from fedray.data.shifts import AUGMENTATIONS
@@ -325,6 +326,7 @@ class Steps(NamedTuple):
     key: rng.Keys
     first: int
     real: IntArray
+    classes: int = 0
 
 
 def change_batches(rules: Sequence[Augmentation], x: Tensor, y: Tensor, steps: Steps) -> tuple[Tensor, Tensor]:
@@ -361,8 +363,9 @@ def _call_own(rule: Augmentation, x: Tensor, y: Tensor, keys: rng.Keys, steps: S
                 start(int(keys[lane]))
                 found = rule.function(x[lane][:n].clone(), y[lane][:n].clone())
                 inputs, told = found if isinstance(found, tuple) else (found, y[lane][:n])
-                mixed = isinstance(told, Tensor) and told.is_floating_point() and not y.is_floating_point()
-                if not isinstance(told, Tensor) or told.shape != y[lane][:n].shape or mixed:
+                same = isinstance(told, Tensor) and told.shape == y[lane][:n].shape
+                mixed = same and told.is_floating_point() and not y.is_floating_point()
+                if not same or mixed or (steps.classes and bool(((told < 0) | (told >= steps.classes)).any())):
                     raise BadInput(
                         f"{where} returned other targets than one for each row (classes from 0): for mixed labels "
                         "write a loss (local.loss), which can ask the network about mixed inputs"

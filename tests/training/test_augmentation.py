@@ -107,7 +107,9 @@ def test_a_function_leaves_the_data_and_the_generators_as_they_were() -> None:
     x, y = change_batches((Augmentation(write, "batch", "write"),), PICTURES, LABELS, Steps(KEYS, 0, FULL))
     assert not x.any()
     assert torch.equal(y, LABELS + 1)
-    change_batches((Augmentation(lambda x: x.mul_(0), "row", "write"),), PICTURES, LABELS, Steps(KEYS, 0, FULL))
+    change_batches(
+        (Augmentation(lambda x: x.mul_(0), "row", "write"),), PICTURES, LABELS, Steps(KEYS, 0, FULL, classes=24)
+    )
     assert torch.equal(PICTURES, kept)
     assert torch.equal(LABELS, labels)
     change_batches(RULES["of three generators"], PICTURES, LABELS, Steps(KEYS, 0, FULL))
@@ -149,7 +151,9 @@ def test_bytes_stay_bytes_unless_some_become_numbers() -> None:
 
 
 def test_a_picture_may_become_dark_and_tokens_any_whole_numbers() -> None:
-    dark = change_batches((Augmentation(lambda x: x / 1000, "row", "dark"),), PICTURES, LABELS, Steps(KEYS, 0, FULL))
+    dark = change_batches(
+        (Augmentation(lambda x: x / 1000, "row", "dark"),), PICTURES, LABELS, Steps(KEYS, 0, FULL, classes=24)
+    )
     assert float(dark[0].max()) < 1.0
     words = torch.arange(48).view(2, 3, 4, 2)
     for kind in (torch.int16, torch.uint8):
@@ -164,6 +168,7 @@ WRONG: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "infinite": (lambda x: x / 0 * 0, PICTURES, "returned numbers that are NaN or infinite: look for a division"),
     "targets": (lambda x, y: (x, y[:1]), PICTURES, "returned other targets than one for each row"),
     "mixed": (lambda x, y: (x, 0.5 * y), PICTURES, "returned other targets .*: for mixed labels write a loss"),
+    "class": (lambda x, y: (x, y + 1), PICTURES, "returned other targets than one for each row"),
     "half a token": (lambda x: x + 0.5, WORDS, "returned torch.float32 that torch.uint8 cannot hold"),
 }
 
@@ -173,4 +178,4 @@ def test_what_is_no_row_of_the_same_form_is_one_line(name: str) -> None:
     function, x, told = WRONG[name]
     rule = (Augmentation(function, "batch" if function.__code__.co_argcount == 2 else "row", "mine"),)
     with pytest.raises(BadInput, match=f"^local.augment = mine {told}"):
-        change_batches(rule, x, LABELS, Steps(KEYS, 0, FULL))
+        change_batches(rule, x, LABELS, Steps(KEYS, 0, FULL, classes=24))
