@@ -288,6 +288,12 @@ def refuse_unread_code(given: Local, method: Method) -> None:
             )
 
 
+NOT_OF_PARTS = (  # fields of a phase that nothing calls if the phase is one of several
+    "walk", "sizes", "steps", "remember", "choose", "work", "ask",
+)  # fmt: skip
+NOT_BESIDE_PARTS = ("answer", "prepare", "one_model_per_client", "explain_end")  # of a method
+
+
 def fit_parts(method: Method, stack: Stack | None, where: str) -> Method:
     """Returns a method with one part for each network of a scenario; the first part is then the method's phase.
 
@@ -297,7 +303,7 @@ def fit_parts(method: Method, stack: Stack | None, where: str) -> Method:
         where: Name of the method in messages.
 
     Raises:
-        BadInput: The parts do not fit the networks.
+        BadInput: The parts do not fit the networks, or a part has a field that nothing would use.
 
     Example:
         >>> from types import SimpleNamespace
@@ -315,6 +321,12 @@ parts=federated_each(setting), a phase of each
             "parts=federated_each(setting), a phase of each"
         )
     for i, (part, base) in enumerate(zip(method.parts, bases, strict=True)):
+        unread = [name for name in NOT_BESIDE_PARTS if getattr(method, name)]
+        unread += [f"parts[{i}].{name}" for name in NOT_OF_PARTS if getattr(part, name)]
+        unread += [f"parts[{i}].local has code, which" for _ in [0] if part.local.has_code]
+        unread += [f"parts[{i}].pieces: {type(one).__name__}" for one in part.pieces if one.keeps or one.nets]
+        if unread:
+            raise BadInput(f"{where}: {unread[0]} is not read where a method has parts: leave it out")
         if part.models != base.models or part.compress.own != method.parts[0].compress.own:
             raise BadInput(
                 f"{where}: parts[{i}]: keep setting.models, {base.models}, and compress all parts alike (compress.own)"
