@@ -535,6 +535,9 @@ def _guard_piece(piece: Piece, phase: Phase, about: _Method) -> Piece:
     return replace(piece, **held) if held else piece  # type: ignore[type-var]
 
 
+_TAKEN = {"rows": "inputs, numbers", "row": "input", "batch": "inputs, targets"}  # by an augmentation of a form
+
+
 def _check_local(where: str, local: Any) -> None:
     """Checks that engines can use a description of local training."""
     if not isinstance(local, Local):
@@ -549,4 +552,6 @@ def _check_local(where: str, local: Any) -> None:
         if (code := getattr(local, field)) is not None:
             check_code(kind, f"{where}: local.{field}", code)
     for rule in local.augment:
-        check_fields(where, rule, "local.augment.")
+        if rule.form not in _TAKEN:
+            raise BadInput(f"{where}: local.augment.form = {rule.form!r}: choose rows, row or batch")
+        contract(f"{where}: local.augment", rule.function, arguments=_TAKEN[rule.form])

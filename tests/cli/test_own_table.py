@@ -45,7 +45,7 @@ def test_a_csv_with_categories_and_gaps_goes_from_one_command_to_a_report(tmp_pa
     given: list[str | Path] = ["run", QUICKSTART, *KEYS, path, "--out", tmp_path / "run"]
     refused = run_command(*given)
     assert refused.status == 2
-    assert "values are missing in Age (24), Embarked (1): write data.missing: mean" in refused.err
+    assert "values are missing in Age (24), Embarked (1): write data.missing: drop" in refused.err
     done = run_command(*given, "data.missing=mean")
     assert done.status == 0, done.err
     remarks = [line for line in done.err.splitlines() if "data: " in line]
