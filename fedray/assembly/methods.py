@@ -100,7 +100,8 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
     """
     if not is_stack(scenario) or own.method is not None:
         return pieces
-    named = scenario.method.options.get("bases") or scenario.method.options.get("networks")  # win over a user's
+    # networks that the scenario lists are used instead of the user's network
+    named = scenario.method.options.get("bases") or scenario.method.options.get("networks")
     make = partial(make_network, data=data, own=UserObjects() if named else own, worlds=len(pieces.seeds))
     spec, number = method_spec_of(scenario.method.name), pieces.clients.number
     if not data.classes:
