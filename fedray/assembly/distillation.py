@@ -130,7 +130,7 @@ def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float
             is the value of `server_data` alone.
 
     Raises:
-        BadInput: the option is no share.
+        BadInput: the value of the option is not a share from 0 to below 1.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -228,7 +228,8 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Re
         own: the user's objects.
 
     Raises:
-        BadInput: the share is too small to give the server a sample. The returned function raises it if the share is 0.
+        BadInput: the share is too small to give the server a sample. The returned function raises
+            the same error if the share is 0.
     """
     share = share_of_server(scenario, own)
     if share and not len(shards.server(0)[1]):

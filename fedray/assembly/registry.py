@@ -230,7 +230,7 @@ def functions_of(thing: Any) -> list[Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own Python objects, passed beside a scenario.
+# A user's own Python objects, which are passed together with a scenario.
 
 
 @dataclass(frozen=True)

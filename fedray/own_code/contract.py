@@ -180,7 +180,7 @@ def mark(thing: Any) -> Any:
 
 
 def is_changed(thing: Any, before: Any) -> bool:
-    """Returns whether an object holds other values than before; entries added to a table or list are no change.
+    """Returns whether an object has changed since it was marked; entries added to a dict or list are no change.
 
     Args:
         thing: An object that `find_changeable` has found.

@@ -254,7 +254,7 @@ MOST_TEXT = 300  # characters of an exception's text
 
 @contextmanager
 def blame_user_code(what: str, of_none: str = "") -> Iterator[None]:
-    """Turns an exception of the user's code in the `with` block into an error of one line; fedray's errors pass.
+    """Turns an exception in the `with` block into an error of one line; errors of fedray are raised unchanged.
 
     Args:
         what: The user's object in words, such as `method.name = mine`.
@@ -449,8 +449,8 @@ def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
 def find_module_places(modules: Iterable[str], things: Iterable[Any] = ()) -> list[Path]:
     """Returns the user's files and package folders that another process needs to run the given code.
 
-    These contain the given modules, the modules that define the given code, and all of the user's modules that those
-    modules name.
+    The result covers the given modules, the modules that define the given code, and every module of the user's that one
+    of them names.
 
     Args:
         modules: names or files of modules, as in `import_modules`.

@@ -150,8 +150,8 @@ class PredictKeys:
             units.
         conformal: the section for conformal sets of labels, or intervals, which hold the true value with a given
             probability.
-        dropout_at_test: whether dropout stays on when the models predict. The public code of Fed-ensemble can be
-            understood so; no paper describes it.
+        dropout_at_test: whether dropout stays on when the models predict. The public code of Fed-ensemble may
+            keep dropout on; no paper describes this.
     """
 
     average: AverageKind = key("probabilities", one_of("probabilities", "logits"))

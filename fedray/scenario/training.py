@@ -72,9 +72,10 @@ class RateKeys:
     Attributes:
         kind: the kind of course: `constant`; `cosine` or `linear`, which fall from the first round on; or `step`, which
             falls in the rounds `at`.
-        rounds: the number of rounds that the fall lasts; after them the rate is constant. Default: the rounds of the
-            scenario.
-        restart: whether the fall begins anew every `rounds` rounds. `rounds` has to be given then.
+        rounds: the number of rounds in which the rate falls; in later rounds the rate is constant. Default: the number
+            of rounds of the scenario.
+        restart: whether the rate starts again from the beginning after every `rounds` rounds; `rounds` is then
+            required.
         floor: the factor of `lr` at the end of the fall.
         warmup: the number of rounds in which the rate rises. In round t, counted from 0, the rate is multiplied by (t +
             1) / warmup.
@@ -214,8 +215,8 @@ class EvaluateKeys:
         every_seconds: the virtual seconds from one evaluation to the next, in training without rounds; used instead of
             `every`.
         stop_at: a metric and a value; the run ends when the metric reaches the value.
-        target: a metric and a value; the summary gives the round, virtual second and byte at which the metric first
-            reached the value.
+        target: a metric and a value. The summary gives the round, the virtual second and the number of bytes at which
+            the metric first reached the value.
         personal: whether every known client is also evaluated with its own weights or its own model.
         clients: the number of known clients that get a row in `client_scores.parquet` in every evaluated round, or
             `all`. The ids of these clients are evenly spread. None: no client.
@@ -223,7 +224,7 @@ class EvaluateKeys:
             clients (`personal_nll`). All scores are computed: likelihood, Brier score, calibration and conformal sets,
             or RMSE and intervals.
         ood: the out-of-distribution inputs: name of another data set with inputs of the same shape, or `noise`. The
-            uncertainty of these inputs is compared with the uncertainty of the test samples. None: no such inputs.
+            uncertainty of predictions for these inputs is compared with that for test samples. None: no such inputs.
         metrics: names of further metrics, which your module registers.
     """
 
