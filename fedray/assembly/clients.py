@@ -107,7 +107,7 @@ def make_participation(
         scenario: the scenario.
         own: the user's objects; a selection rule among them is used instead of the scenario's rule.
         clients: the population.
-        sizes: function: world -> the number of training samples of each client, `[N]`. All rules other than `uniform`,
+        sizes: function: world -> the number of training samples of each client, `[N]`. Selections other than `uniform`,
             `fair` and `round_robin` require this function.
         seconds: function: world -> the virtual seconds that a round takes on each client, `[N]`, for rules that use
             these times.
@@ -143,7 +143,7 @@ def make_participation(
 
 
 def _share_candidates(candidates: int | None, clients: Clients, counts: list[int]) -> rules.Rule:
-    """Returns the power-of-choice rule with the candidates divided among the tiers in proportion to participants."""
+    """Returns the power-of-choice rule, with the candidates divided among the tiers like the participants."""
     if candidates is None:
         return rules.power_of_choice()
     if not sum(counts) <= candidates <= clients.number:
@@ -212,7 +212,7 @@ def expect_seconds(
 
 
 def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: int, shards: Shards) -> Method:
-    """Returns the method; if the selection uses losses, they are kept in the state of the method for all clients.
+    """Returns the method; if the client selection uses losses, the state of the method then holds those of all clients.
 
     Args:
         scenario: the scenario, which names the selection.

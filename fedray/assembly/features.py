@@ -390,7 +390,9 @@ def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
 
 
 def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) -> None:
-    """Refuses a value of alpha that is so small that in some world every conformal set would hold every label.
+    """Refuses an alpha that is too small for the number of held-out samples.
+
+    With such an alpha every conformal set would hold every label in some world.
 
     Args:
         rule: the rule by which conformal sets are made.

@@ -195,7 +195,7 @@ def estimate_scenario(scenario: Scenario, clients: int | None = None, worlds: in
 
 
 def estimate_rbf(features: int, shape: tuple[int, ...]) -> Need:
-    """Estimates the memory for radial features: centers, and distances of the samples in a forward pass to them.
+    """Estimates the memory for radial features: the centers, and their distances to the samples of a forward pass.
 
     Args:
         features: number of radial features.

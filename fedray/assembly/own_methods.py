@@ -128,7 +128,7 @@ def check_counts(found: Any, jobs: int, what: str) -> str | None:
 
 
 def check_pair(found: Any, jobs: int, first: str, second: str) -> str | None:
-    """Returns the error in a pair of arrays with a number for each job, such as steps and samples."""
+    """Returns the error in two arrays with a number for each job, such as steps and samples; None if there is none."""
     if not isinstance(found, tuple) or len(found) != 2:
         return f"{name_type(found)}: return a pair, the {first} and the {second} of each job"
     return check_counts(found[0], jobs, first) or check_counts(found[1], jobs, second)
@@ -202,7 +202,7 @@ def _check_weights(found: Any, name: str, shape: tuple[int, ...], where: str) ->
 
 
 def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | None:
-    """Returns the error in the probabilities that a rule has combined from those of the members, `[A, n, C]`.
+    """Returns the error in the probabilities that a rule has made from those of the members; None if there is none.
 
     Example:
         >>> check_joined_answer(np.array([[0.5, 0.6]]), 0, np.zeros((3, 1, 2)))
@@ -230,7 +230,7 @@ def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | N
 
 
 def watch_shared(phase: Phase, where: str) -> Phase:
-    """Returns a phase with checks that no object is changed that its server and the code of its clients share.
+    """Returns a phase that refuses changes of objects which both its server and the code of its clients use.
 
     The checked objects are tensors, arrays, tables and variables of closures. A new entry in a table is no change.
 
@@ -239,7 +239,7 @@ def watch_shared(phase: Phase, where: str) -> Phase:
         where: Name of the method in messages.
 
     Raises:
-        BadInput: An object was changed. The returned phase raises this error in training; it names the object.
+        BadInput: An object was changed. The returned phase raises this error in training. The message names the object.
     """
     step, server = phase.server.step, phase.server
     clients = find_changeable([phase.local, phase.pieces, phase.compress.apply, server.reduce], Setting)

@@ -278,13 +278,13 @@ class UserObjects:
     walk: Walk | None = None
 
     def shipped(self, study: Study) -> UserObjects:
-        """Returns the objects together with the data, devices and walks of a study; other nodes may lack its files."""
+        """Returns the objects with the data, devices and walks of a study, for nodes that lack the files read here."""
         shards, walk = study.shards, study.method.phase.walk
         data, dealt = (shards.original, shards.dealt) if isinstance(shards, StoredShards) else (shards.data, None)
         return replace(self, data=data, devices=study.devices, dealt=dealt, walk=walk)
 
     def with_rows(self, scenario: Scenario, study: Study) -> UserObjects:
-        """Returns the objects; if a user's function, a file or Flower deals the samples, with the dealt samples."""
+        """Returns the objects, with the dealt samples if a user's function, a file or Flower has dealt them."""
         name, shards = scenario.data.partition.name, study.shards
         own = find_own("partition", scenario, self) is not None or name in OPEN
         return replace(self, dealt=shards.dealt) if own and isinstance(shards, StoredShards) else self
@@ -381,8 +381,7 @@ def _is_named(kind: Kind, thing: Any) -> bool:
 def _refuse_options(kind: Kind, keys: Mapping[str, Any]) -> None:
     """Refuses overrides that set options of a method or a network that is passed as a function.
 
-    Only registered functions have options. A scenario may hold options for the name that is not used now; an override
-    may not.
+    Only registered functions have options. A scenario file may hold options of the name that the function replaces.
     """
     if kind.word not in ("method", "model"):
         return
@@ -491,7 +490,7 @@ def drop_watchers(scenario: Scenario, own: UserObjects) -> tuple[Scenario, UserO
 
 
 def require_objects(scenario: Scenario, own: UserObjects) -> None:
-    """Checks that the user passes all kinds of Python objects again with which the run was started.
+    """Checks that for every Python object with which the run was started an object is passed again.
 
     Raises:
         BadInput: an object is missing; the message names the object and the remedy.
@@ -506,7 +505,7 @@ def require_objects(scenario: Scenario, own: UserObjects) -> None:
 
 
 def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
-    """Refuses Python objects of kinds for which no object was passed when the run was started.
+    """Refuses a Python object if no object of its kind was passed when the run was started.
 
     Raises:
         BadInput: there is such an object; the message names it and the value that the run used instead.

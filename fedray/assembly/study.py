@@ -41,7 +41,7 @@ from fedray.simulation.study import Evaluation, Patience, Study
 
 
 def fits_learners(scenario: Scenario, own: registry.UserObjects) -> bool:
-    """Returns whether clients fit learners, such as trees, instead of a network; false for a method in `own`."""
+    """Returns whether clients fit learners, such as trees, instead of a network; false if `own` holds a method."""
     return own.method is None and bool(method_spec_of(scenario.method.name).fits)
 
 
@@ -144,7 +144,7 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | No
     Args:
         scenario: the scenario, with checked keys.
         own: the user's objects.
-        pooled: the clients whose samples are pooled in one client; None: nothing is pooled.
+        pooled: the partition that would deal the samples if they were not pooled; None: nothing is pooled.
     """
     data = open_data(scenario, own)
     if not data.classes and data.outputs > 1:
@@ -230,7 +230,7 @@ def deal_shards(
         data: the data set.
         seeds: seeds of the replicates.
         folds: the folds that are run.
-        pooled: the clients whose samples are pooled in one client; None: nothing is pooled.
+        pooled: the partition that would deal the samples if they were not pooled; None: nothing is pooled.
         own: the user's objects; a partition among them is used instead of the scenario's partition.
 
     Raises:

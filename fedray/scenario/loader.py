@@ -75,7 +75,7 @@ def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collectio
 
 
 def pool_clients(scenario: Scenario) -> Scenario:
-    """Returns the scenario; if its method pools the data, a scenario with a single client that holds every sample."""
+    """Returns the scenario to build, with a single client that holds every sample if the method pools the data."""
     if not method_spec_of(scenario.method.name).pooled:
         return scenario
     data, number = scenario.data, scenario.clients.number or 1
@@ -120,8 +120,8 @@ def tier_table(scenario: Scenario, number: int) -> tuple[Tier, ...]:
 def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
     """Returns the number of clients of each tier.
 
-    A tier with a `number` has this many clients. The remaining clients are divided by `share`. Tiers without `number`
-    and `share` divide the share that is left equally. Numbers are rounded by largest remainder.
+    A tier with a `number` has this many clients. The remaining clients are divided by `share`. Tiers with neither
+    key divide the remaining share equally. Numbers are rounded by largest remainder.
 
     Example:
         >>> from fedray.scenario.sections import TierKeys
@@ -167,7 +167,9 @@ GIVES_CLIENTS = ("natural", "column", "file", "flower")  # partitions that decid
 
 
 def with_defaults(given: Mapping[str, Any]) -> Tree:
-    """Returns the keys with the defaults of the method and those that follow from other keys; wrong types stay.
+    """Returns the keys with the defaults of the method, and with defaults that follow from other keys.
+
+    Values of wrong types stay as they are.
 
     Example:
         >>> with_defaults({"method": {"name": "stacking"}})["clients"]
@@ -235,7 +237,8 @@ def _fill(tree: Tree, section: str, key: str, value: Any, unless: tuple[str, ...
 def _number(tree: Mapping[str, Any], method: object) -> int | None:
     """Returns the default number of clients N; None if the partition decides it.
 
-    N is the sum over the tiers if all tiers have a `number`, else the default of generated data, else of the method.
+    N is the sum over the tiers if all tiers have a `number`. Else N is the default of the data set if this generates
+    its clients, else the default of the method.
     """
     tiers = [_part(tier).get("number") for tier in _part(tree, "clients", "tiers").values()]
     counted = [number for number in tiers if isinstance(number, int) and not isinstance(number, bool)]
@@ -346,14 +349,14 @@ def read_scenario(
     Args:
         source: path of a YAML file, name of a scenario that comes with fedray, YAML text, or nested dicts.
         overrides: `key.path=value` strings with values as in YAML, or a mapping of dotted or nested keys. The value
-            None (or nothing after `=`) removes a key; its default then applies.
+            None (or nothing after `=`) removes a key; the default of the key then applies.
         explicit: whether keys that have no effect are refused. If a key has no effect because of an override or a
             cell, a `ScenarioWarning` names the key instead. A resolved scenario holds every key and is not checked.
         own: the names among `data`, `model` and `method` for which Python objects are used instead of the names in
             the scenario.
 
     Raises:
-        BadInput: the scenario has an error; the message is one line with the key, its value and the remedy.
+        BadInput: the scenario has an error; the message is one line with the key, the value and a remedy.
 
     Example:
         >>> s = read_scenario("method: {name: fedprox, mu: 0.1}", ["rounds=3", "local.lr=1e-3"])

@@ -91,7 +91,7 @@ OWN_SPECS: dict[str, MethodSpec] = {}  # users' registered methods with a specif
 def method_spec_of(name: object) -> MethodSpec:
     """Returns the specification of a method; the general specification `UNKNOWN` if there is no other.
 
-    This is the case for a user's method that was registered without a specification, and for the name None.
+    `UNKNOWN` is used for a user's method that was registered without a specification, and for the name None.
     """
     return (METHOD_SPECS.get(name) or OWN_SPECS.get(name, UNKNOWN)) if isinstance(name, str) else UNKNOWN
 
@@ -307,7 +307,7 @@ def declared_options(kind: str, name: str) -> Mapping[str, Any] | None:
 
 
 def list_unset(kind: str, name: str) -> dict[str, None]:
-    """Lists the options of a user's own name with the default None; a resolved scenario lacks unset ones."""
+    """Lists the declared options with the default None of a user's own name, each with the value None."""
     return {key: None for key, default in (declared_options(kind, name) or {}).items() if default is None}
 
 
@@ -439,7 +439,7 @@ def explain_unknown_key(
 
 
 def _find_elsewhere(key: str, path: str, sections: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Returns the dotted keys with this last part in other sections, and the options of this name of methods and so on.
+    """Returns the dotted keys of this name in other sections, including the options of methods, models and so on.
 
     Example:
         >>> _find_elsewhere("ratio", "", {"local": ("lr",), "compress": ("kind", "ratio")})

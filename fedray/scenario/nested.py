@@ -159,7 +159,7 @@ def read_mapping(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def write_yaml(value: Any) -> str:
-    """Returns plain values as YAML text, with keys in their order."""
+    """Returns plain values as YAML text; the keys keep their order."""
     return str(
         yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
     )
@@ -281,9 +281,9 @@ def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath) 
 
 
 def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: KeyPath = ()) -> Tree:
-    """Returns the differences between two trees: `merge_keys` of `base` and the differences gives `cell`.
+    """Returns the keys that `merge_keys` has to merge into `base` to get `cell`.
 
-    The differences hold the changed keys, and None for keys that `cell` lacks.
+    These are the keys with another value in `cell`, and None for each key that `cell` lacks.
 
     Args:
         base: a tree of keys.

@@ -142,7 +142,8 @@ def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> d
     """Returns the section `local` with the options of the user's loss, optimizer and augmentations under `options`.
 
     Args:
-        section: the section; a later check refuses unknown keys if these objects have no options.
+        section: the section. If the user's objects have no options, unknown keys stay in it; a later check refuses
+            them.
         fields: the keys of the section that are no options.
 
     Example:
@@ -203,7 +204,9 @@ def _alike(default: Any) -> Check:
 
 
 def _read_network(path: str, section: Mapping[str, Any], more: Mapping[str, Check]) -> dict[str, Any]:
-    """Returns one entry of a list of networks, checked. An entry has the keys of the section `model` and further keys.
+    """Checks and returns one entry of a list of networks.
+
+    An entry has the same keys as the section `model`, and further keys.
 
     Args:
         path: the dotted key of the entry, such as `method.bases[0]`.

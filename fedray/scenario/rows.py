@@ -174,7 +174,7 @@ def explain_rounds(spec: MethodSpec) -> str:
 
 
 def _explain_need(c: Case) -> str:
-    """Returns why a key has no effect, if another key lacks the value that the key needs; else an empty text."""
+    """Returns why a key has no effect, if another key lacks the value that it needs; else an empty text."""
     section, _, last = c.key.rpartition(".")
     needs: Needs | None = None
     named = getattr(c.scenario, section) if section in ("method", "data", "model") else None
@@ -206,8 +206,8 @@ class Row(NamedTuple):
             scenario, `{o}` for the options of the method, `{at}` for the section of the key, and `{tier}` for the tier
             that the key belongs to.
         remedy: the advice for a wrong value.
-        value: function that returns whether the value of the key is wrong, no matter who set the key; None: the row
-            refuses a key that a user set, whatever its value is.
+        value: function that returns whether the value of the key is wrong, no matter who set the key. None: the row
+            refuses every value that a user set.
     """
 
     keys: str

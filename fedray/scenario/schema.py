@@ -80,10 +80,10 @@ class PartitionKeys:
     """The partition, which deals the samples to clients.
 
     Attributes:
-        name: name of the partition (`fedray list partitions`). Default: `natural` where the samples of the data set
-            belong to clients already, `file` where a file is named, else `iid`.
-        object: the name of the Python function or Flower partitioner that deals the samples in place of `name`, written
-            by fedray.
+        name: name of the partition (`fedray list partitions`). Default: `file` if a file is named, `natural` if the
+            samples of the data set belong to clients already, else `iid`.
+        object: the name of the Python function or Flower partitioner that deals the samples instead of the partition
+            `name`, written by fedray.
         options: the options of the partition itself (shards, classes, alpha, column, ...).
     """
 
@@ -98,7 +98,8 @@ class DataKeys:
 
     Attributes:
         name: name of the data set (`fedray list datasets`).
-        object: the name of the Python object that is the data set in place of `name`, written by fedray.
+        object: the name of the Python object that is used as the data set, written by fedray; `name` then has no
+            effect.
         root: the folder that holds the files of the data set. None: the folder in the variable `FEDRAY_DATA`, or a
             cache folder.
         fold: the number of the fold that is run, counted from 0, or `all` for all folds of the data set.
@@ -126,7 +127,7 @@ class ModelKeys:
 
     Attributes:
         name: name of the network (`fedray list models`).
-        object: the name of the Python function that makes the network in place of `name`, written by fedray.
+        object: the name of the Python function that makes the network, written by fedray; `name` then has no effect.
         objective: the loss that training minimizes. `auto`: cross entropy for classes, squared error for real targets.
         options: the options of the network itself (hidden, channels, norm, ...).
     """
@@ -143,13 +144,13 @@ class PredictKeys:
 
     Attributes:
         average: the quantity that the ensemble averages over its models: `probabilities` or `logits`.
-        gamma: temperature of the weights with which a known client averages the models. Infinity: the client has the
-            weights of new clients, which are equal unless the method sets others.
-        noise: variance of the observation noise, which is added to the predicted variance of a regression. `none`: 0;
-            `residual`: the variance of the residuals in training, averaged over the clients; `fixed`: 1 in standardized
-            units.
-        conformal: the section for conformal sets of labels, or intervals, which hold the true value with a given
-            probability.
+        gamma: the temperature of the weights with which a known client averages the models. Infinity: known clients
+            have the same weights as new clients. These weights are equal unless the method sets others.
+        noise: the variance of the observation noise, which is added to the predicted variance of a regression. `none`:
+            0; `residual`: the variance of the residuals in training, averaged over the clients; `fixed`: 1, for targets
+            in standardized units.
+        conformal: the section for conformal prediction. Its sets of labels, or intervals, hold the true value with a
+            given probability.
         dropout_at_test: whether dropout stays on when the models predict. The public code of Fed-ensemble may
             keep dropout on; no paper describes this.
     """
@@ -183,9 +184,9 @@ class Scenario:
     Attributes:
         seed: random seed of replicate 0; the seed of replicate r is `seed + r`.
         rounds: the number of rounds of training, T.
-        runtime: where clients are trained. `ray`: in the actors of a cluster; `inline`: in this process; `auto` (the
-            default): on Ray if there is a cluster, a GPU or enough work, else in this process. The results are equal
-            bit for bit.
+        runtime: the processes in which clients are trained. `ray`: the actors of a cluster; `inline`: this process;
+            `auto` (the default): actors if there is a cluster, a GPU or enough work, else this process. The results of
+            all choices are equal bit for bit.
         method: the section for the method and the number of models.
         data: the section for the data set and for the partition that deals its samples to clients.
         model: the section for the network and its loss.
@@ -295,10 +296,10 @@ def _list_keys(kind: Any) -> tuple[str, ...]:
 
 
 def validate_scenario(tree: Mapping[str, Any]) -> Scenario:
-    """Returns the scenario of plain keys, in which options are already collected under `options`.
+    """Checks the keys of a scenario and returns the scenario.
 
     Args:
-        tree: the keys.
+        tree: the keys as plain values, with the options of each named section under `options`.
 
     Raises:
         BadInput: a key is unknown, missing or wrong; the message is one line.

@@ -52,13 +52,14 @@ class TierKeys:
             and `number` gets the remaining clients.
         number: the number of clients in the tier.
         models_per_round: the number of models that a participating client trains in a round, or `all`.
-        num_cpus: the CPUs that each actor of the tier reserves. None: one, or the largest share with which all actors
-            fit on the machine.
+        num_cpus: the number of CPUs that each actor of the tier reserves. None: one CPU, or, if there are too few CPUs,
+            the largest share of a CPU with which all actors fit on the machine.
         num_gpus: the GPUs that each actor of the tier reserves: 0, 1/n or 1.
         resources: the custom resources of Ray that each actor of the tier reserves.
         seconds_per_step: the virtual seconds that an optimizer step takes.
         seconds_per_sample: the virtual seconds that each sample of a step takes in addition.
-        spread: the standard deviation of the logarithm of the factor by which a client is slower (lognormal).
+        spread: the spread of the speeds of clients. The factor by which a client is slower is lognormal, and `spread`
+            is the standard deviation of its logarithm.
         uplink: the bandwidth of a client for uploads, in bytes/s.
         downlink: the bandwidth of a client for downloads, in bytes/s.
         latency: the virtual seconds that each transfer takes in addition to the time for its bytes.
@@ -150,9 +151,9 @@ class ParticipationKeys:
         goal: in the mode `buffered`: the number of uploads of a model after which the server makes a step.
         tick: in the mode `semi`: the virtual seconds between two steps of the server.
         alpha: in the mode `async`: the weight with which an arriving upload is mixed into the server's model.
-        staleness: the formula for the weight of an upload with staleness tau. This is the number of steps that the
-            server made for the model since the client began to train. `constant`: 1; `polynomial`: `(1 + tau) ** -a`;
-            `hinge`: 1 up to b, then `1 / (a (tau - b) + 1)`.
+        staleness: the formula for the weight of an upload with staleness tau, which is the number of steps that
+            the server made for the model since the client began to train. `constant`: 1; `polynomial`:
+            `(1 + tau) ** -a`; `hinge`: 1 up to b, then `1 / (a (tau - b) + 1)`.
         staleness_a: a in the formula of `staleness`: the speed at which the weight of an upload falls.
         staleness_b: b in the formula of `hinge`: the staleness, in server steps, up to which an upload keeps the weight
             1.

@@ -61,7 +61,10 @@ def count_last_phase(keys: Mapping[str, Any]) -> int:
 
 
 def has_own_rounds(keys: Mapping[str, Any]) -> bool:
-    """Returns whether a method has several phases or no rounds; its rounds cannot be compared with other methods'."""
+    """Returns whether a method has several phases or no rounds.
+
+    The rounds of such a method cannot be compared with the rounds of other methods.
+    """
     spec, _ = _read_method(keys)
     return spec.parts or not spec.trains
 
