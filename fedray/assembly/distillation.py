@@ -97,7 +97,7 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
             "choose data with classes, whose inputs are images or numbers"
         )
     rows = len(data.folds[0][1]) if data.folds else len(data.test.y)
-    if name == NOISE:  # standard normal when it is standardized
+    if name == NOISE:  # after standardization the noise is standard normal
         shape = (rows, *data.input_shape)
         drawn = rng.normal(rng.keys(0, "out-of-distribution noise"), math.prod(shape)).reshape(shape)
         raw, kind = data.shift[0] + data.scale[0] * drawn, data.test.x.dtype
@@ -211,7 +211,7 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
         )
     rows = cache(lambda world: _server_rows(scenario, shards, world, seeds[world]))
     if own.dealt is None and options["inputs"] not in (WITHHELD, NOISE):
-        _read_other(scenario, shards)  # at once, for its message; actors never need it
+        _read_other(scenario, shards)  # reports errors early; actors do not need this
     keys = ("steps", "lr", "batch")
     steps, lr, batch = (options[f"distil_{key}"] for key in keys)
     how = Fusion(steps, lr, batch, options["patience"], options["teacher"])
@@ -271,7 +271,7 @@ def make_server_inputs(
     if named == WITHHELD or not name_own_method(scenario, own):
         return lambda world: read(world)[0]
     if own.dealt is None and named != NOISE:
-        _read_other(scenario, shards)  # at once, for its message; actors never need it
+        _read_other(scenario, shards)  # reports errors early; actors do not need this
     return cache(lambda world: _draw_inputs(scenario, shards, seeds[world], number))
 
 
@@ -315,7 +315,7 @@ def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> 
     if shards.data.kind == "tokens":
         raise BadInput(f"method.inputs = noise, but {scenario.data.name} has tokens: choose withheld or a data set")
     shape = (number, *shards.data.input_shape)
-    drawn = rng.normal(key, math.prod(shape)).reshape(shape)  # standard normal where inputs are standardized
+    drawn = rng.normal(key, math.prod(shape)).reshape(shape)  # standard normal if inputs are standardized
     if not shards.data.standardized:
         drawn = shards.data.shift[0] + shards.data.scale[0] * drawn
     return torch.from_numpy(drawn).float()

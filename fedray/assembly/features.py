@@ -37,7 +37,7 @@ from fedray.simulation.study import AsyncRule
 from fedray.training.chain import find_changed_call
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which layers of a network stay with the clients (`local.private`).
+# The layers of a network that stay with the clients (`local.private`).
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm)
 
@@ -223,7 +223,7 @@ def _make_with_networkx(keys: GraphKeys, nodes: int, seed: int) -> Any:
     import networkx as nx
 
     if keys.kind == "torus":
-        side = next((a for a in range(int(np.sqrt(nodes)), 2, -1) if nodes % a == 0), None)  # the squarest a x b = N
+        side = next((a for a in range(int(np.sqrt(nodes)), 2, -1) if nodes % a == 0), None)  # a x b = N, nearly square
         if side is None:
             raise BadInput(f"clients.number = {nodes} fills no torus of 3 x 3 or more: take 9, 12, 15, 16, 18, ...")
         grid = nx.grid_2d_graph(side, nodes // side, periodic=True)

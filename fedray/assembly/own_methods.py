@@ -329,7 +329,7 @@ def fit_parts(method: Method, stack: Stack | None, where: str) -> Method:
         fedray.core.errors.BadInput: method mine: it has 2 parts for 0 networks of method.networks: return \
 parts=federated_each(setting), a phase of each
     """
-    if stack is not None and (stack.meta is not None or stack.combine is not None):  # whose spec has `parts`
+    if stack is not None and (stack.meta is not None or stack.combine is not None):  # the specification has `parts`
         return method
     bases = () if stack is None else stack.bases
     if len(method.parts) != len(bases):

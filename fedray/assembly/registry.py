@@ -359,7 +359,7 @@ def take_objects(
     if keys is not None:
         for kind in (kind for kind in KINDS.values() if kind.given in found):
             _refuse_options(kind, keys)
-        if is_partitioner(found.get("partition")):  # it says by itself how many clients there are
+        if is_partitioner(found.get("partition")):  # the partitioner decides the number of clients
             keys["data.partition.object"] = name_callable(found["partition"])
         reading = take_data_options(found["data"], keys) if "data" in found else {}
     reading = {} if isinstance(found.get("data"), Dataset) else reading or {}

@@ -152,7 +152,7 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | No
             f"data: {data.name} has {data.outputs} targets, but a regression is scored on one: give one column"
         )
     folds = find_folds(scenario, data)
-    # The worlds: the replicates, with each learning rate of a grid, in each fold.
+    # The worlds: one for each replicate, each learning rate of a grid, and each fold.
     starts = [scenario.seed + r for r in range(scenario.replicates)] * max(1, len(own.grid))
     replicates = starts if scenario.vary == "all" else [scenario.seed] * len(starts)
     seeds, first = (

@@ -133,7 +133,7 @@ def _write_array(value: Tensor | np.ndarray[Any, Any]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What code can reach and change: variables of closures, tensors, arrays and tables.
+# The objects that code can reach and change: variables of closures, tensors, arrays and tables.
 
 _TABLES = (Tensor, np.ndarray, dict, list, set)
 _MOST_COMPARED = 100_000  # evenly spread values of an array that are compared

@@ -32,7 +32,7 @@ from fedray.scenario.sections import ClientKeys, ParticipationKeys, TierKeys, da
 from fedray.scenario.shipped import find_scenario_file
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks of keys against each other, the scenario of pooled data, and the clients of each tier.
+# Checks of keys against each other, the scenario for methods that pool the data, and the number of clients per tier.
 
 
 def check_scenario(scenario: Scenario) -> None:
@@ -183,7 +183,8 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
         merge_keys(named, {"method": {"name": method}}),
         _for_tiers(method_spec_of(method).defaults, _part(given, "clients", "tiers")),
     )
-    if _part(given, "participation").get("fraction") is not None and "participation" in out:  # not `per_round`
+    # a given fraction replaces the default `per_round` of the method
+    if _part(given, "participation").get("fraction") is not None and "participation" in out:
         out["participation"] = {**out["participation"], "per_round": None}
     out = merge_keys(out, given)
     data = _part(out, "data")  # the default partition: a file, natural clients of the data, or i.i.d. samples
@@ -195,7 +196,7 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
         out["data"] = {**data, "partition": partition}
     _fill(out, "local", "epochs", 10, unless=("steps",))
     _fill(out, "clients", "number", _number(out, method), unless=())
-    schedule = _part(out, "local", "schedule")  # a rate that falls without restarts reaches its end in the last round
+    schedule = _part(out, "local", "schedule")  # without restarts the rate falls until the last round
     if schedule.get("kind") in ("cosine", "linear") and not schedule.get("restart"):
         out["local"] = dict(out["local"])
         _fill(out["local"], "schedule", "rounds", out.get("rounds") or 20, unless=())

@@ -42,7 +42,7 @@ _OTHERS = [f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")]
 
 def _whole(loader: SafeConstructor, node: yaml.ScalarNode) -> int | float:
     digits = str(loader.construct_scalar(node)).replace("_", "")
-    return int(digits) if len(digits) < 30 else float(digits)  # Python reads no whole numbers of any length
+    return int(digits) if len(digits) < 30 else float(digits)  # Python refuses integers with very many digits
 
 
 class _Loader(Composer, CParser, SafeConstructor, Resolver):

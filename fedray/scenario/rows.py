@@ -528,7 +528,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values; * stands for the name
     "compress.resource_ratio": (1,),
     "schedule.kind": ("permutation", "walk"),  # a walk is refused by a row if there is a server
     "schedule.rows": ("client",),
-    "clients.number": (1,),  # where all rows are one client's
+    "clients.number": (1,),  # if a single client has all samples
     "clients.tiers.*.share": (1,),
     "clients.tiers.*.models_per_round": (1,),
     "clients.tiers.*.width": (1,),
@@ -540,7 +540,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values; * stands for the name
     "model.objective": ("auto",),
     "participation.overcommit": (1,),
     "participation.fraction": (1,),
-    "participation.per_round": (1,),  # where all rows are one client's
+    "participation.per_round": (1,),  # if a single client has all samples
     "local.lr_decay": (1,),
     "local.schedule.kind": ("constant",),
     "local.schedule.gamma": (1,),
