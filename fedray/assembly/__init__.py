@@ -1,1 +1,1 @@
-"""From names to objects: a scenario becomes a study."""
+"""Makes a `Study` of plain objects from the names and keys of a scenario."""

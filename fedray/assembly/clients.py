@@ -1,4 +1,4 @@
-"""The simulated devices of a scenario, and who takes part in a round."""
+"""Makes the simulated devices of a scenario, and the functions that choose the clients of a round."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from fedray.simulation.devices import (
 from fedray.training.block import count_steps, samples_seen
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The simulated devices of a scenario: their speeds, how many are chosen in a round, and which uploads count.
+# The simulated devices of a scenario: their speeds, the number of clients chosen in a round, and which uploads count.
 
 
 def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
-    """Returns how many clients of each tier a round waits for.
+    """Returns, for each tier, the number of clients that a round waits for.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -58,19 +58,19 @@ def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
 
 
 def invited_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
-    """Returns how many clients of each tier are chosen in a round: more than it waits for, with over-commitment."""
+    """Returns, for each tier, the number of clients that are invited to a round, including over-commitment."""
     return schedule.overcommit(clients, participants_per_tier(scenario, clients), scenario.participation.overcommit)
 
 
 def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:
-    """Returns the rule that says which of the chosen clients' uploads the server uses."""
+    """Returns the rule that decides which uploads of the chosen clients the server uses."""
     keys = scenario.participation
     first = tuple(participants_per_tier(scenario, clients)) if keys.overcommit > 1 else None
     return CountingRule(first, keys.dropout, keys.deadline)
 
 
 def make_devices(scenario: Scenario, clients: Clients) -> Devices:
-    """Returns the simulated devices: speeds and links from a profile, a trace or the tiers."""
+    """Returns the simulated devices; their speeds and links are taken from a profile, a trace or the tiers."""
     keys = scenario.clients
     if keys.profile is not None:
         devices = make_profile(keys.profile, clients, scenario.seed)
@@ -84,7 +84,7 @@ def make_devices(scenario: Scenario, clients: Clients) -> Devices:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Who takes part in a round, from a scenario: drawn uniformly, by strata, or chosen by a rule.
+# The choice of the participants of a round: drawn uniformly, drawn from strata, or chosen by a rule.
 
 Sizes = Callable[[int], IntArray]
 RULES: dict[str, Callable[..., rules.Rule]] = {
@@ -105,11 +105,12 @@ def make_participation(
 
     Args:
         scenario: the scenario.
-        own: the user's objects; their own selection rule takes precedence.
+        own: the user's objects; a selection rule among them is used instead of the scenario's rule.
         clients: the population.
-        sizes: function: world -> training samples of all its clients, `[N]`; required by rules that use sizes.
-        seconds: function: world -> virtual seconds that a round takes on each of its clients, `[N]`, for rules that use
-            it.
+        sizes: function: world -> the number of training samples of each client, `[N]`. Selections other than `uniform`,
+            `fair` and `round_robin` require this function.
+        seconds: function: world -> the virtual seconds that a round takes on each client, `[N]`, for rules that use
+            these times.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -142,7 +143,7 @@ def make_participation(
 
 
 def _share_candidates(candidates: int | None, clients: Clients, counts: list[int]) -> rules.Rule:
-    """Returns the power-of-choice rule; each tier gets the same share of the candidates as of the participants."""
+    """Returns the power-of-choice rule, with the candidates divided among the tiers like the participants."""
     if candidates is None:
         return rules.power_of_choice()
     if not sum(counts) <= candidates <= clients.number:
@@ -159,13 +160,13 @@ def _share_candidates(candidates: int | None, clients: Clients, counts: list[int
 
 
 def count_age(scenario: Scenario) -> int:
-    """Returns the number of rounds of an age: K; in a stack, the least common multiple of all bases' K."""
+    """Returns the number of rounds of an age: K, or in a stack the least common multiple of the K of all bases."""
     models = scenario.method.models
     return math.lcm(*(base.get("models", models) for base in scenario.method.options.get("bases", ())), models)
 
 
 def measure_sizes(shards: Shards) -> Sizes:
-    """Returns a function: world -> training samples of all its clients, `[N]`."""
+    """Returns a function: world -> the number of training samples of each client, `[N]`."""
 
     @cache
     def sizes(world: int) -> IntArray:
@@ -183,17 +184,17 @@ def expect_seconds(
     *,
     nets: Sequence[TierNet] = (),
 ) -> Callable[[int], FloatArray]:
-    """Returns a function: world -> virtual seconds that a round takes on each client, `[N]`, for one dense model.
+    """Returns a function: world -> the virtual seconds that a round takes on each client, `[N]`, for one dense model.
 
-    Links that change over time count with their speed at the start.
+    If the speed of a link changes over time, the speed at the start is used.
 
     Args:
         devices: The simulated devices of the clients.
-        sizes: Function: world -> training samples of all its clients, `[N]`.
-        local: How clients train.
+        sizes: Function: world -> the number of training samples of each client, `[N]`.
+        local: The description of local training.
         seeds: One seed for each world.
-        numbers: How many numbers a model has, d.
-        nets: The network of each tier, where tiers train slices.
+        numbers: The number of entries of a model, d.
+        nets: The network of each tier, if tiers train slices; else empty.
     """
     each = np.array([one.net.layout.d for one in nets] or [numbers] * len(devices.clients.tiers))
     share = np.array([one.work for one in nets] or [1.0] * len(devices.clients.tiers))
@@ -211,7 +212,7 @@ def expect_seconds(
 
 
 def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: int, shards: Shards) -> Method:
-    """Returns the method; if the selection uses losses, the method's state then holds the losses of all clients.
+    """Returns the method; if the client selection uses losses, the state of the method then holds those of all clients.
 
     Args:
         scenario: the scenario, which names the selection.
@@ -227,7 +228,15 @@ def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: in
 
 
 def _hold_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool) -> rules.Rule:
-    """Returns a user's rule whose choice is checked; refuses an option that the rule neither declares nor reads."""
+    """Returns a user's selection rule with checks of its choice; refuses options that the rule does not use.
+
+    If the rule declares its options, unused ones are accepted.
+
+    Args:
+        function: the user's rule.
+        options: the options of the rule in the scenario.
+        declares: whether the rule declares its options.
+    """
     name, recorded, tried = name_callable(function), RecordedOptions(options), list[bool]()
     given = options if declares else recorded
 

@@ -1,4 +1,4 @@
-"""The inputs on which a server distils: a share of the training samples, another data set, or noise."""
+"""Makes what a server needs for distillation: its inputs, and the functions that train students."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from fedray.scenario.names import method_spec_of
 from fedray.scenario.schema import Scenario
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A second data set beside the clients', named by a key, whose inputs the network takes as well.
+# A second data set, named by a key of the scenario. The network must accept its inputs as well.
 
 NOISE = "noise"
 
@@ -44,7 +44,7 @@ def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: 
     Args:
         key: the key that names the second data set, for messages.
         name: name of the second data set.
-        scenario: the scenario, which says where data files are.
+        scenario: the scenario, whose key `data.root` names the folder of data files.
         data: the clients' data set.
         choices: other values that the key may have, for the message.
 
@@ -76,8 +76,9 @@ def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: 
 def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
     """Adds the out-of-distribution inputs to the data set, if the scenario names some.
 
-    These are test rows of the other data set, or noise with the mean and standard deviation of the training rows. There
-    are at most as many as the clients' data set has test rows. They are spread evenly over the other data set.
+    The inputs are test samples of another data set (all samples of a set with folds), or noise with the mean and
+    standard deviation of the training samples. There are at most as many inputs as the clients' data set has test
+    samples. If the other data set has more samples, evenly spaced ones are taken.
 
     Args:
         scenario: the scenario; `evaluate.ood` names the inputs.
@@ -96,7 +97,7 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
             "choose data with classes, whose inputs are images or numbers"
         )
     rows = len(data.folds[0][1]) if data.folds else len(data.test.y)
-    if name == NOISE:  # standard normal when it is standardized
+    if name == NOISE:  # after standardization the noise is standard normal
         shape = (rows, *data.input_shape)
         drawn = rng.normal(rng.keys(0, "out-of-distribution noise"), math.prod(shape)).reshape(shape)
         raw, kind = data.shift[0] + data.scale[0] * drawn, data.test.x.dtype
@@ -111,24 +112,25 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a server distils on, from a scenario: a share of the training rows, another data set, or noise.
+# The inputs on which a server distils: a share of the training samples, another data set, or noise.
 
 Learn = Callable[[int, Tensor, Tensor, rng.Keys], Tensor]  # (world, start, teachers [S, d], key) -> student [d]
-Fuser = Callable[[int, Sequence[Student], rng.Keys], list[Tensor]]  # (world, students, key) -> their weights `[d]`
+Fuser = Callable[[int, Sequence[Student], rng.Keys], list[Tensor]]  # (world, students, key) -> weights [d] of each
 ReadRows = Callable[[int], tuple[Tensor, Tensor]]  # world -> network inputs and targets
 WITHHELD = "withheld"
-_MOST_INPUTS = 10_000  # of noise or another data set, where an own method does not say it (`input_rows`)
+_MOST_INPUTS = 10_000  # noise inputs or samples of another data set, if a user's method has no option `input_rows`
 
 
 def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float:
-    """Returns the share of the training rows that the server holds instead of the clients, from the method's options.
+    """Returns the share of the training samples that the server holds instead of the clients.
 
     Args:
         scenario: the scenario, with the method's options.
-        own: the user's objects; for a method of their own without a spec only the option `server_data` counts.
+        own: the user's objects. If the method is the user's own and has no specification of `server_data`, the share
+            is the value of `server_data` alone.
 
     Raises:
-        BadInput: the option is no share.
+        BadInput: the value of the option is not a share from 0 to below 1.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -153,12 +155,12 @@ def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float
 
 
 def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Learn | None:
-    """Returns the function by which a model learns at the server; None if the method's options give it no inputs.
+    """Returns the function that trains a model at the server; None if the method has no options for distillation.
 
     Args:
         scenario: the scenario, with the method's options.
         net: the network.
-        shards: the data of all clients, and the server's rows.
+        shards: the data of all clients, and the server's samples.
         seeds: one seed for each world.
         own: the user's objects.
 
@@ -182,17 +184,17 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
 
 
 def _list_specified(scenario: Scenario, own: UserObjects) -> set[str]:
-    """Lists the options with a specification; options of a user's own function without one have no fixed meaning."""
+    """Lists the method's options that have a specification; other options have no meaning that fedray knows."""
     specified = {} if own.method is not None else method_spec_of(scenario.method.name).options
     return set(scenario.method.options) & set(specified)
 
 
 def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Fuser | None:
-    """Returns the function by which students learn to predict as the ensemble of all uploads; None for other methods.
+    """Returns the function that trains students to predict like the ensemble of all uploads; None for other methods.
 
     Args:
         scenario: the scenario, with the method's options.
-        shards: the data of all clients, and the server's rows.
+        shards: the data of all clients, and the server's samples.
         seeds: one seed for each world.
         own: the user's objects.
 
@@ -209,7 +211,7 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
         )
     rows = cache(lambda world: _server_rows(scenario, shards, world, seeds[world]))
     if own.dealt is None and options["inputs"] not in (WITHHELD, NOISE):
-        _read_other(scenario, shards)  # at once, for its message; actors never need it
+        _read_other(scenario, shards)  # reports errors early; actors do not need this
     keys = ("steps", "lr", "batch")
     steps, lr, batch = (options[f"distil_{key}"] for key in keys)
     how = Fusion(steps, lr, batch, options["patience"], options["teacher"])
@@ -218,15 +220,16 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
 
 
 def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> ReadRows:
-    """Returns a function: world -> the server's rows as inputs and targets of a network; refuses a server without rows.
+    """Returns a function: world -> network inputs and targets of the server's samples.
 
     Args:
         scenario: the scenario, with the method's options.
-        shards: the data of all clients, and the server's rows.
+        shards: the data of all clients, and the server's samples.
         own: the user's objects.
 
     Raises:
-        BadInput: the share is too small to give the server a row.
+        BadInput: the share is too small to give the server a sample. The returned function raises
+            the same error if the share is 0.
     """
     share = share_of_server(scenario, own)
     if share and not len(shards.server(0)[1]):
@@ -247,17 +250,18 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Re
 def make_server_inputs(
     scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects, read: ReadRows
 ) -> Callable[[int], Tensor]:
-    """Returns a function: world -> the inputs without labels of the server, for a user's own method.
+    """Returns a function: world -> the server's inputs without labels, for a user's own method.
 
-    The method's option `inputs` chooses them, as for FedDF: the server's rows (`withheld`, also if the method does not
-    declare the option), `noise`, or the name of a data set. `input_rows` inputs are taken from noise or a data set.
+    The method's option `inputs` names the source of these inputs, as in FedDF. `withheld` (the default): the server's
+    samples; `noise`: random numbers; else: the name of a data set. The option `input_rows` is the number of inputs that
+    are taken from noise or from a data set.
 
     Args:
         scenario: the scenario, with the method's options.
-        shards: the data of all clients, and the server's rows.
+        shards: the data of all clients, and the server's samples.
         seeds: one seed for each world.
         own: the user's objects.
-        read: function: world -> the server's rows.
+        read: function: world -> network inputs and targets of the server's samples.
 
     Raises:
         BadInput: the options name no inputs, or inputs that the network does not take.
@@ -267,17 +271,17 @@ def make_server_inputs(
     if named == WITHHELD or not name_own_method(scenario, own):
         return lambda world: read(world)[0]
     if own.dealt is None and named != NOISE:
-        _read_other(scenario, shards)  # at once, for its message; actors never need it
+        _read_other(scenario, shards)  # reports errors early; actors do not need this
     return cache(lambda world: _draw_inputs(scenario, shards, seeds[world], number))
 
 
 def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -> Callable[[int, Tensor], float] | None:
-    """Returns a function: (world, model `[d]`) -> score on the server's rows; None if the server scores nothing.
+    """Returns a function: (world, model `[d]`) -> score on the server's samples; None if the server scores no models.
 
     Args:
         scenario: the scenario, with the method's options.
         net: the network.
-        read: function: world -> the server's rows.
+        read: function: world -> network inputs and targets of the server's samples.
         own: the user's objects.
     """
     if "solver" not in _list_specified(scenario, own) or not share_of_server(scenario):
@@ -286,7 +290,7 @@ def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -
 
 
 def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> ServerRows:
-    """Returns the server's data in a world: inputs without labels, and labelled rows that say when to stop."""
+    """Returns the server's data in a world: inputs without labels, and labeled samples that decide when to stop."""
     options, where = scenario.method.options, torch.tensor([world])
     raw, labels = shards.server(world)
     x, y = shards.normalize(raw[None], where)[0], shards.targets(labels[None], where)[0]
@@ -303,7 +307,7 @@ def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> S
 
 
 def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> Tensor:
-    """Draws inputs other than training rows: noise, or rows of the data set that `method.inputs` names."""
+    """Draws inputs from another source than the clients: noise, or the data set that `method.inputs` names."""
     key = rng.keys(seed, "server inputs")
     if scenario.method.options["inputs"] != NOISE:
         other = _read_other(scenario, shards)
@@ -311,14 +315,14 @@ def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> 
     if shards.data.kind == "tokens":
         raise BadInput(f"method.inputs = noise, but {scenario.data.name} has tokens: choose withheld or a data set")
     shape = (number, *shards.data.input_shape)
-    drawn = rng.normal(key, math.prod(shape)).reshape(shape)  # standard normal where inputs are standardized
+    drawn = rng.normal(key, math.prod(shape)).reshape(shape)  # standard normal if inputs are standardized
     if not shards.data.standardized:
         drawn = shards.data.shift[0] + shards.data.scale[0] * drawn
     return torch.from_numpy(drawn).float()
 
 
 def _read_other(scenario: Scenario, shards: Shards) -> Tensor:
-    """Returns the inputs of another data set, standardized (by its own training rows) if the clients' inputs are."""
+    """Returns the inputs of another data set, standardized by its own statistics if the clients' inputs are."""
     data = open_alike("method.inputs", scenario.method.options["inputs"], scenario, shards.data, "withheld or noise")
     x = torch.from_numpy(data.train.x if data.train.x.flags.writeable else data.train.x.copy())
     data = data._replace(standardized=shards.data.standardized)

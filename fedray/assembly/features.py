@@ -1,4 +1,4 @@
-"""Makes the objects of features from a scenario: private layers, slices, walks, stacks, conformal sets."""
+"""Makes the objects of a scenario's features: private layers, slices, walks, stacks and conformal sets."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ from fedray.simulation.study import AsyncRule
 from fedray.training.chain import find_changed_call
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which layers of a network stay with the clients (`local.private`).
+# The layers of a network that stay with the clients (`local.private`).
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm)
 
 
 def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Returns the layers of a network that the given words name.
+    """Returns the names of those layers of a network that the given words select.
 
     Args:
         net: the network.
-        wanted: words: `norm` (normalization layers), `head` (the last layer), or patterns of layer names, such as
-            `fc*`.
+        wanted: the words. Each is `norm` (all normalization layers), `head` (the last layer), or a pattern of layer
+            names such as `fc*`.
 
     Raises:
-        BadInput: a word names no layer.
+        BadInput: a word selects no layer.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -86,7 +86,7 @@ def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The networks of the tiers, from a scenario, where clients train slices of the network.
+# The networks of the tiers, for methods whose clients train slices of the network.
 
 
 def cut_network(
@@ -102,7 +102,7 @@ def cut_network(
         is_own: whether the method is a user's own function, which may slice networks.
 
     Raises:
-        BadInput: a network that is to be sliced does not consist of plain layers.
+        BadInput: the network has to be sliced, but does not consist of plain layers.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -129,7 +129,7 @@ def cut_network(
 
 
 def refuse_unread_widths(method: Method, tiers: Sequence[Tier]) -> None:
-    """Raises `BadInput` where a tier has a width, but the method does not slice the network."""
+    """Refuses a tier with a width below 1 if the method does not slice the network; raises `BadInput`."""
     narrow = [tier for tier in tiers if tier.width != 1]
     if narrow and not method.phase.nets:
         raise BadInput(
@@ -139,15 +139,15 @@ def refuse_unread_widths(method: Method, tiers: Sequence[Tier]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The graph of a scenario without a server (made by networkx), what fails on it, and the walks over it.
+# The graph of a scenario without a server (made by networkx), the failures of nodes and edges, and the walks of models.
 #
-# An edge file (`graph.edges`, CSV or Parquet) has the columns `node` and `neighbour`, one row an edge; a failure
-# table (`graph.failures`) the columns `first`, `last` (steps, inclusive, from 0), `node` and, where only one edge is
-# cut, `neighbour`.
+# An edge file (`graph.edges`, CSV or Parquet) has the columns `node` and `neighbour`, and one row for each edge. A
+# failure table (`graph.failures`) has the columns `first` and `last` (steps, inclusive, from 0) and `node`. If only one
+# edge of the node is cut, the row also has a `neighbour`.
 
-MOST_EDGES = 200_000  # networkx holds an edge in about a kilobyte
-TRIES = 100  # draws of a random graph, while it is not connected
-DRAWN = ("erdos_renyi", "watts_strogatz")  # another graph in each replicate
+MOST_EDGES = 200_000  # networkx uses about a kilobyte per edge
+TRIES = 100  # a random graph is drawn so many times at most, until it is connected
+DRAWN = ("erdos_renyi", "watts_strogatz")  # random graphs: each replicate draws its own
 
 
 def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
@@ -175,7 +175,7 @@ def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
 
 
 def make_graph(keys: GraphKeys, nodes: int, seed: int) -> Graph:
-    """Returns the graph over N nodes; a random graph is drawn again until it is connected.
+    """Returns the graph over N nodes; a random graph is drawn anew until it is connected, at most `TRIES` times.
 
     Args:
         keys: the section `graph` of the scenario.
@@ -223,7 +223,7 @@ def _make_with_networkx(keys: GraphKeys, nodes: int, seed: int) -> Any:
     import networkx as nx
 
     if keys.kind == "torus":
-        side = next((a for a in range(int(np.sqrt(nodes)), 2, -1) if nodes % a == 0), None)  # the squarest a x b = N
+        side = next((a for a in range(int(np.sqrt(nodes)), 2, -1) if nodes % a == 0), None)  # a x b = N, nearly square
         if side is None:
             raise BadInput(f"clients.number = {nodes} fills no torus of 3 x 3 or more: take 9, 12, 15, 16, 18, ...")
         grid = nx.grid_2d_graph(side, nodes // side, periodic=True)
@@ -248,14 +248,14 @@ def _probability(keys: GraphKeys, nodes: int) -> float:
 
 
 def _list_neighbors(graph: Any) -> Graph:
-    """Returns the neighbour lists of a connected graph."""
+    """Returns the lists of neighbors of a connected graph."""
     lists = [sorted(graph.neighbors(i)) for i in range(graph.number_of_nodes())]
     start = np.cumsum([0] + [len(one) for one in lists]).astype(np.int64)
     return Graph(start, np.array([j for one in lists for j in one], dtype=np.int64))
 
 
 def read_failures(path: Path, nodes: int) -> IntArray:
-    """Reads a table of failures for `Outages`: rows (first step, last step, node, neighbor or -1)."""
+    """Reads a table of failures for `Outages`; each row is (first step, last step, node, neighbor or -1)."""
     key = "graph.failures"
     table = read_number_table(key, path, ("first", "last", "node"), ("neighbour",))
     first, last = (_read_whole(key, path, name, table[name], 2**53) for name in ("first", "last"))
@@ -269,7 +269,7 @@ def read_failures(path: Path, nodes: int) -> IntArray:
 
 
 def _read_whole(key: str, path: Path, name: str, column: FloatArray, number: int) -> IntArray:
-    """Returns a column as whole numbers from 0 to `number` - 1; refuses all others, and rounds nothing."""
+    """Returns a column as integers; refuses values other than the whole numbers from 0 to `number` - 1."""
     wrong = column[~((column >= 0) & (column < number) & (column == np.floor(column)))]  # NaN is wrong too
     if len(wrong):
         raise BadInput(
@@ -279,16 +279,16 @@ def _read_whole(key: str, path: Path, name: str, column: FloatArray, number: int
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The bases of stacking and its meta model, from a scenario.
+# The bases of stacking, and the meta model that combines the bases.
 
-MOST_LEFT_OUT = 1000  # clients of which each is left out once
-MOST_CLIENTS = 1000  # whose networks one process keeps and evaluates
+MOST_LEFT_OUT = 1000  # clients, if each is left out once
+MOST_CLIENTS = 1000  # clients, if a process keeps and evaluates the networks of all of them
 MOST_FITTED = 10_000  # classifiers of a base that a process keeps for each world
 META: dict[str, tuple[str, dict[str, Any]]] = {"softmax": ("linear", {}), "mlp": ("mlp", {"hidden": (50,)})}
 
 
 def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
-    """Makes the stack of a scenario from `method.bases`, or without bases from the scenario's own model.
+    """Makes the stack of a scenario from `method.bases`; if there are none, the scenario's model is the only base.
 
     Args:
         scenario: the scenario.
@@ -297,7 +297,7 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
         network: function that makes the network of a scenario.
 
     Raises:
-        BadInput: `folds` is `client`, but the number of clients does not allow leaving each out once.
+        BadInput: `folds` is `client`, but there are too few or too many clients to leave out each once.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -346,10 +346,15 @@ def _model_keys(base: dict[str, Any]) -> ModelKeys:
 
 
 def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
-    """Returns the base of a classifier, or None for the name of a network.
+    """Returns the base for a classifier of scikit-learn; None if `model` names a network.
 
-    Every process that predicts fits the classifiers of all clients (with `folds: within`, F for each client). Their
-    number is therefore limited.
+    Every process that predicts fits the classifiers of all clients, with `folds: within` F classifiers for each client.
+    The number of classifiers is therefore limited.
+
+    Args:
+        model: the section that describes the base.
+        classes: number of classes, C.
+        fits: the number of classifiers that a process would fit.
     """
     if model.name not in CLASSIFIERS:
         return None
@@ -362,19 +367,20 @@ def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# From the keys of conformal sets to their rule, and whether the withheld rows are enough for it.
+# The rule of conformal sets, and a check that enough samples are held out for the rule.
 
 
 def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
     """Returns the conformal rule that the keys describe for a data set.
 
     Args:
-        keys: the scenario's keys of conformal sets.
+        keys: the section `predict.conformal` of the scenario.
         classes: number of classes, C; 0 for a regression.
         data: name of the data set, for the message.
 
     Raises:
-        BadInput: the score is for regression and the data have classes, or the other way round.
+        BadInput: the score is for regression and the data have classes, or the score is for classes and the data have
+            real targets.
     """
     score = ("lac" if classes else "regression") if keys.score == "auto" else keys.score
     if (score == "regression") == bool(classes):
@@ -384,15 +390,18 @@ def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
 
 
 def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) -> None:
-    """Refuses an alpha for which, in some world, every conformal set would hold every label.
+    """Refuses an alpha that is too small for the number of held-out samples.
+
+    With such an alpha every conformal set would hold every label in some world.
 
     Args:
-        rule: how conformal sets are made.
+        rule: the rule by which conformal sets are made.
         shards: the clients' data.
         hold_out: `data.hold_out`, for the message.
 
     Raises:
-        BadInput: the withheld rows are too few for alpha; the message names the least alpha that they allow.
+        BadInput: too few samples are held out for this alpha. Unless the quantile is `qq`, the message names the least
+            possible alpha.
     """
     for world in range(shards.worlds):
         sizes = [len(shards.client_holdout(world, c)) for c in range(min(shards.number, EVALUATED_CLIENTS))]
@@ -412,14 +421,14 @@ def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) ->
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Training without rounds: when the server steps, and a method whose uploads are added up by server step.
+# Training without rounds: when the server makes a step, and sums of uploads for several server steps at once.
 
-MOST_NUMBERS = 4_000_000  # in the sums of one call, about 32 MB
+MOST_NUMBERS = 4_000_000  # numbers in the sums of one call, about 32 MB
 IN_ROUNDS = ("choose", "remember", "ask", "walk")  # functions of a phase that are called in rounds only
 
 
 def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:
-    """Returns the rule that says when the server steps in training without rounds; None in rounds.
+    """Returns the rule that decides when the server makes a step; None if training has rounds.
 
     Args:
         scenario: the scenario.
@@ -457,13 +466,14 @@ def count_buffered(scenario: Scenario, clients: Clients) -> int:
 
 
 def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Callable[[Setting], Method]) -> Method:
-    """Returns the method whose server adds up the uploads of several server steps at once.
+    """Returns the method with a server that adds up the uploads of several server steps in one call.
 
-    The sums are those of the same method with one model in as many worlds as there are groups.
+    A group holds the uploads of one model in one server step. The sums equal those of the same method with one model
+    and as many worlds as there are groups.
 
     Args:
-        scenario: a scenario whose mode of participation has no rounds.
-        pieces: the pieces that the method was composed from.
+        scenario: a scenario that trains without rounds.
+        pieces: the pieces from which the method was composed.
         method: the method, as composed for rounds.
         compose: function that composes the method from given pieces.
 

@@ -1,4 +1,4 @@
-"""The method of a study: the pieces that a scenario decides, and the function that composes them into the method."""
+"""Makes the pieces that a scenario decides, and composes them into the method of a study."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def make_setting(
         shards: the clients' data.
         devices: the simulated devices.
         seeds: one seed for each world.
-        own: the user's objects; a loss, an optimizer, augmentations, a selection and a schedule replace the scenario's.
+        own: the user's objects; a loss, an optimizer, augmentations, a selection or a schedule among them is used
+            instead of the one that the scenario names.
     """
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = features.cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
@@ -89,7 +90,7 @@ def make_setting(
 
 
 def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setting) -> Setting:
-    """Returns the pieces of a method, with the networks of the stack if the method trains several.
+    """Returns the pieces of a method; if the method trains several networks, the pieces then include a stack of them.
 
     Args:
         scenario: the scenario, which names the networks.
@@ -99,7 +100,8 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
     """
     if not is_stack(scenario) or own.method is not None:
         return pieces
-    named = scenario.method.options.get("bases") or scenario.method.options.get("networks")  # win over an own network
+    # networks that the scenario lists are used instead of the user's network
+    named = scenario.method.options.get("bases") or scenario.method.options.get("networks")
     make = partial(make_network, data=data, own=UserObjects() if named else own, worlds=len(pieces.seeds))
     spec, number = method_spec_of(scenario.method.name), pieces.clients.number
     if not data.classes:
@@ -127,7 +129,7 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
 
     Args:
         scenario: the scenario, which names the method.
-        own: the user's objects; their own method takes precedence.
+        own: the user's objects; a method among them is used instead of the scenario's method.
         pieces: the pieces of the method.
         shards: the clients' data.
 
@@ -153,13 +155,13 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
         refuse_unread_code(pieces.local, method)
     if scenario.participation.mode != "sync":
         return features.add_groups(scenario, pieces, method, partial(_compose, scenario, own))
-    if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack remembers by itself
+    if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack keeps the losses itself
         method = remember_losses(method, len(pieces.seeds), pieces.clients.number)
     return method if pieces.stack is not None else keep_losses(scenario, own, method, len(pieces.seeds), shards)
 
 
 def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
-    """Composes the method; refuses options that the method neither declares nor reads."""
+    """Composes the method; refuses options that a user's method neither declares nor uses."""
     name, compose, where = scenario.method.name, find_composition(scenario, own), name_own_method(scenario, own)
     if not where:
         return compose(pieces)
@@ -175,12 +177,14 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
 
 
 def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any]) -> Setting:
-    """Returns the pieces; a piece whose key has the method's default becomes None, for the method's own ingredient.
+    """Returns the pieces with None for the schedule, compression or coefficients if their keys have the default values.
+
+    The method uses its own ingredient where a piece is None.
 
     Args:
-        scenario: the scenario, complete with all keys.
-        pieces: the pieces as the scenario's keys decide them.
-        defaults: defaults of the method, as a tree of scenario keys.
+        scenario: the resolved scenario.
+        pieces: the pieces that the keys of the scenario describe.
+        defaults: the default keys of the method, as a tree.
     """
     usual = {section: defaults.get(section, {}) for section in ("schedule", "compress", "server")}
     return replace(
@@ -225,10 +229,10 @@ def make_rate_schedule(keys: RateKeys, rounds: int) -> RateSchedule:
 
     Args:
         keys: the scenario's keys of the schedule.
-        rounds: rounds of the scenario, used if the keys give no rounds.
+        rounds: the number of rounds of the scenario, used if `keys.rounds` is not set.
 
     Raises:
-        BadInput: the number of rounds between two steps, or two restarts, is missing.
+        BadInput: `keys.at` is missing for the kind `step`, or `keys.rounds` is missing for restarts.
     """
     if keys.kind == "step" and not keys.at:
         raise BadInput("local.schedule.at is missing: give the rounds in which the rate falls")

@@ -1,4 +1,4 @@
-"""The networks of a study, and the memory that it needs."""
+"""Makes the networks of a study, and estimates the memory that the study needs."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ from fedray.training.compiled import CONV_KERNEL, ask_compiled, begin_compiled, 
 # ---------------------------------------------------------------------------------------------------------------------
 # Estimates of the memory that a scenario needs, made before any of it is allocated.
 #
-# Every key has a range, but products of keys have none: 10^4 models of 10^9 numbers, a round of 10^9 jobs, a client
-# of 10^12 rows. `estimate_scenario` estimates what follows from the keys alone. `check_network_memory` estimates the
-# models before the first one is made. `estimate_study` estimates everything. A scenario that this machine cannot hold
-# is refused with a message that names the keys which decide its size.
+# Every key has a range, but products of keys have none. A scenario may request 10^4 models of 10^9 numbers, a round of
+# 10^9 jobs, or a client of 10^12 samples. `estimate_scenario` estimates the memory that follows from the keys alone.
+# `check_network_memory` estimates the models before the first one is made. `estimate_study` estimates everything. If
+# this machine cannot hold a scenario, the scenario is refused. The message names the keys that decide its size.
 
-SIZED_CLIENTS = 100_000  # clients whose size is looked up; the largest of them stands for all
-JOB, CHOICE = 400, 24  # bytes of a job's columns, and of each model it was chosen from
-SCORED = 250.0  # bytes of a recorded client: buffered, joined and as Parquet
-MODEL = 64  # bytes a number of a model in a round: state, its successor, exact sums in three float64 limbs, their mean
-LANE = 28  # bytes a number of a lane: start, stack, gradient, optimizer, upload
-BATCH = 64  # bytes a sample of a lane's batches: its place in the permutations, index, weight
+SIZED_CLIENTS = 100_000  # clients whose sizes are computed; the largest size among them is used for all clients
+JOB, CHOICE = 400, 24  # bytes of a job's columns, and of each model from which the job's model was chosen
+SCORED = 250.0  # bytes of a client in `client_scores.parquet`: buffered, joined and as Parquet
+MODEL = 64  # bytes per number of a model in a round: old and new state, exact sums in three float64 limbs, mean
+LANE = 28  # bytes per number of a lane: start, stack, gradient, optimizer, upload
+BATCH = 64  # bytes per sample of a lane's batches: position in the permutations, index, weight
 
 
 class Need(NamedTuple):
-    """Some memory that a run needs.
+    """The memory that a run needs for one purpose.
 
     Attributes:
-        what: what the memory is for, in words.
+        what: the purpose of the memory, in words.
         keys: the keys of the scenario that decide the size.
         bytes: size in bytes.
     """
@@ -68,7 +68,7 @@ class Need(NamedTuple):
 
 
 def read_machine_memory() -> float:
-    """Returns the bytes of memory that this machine has, or that its container may use."""
+    """Returns the memory of this machine, or of its container if that is less, in bytes."""
     available = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -79,10 +79,10 @@ def read_machine_memory() -> float:
 
 
 def check_memory(needs: Iterable[Need]) -> None:
-    """Checks that this machine can hold all of the needs together.
+    """Checks that the memory of this machine is enough for all needs together.
 
     Raises:
-        BadInput: the needs are too large; the message names the largest.
+        BadInput: the memory is not enough; the message names the largest need.
 
     Example:
         >>> check_memory([Need("5 models of 10 numbers", "method.models", 200.0)])
@@ -98,14 +98,14 @@ def check_memory(needs: Iterable[Need]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows and clients.
+# The memory for samples and clients.
 
 
 def estimate_rows(scenario: Scenario, data: Dataset, worlds: int, *, copied: bool = False) -> list[Need]:
-    """Estimates the tables of the clients' rows, copies of all rows, and rows that differ between worlds.
+    """Estimates the memory for dealing samples to clients: the partitions, and copied or changed samples.
 
     Args:
-        scenario: the scenario, whose partition says how the rows of clients differ.
+        scenario: the scenario. Its partition may request copies, or changes that differ between clients.
         data: the data set.
         worlds: number of worlds R, replicates x folds.
         copied: whether `data` already includes the copies that `data.partition.copies` requests.
@@ -136,7 +136,7 @@ def estimate_rows(scenario: Scenario, data: Dataset, worlds: int, *, copied: boo
 
 
 def count_jobs(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]:
-    """Returns the most jobs that a round can have, and whether every client takes part.
+    """Returns the largest possible number of jobs in a round, and whether every client takes part in every round.
 
     Args:
         scenario: the scenario.
@@ -151,7 +151,7 @@ def count_jobs(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]
 
 
 def estimate_scenario(scenario: Scenario, clients: int | None = None, worlds: int | None = None) -> list[Need]:
-    """Estimates what follows from the keys alone: generated data, tables of clients, jobs and scores.
+    """Estimates the memory that follows from the keys alone: for generated data, tables of clients, jobs and scores.
 
     Args:
         scenario: the scenario.
@@ -191,11 +191,11 @@ def estimate_scenario(scenario: Scenario, clients: int | None = None, worlds: in
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Models, batches and answers.
+# The memory for models, batches and predictions.
 
 
 def estimate_rbf(features: int, shape: tuple[int, ...]) -> Need:
-    """Estimates radial features: their centers, and the distances from the centers to the rows of one forward pass.
+    """Estimates the memory for radial features: the centers, and their distances to the samples of a forward pass.
 
     Args:
         features: number of radial features.
@@ -208,8 +208,8 @@ def estimate_rbf(features: int, shape: tuple[int, ...]) -> Need:
 def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], worlds: int) -> None:
     """Checks that this machine can hold the models, before the first one is made.
 
-    Torch's meta device makes a module without memory; a module that cannot be made there (a user's own, say) is not
-    checked.
+    The module is made on torch's meta device, which uses no memory. A module that cannot be made on this device is not
+    checked; this may happen for a user's own module.
 
     Args:
         scenario: the scenario.
@@ -221,21 +221,21 @@ def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], w
     """
     try:
         with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # weights that are loaded have no place there
+            warnings.simplefilter("ignore")  # of loading weights, which the meta device cannot hold
             d = layout_of(factory()).d
-    except Exception:  # making it for real says what is wrong with it
+    except Exception:  # the error is reported when the module is made later
         return
     check_memory([*estimate_scenario(scenario), _estimate_models(scenario.method.models * worlds, d)])
 
 
 def _estimate_models(number: int, d: int, lane: int | None = None) -> Need:
-    """Estimates the models in the state, and three lanes of `lane` numbers each (by default d)."""
+    """Estimates the memory for models of d numbers in the state, and for three lanes of `lane` numbers each."""
     what = f"{number:,} models of {d:,} numbers"
     return Need(what, "method.models x replicates x model", float(MODEL * number) * d + 3.0 * LANE * (lane or d))
 
 
 def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
-    """Estimates everything that one process holds at the same time in a run."""
+    """Estimates all memory that one process needs at the same time in a run."""
     phase, number, worlds, d = study.method.phase, study.clients.number, study.worlds, study.net.layout.d
     trained = [part.study for part in study.parts if part.voter is None and part.trained_before is None] or [study]
     work = [_estimate_work(one) for one in trained]  # one after another
@@ -257,7 +257,7 @@ def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
 
 
 def _extra_tensors(study: Study) -> dict[str, Tensor]:
-    """Returns the server's tensors beside the models, without memory; empty if they depend on the models' values."""
+    """Returns the server's tensors besides the models, on the meta device; empty if they cannot be made there."""
     phase = study.method.phase
     try:
         with torch.device("meta"):
@@ -268,7 +268,7 @@ def _extra_tensors(study: Study) -> dict[str, Tensor]:
 
 
 def _estimate_work(study: Study) -> list[Need]:
-    """Estimates the training of a block of lanes (weights, batches, outputs of layers), and the test predictions."""
+    """Estimates the memory for training a block of lanes (weights, batches, layer outputs) and for test predictions."""
     (all_layers, widest), engine = measure_layers(study.net.module, study.example), choose_study_engine(study)
     phase = study.method.phase
     d, width, sample = study.net.layout.d, engine.width, math.prod(study.input_shape)
@@ -308,13 +308,13 @@ def _estimate_work(study: Study) -> list[Need]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The network of a study, sized for its data.
+# The network of a study. Its inputs and outputs have the sizes of the data.
 
-TRIAL_ROWS = 8  # rows on which a network is tried
+TRIAL_ROWS = 8  # samples on which a network is tried
 
 
 def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: int) -> Net:
-    """Returns the network, sized for the data.
+    """Returns the network, with the input shape and number of outputs that the data require.
 
     Args:
         scenario: the scenario.
@@ -336,7 +336,7 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     objective = _choose_objective(scenario, data)
     outputs = 2 * data.outputs if objective == "gaussian_nll" else data.outputs
     name, shape, options = scenario.model.name, data.input_shape, scenario.model.options
-    if name == "rbf" and own.model is None:  # its centres are drawn, on any device
+    if name == "rbf" and own.model is None:  # its centers are drawn, so that the meta device does not help
         check_memory([*estimate_scenario(scenario), estimate_rbf(options["features"], shape)])
     if name == "lstm" and own.model is None and data.kind == "tokens":
         known = options.get("vocabulary") or outputs
@@ -370,13 +370,22 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
 def _as_trained(
     scenario: Scenario, own: UserObjects, make: Callable[[], nn.Module], shape: tuple[int, ...]
 ) -> Callable[[], nn.Module]:
-    """Returns the function that makes networks in the form that the method trains; a user's method changes nothing."""
+    """Returns the function that makes networks in the form that fedray's method trains.
+
+    With a user's own method the function is returned as it is.
+
+    Args:
+        scenario: the scenario, which names the method.
+        own: the user's Python objects.
+        make: function that makes the network.
+        shape: shape of a network input.
+    """
     around = None if own.method is not None else method_spec_of(scenario.method.name).network
     return make if around is None else wrap_networks(make, around, scenario.method.options, shape, scenario.model.name)
 
 
 def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
-    """Returns the objective of a scenario, which must fit the data."""
+    """Returns the loss that training minimizes; raises `BadInput` if the chosen loss does not fit the data."""
     objective = scenario.model.objective
     if objective == "auto":
         return "cross_entropy" if data.classes else "mse"
@@ -390,7 +399,7 @@ def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
 
 
 def _draw_trial_rows(data: Dataset) -> Tensor:
-    """Draws a few network inputs `[n, ...]`: rows of tokens, or small random numbers in place of features."""
+    """Returns a few network inputs `[n, ...]`: token samples of the data, or small random numbers for other data."""
     stored = data.test.x if data.population else data.train.x
     if data.kind == "tokens":
         return torch.from_numpy(stored[:: max(1, len(stored) // TRIAL_ROWS)][:TRIAL_ROWS].astype(np.int64))
@@ -399,11 +408,13 @@ def _draw_trial_rows(data: Dataset) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The architectures among FedDF's clients, from a scenario: which networks there are, and which client has which.
+# The architectures of FedDF's clients: the networks, and the choice of a network for each client.
 
 
 def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[Scenario], Net]) -> Stack:
-    """Makes one base for each of `method.networks`, with its clients; the mean combines the predictions of the bases.
+    """Makes one base for each of `method.networks`, with the clients that train it.
+
+    The ensemble averages the predictions of the bases.
 
     Args:
         scenario: the scenario.
@@ -411,7 +422,8 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
         network: function that makes the network of a scenario.
 
     Raises:
-        BadInput: there are more networks than clients. (A network of a tier without clients belongs to the server.)
+        BadInput: there are more networks than clients. A network of a tier without clients is allowed: it belongs to
+            the server.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -441,7 +453,7 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
 
 
 def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
-    """Raises an error: it stands in `Setting.outputs` when there are several networks."""
+    """Raises `BadInput`; this function is the value of `Setting.outputs` when there are several networks."""
     raise BadInput(
         "setting.outputs asks one network, but method.networks has several: call "
         "fedray.models.net.compute_raw_outputs(base.net, models, inputs) with a base of setting.stack.bases"
@@ -449,25 +461,35 @@ def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
 
 
 def _choose_members(clients: Clients, i: int, number: int, tier: int | None) -> Members:
-    """Returns the clients of network i: those of the network's tier, or every client j with `j mod number = i`."""
+    """Returns a function: client ids -> whether each client trains network i.
+
+    Args:
+        clients: the population.
+        i: the index of the network.
+        number: the number of networks.
+        tier: the tier whose clients train the network; None: the clients j with `j mod number = i` train it.
+    """
     return lambda client: np.asarray(client % number == i if tier is None else clients.tier_of(client) == tier)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What computes teachers and students at a server: compiled kernels where they have the network, else torch.
+# The engine that computes teachers and students at a server: compiled kernels if they cover the network, else torch.
 
 
 def choose_students(lanes: Lanes) -> EngineOf:
     """Returns a function: network -> the engine that computes its students.
 
     Args:
-        lanes: whether compiled kernels may train.
+        lanes: the key `lanes` of the scenario: whether compiled kernels may train.
     """
     return use_torch if lanes == "torch" else _choose_compiled
 
 
 def _choose_compiled(net: Net) -> StudentEngine:
-    """Returns compiled kernels for a network, else torch; kernels predict only convolutions, where torch is slower."""
+    """Returns the engine for a network: compiled kernels if they cover it, else torch.
+
+    Predictions are computed by compiled kernels only for convolutional networks, for which torch is slower.
+    """
     kernel = find_student_kernel(net)
     if kernel is None:
         return TORCH
@@ -475,10 +497,10 @@ def _choose_compiled(net: Net) -> StudentEngine:
 
 
 def has_compiled_students(study: Study) -> bool:
-    """Returns whether compiled kernels train a student of a study's server.
+    """Returns whether compiled kernels train a student at the server of a study.
 
     Args:
-        study: any study; most have no students.
+        study: the study; it need not have students.
     """
     options = study.scenario.get("method", {})
     if study.lanes == "torch" or not (options.get("distil_steps") or options.get("distil_epochs")):

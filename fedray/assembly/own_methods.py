@@ -1,4 +1,4 @@
-"""Checks the functions of a user's own method, and what they return: an error is one line with its name."""
+"""Checks the functions of a user's own method and their results; an error is one line that names the function."""
 
 from __future__ import annotations
 
@@ -23,20 +23,25 @@ from fedray.own_code.contract import Returns, check_fields, contract, find_chang
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks of the results of a user's own method: each check returns the error in words, or None.
+# Checks of the results of a user's own method. Each check returns the error in words, or None if there is no error.
 
 STATS = (ExactSum, Counts, Largest, Kept)
 
 
 def _describe(value: Any) -> str:
-    """Describes a value: its kind, and the shape of an array or a tensor."""
+    """Describes a value for messages: its type, or the dtype and the shape of an array or a tensor."""
     if isinstance(value, np.ndarray | Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} of shape {list(value.shape)}"
     return name_type(value)
 
 
 def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
-    """Returns the error in the jobs of a round; `ranges` has the number of clients, models and worlds."""
+    """Returns the error in the plan of a round's jobs; None if there is none.
+
+    Args:
+        found: the result of the user's function.
+        ranges: the numbers of clients, models and worlds.
+    """
     if not isinstance(found, Plan):
         return f"{name_type(found)}: return a Plan of clients, models and worlds"
     for name, number in ranges.items():
@@ -53,7 +58,7 @@ def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
 
 
 def check_choice(found: Any, plan: Plan, ranges: Mapping[str, int]) -> str | None:
-    """Says what is wrong with a plan after the participants chose their models; None: nothing.
+    """Returns the error in a plan after the participants chose their models; None if there is none.
 
     Example:
         >>> plan = Plan(np.array([4, 7]), np.zeros(2, int), np.zeros(2, int))
@@ -69,7 +74,13 @@ def check_choice(found: Any, plan: Plan, ranges: Mapping[str, int]) -> str | Non
 
 
 def check_state(found: Any, rows: int, before: State | None) -> str | None:
-    """Returns the error in a state with this number of rows; the state must keep the tensors of the state `before`."""
+    """Returns the error in a state; None if there is none.
+
+    Args:
+        found: the result of the user's function.
+        rows: the number of models that the state must have.
+        before: the previous state, whose tensors must keep their names and shapes; None: there is none.
+    """
     if not isinstance(found, State) or not isinstance(found.models, Tensor):
         return f"{name_type(found)}: return a State of models, counters and extra"
     wanted = (rows, *found.models.shape[1:2]) if before is None else tuple(before.models.shape)
@@ -91,7 +102,7 @@ def check_state(found: Any, rows: int, before: State | None) -> str | None:
 
 
 def check_stats(found: Any) -> str | None:
-    """Returns the error in the statistics of a block of uploads."""
+    """Returns the error in the statistics of a block of uploads; None if there is none."""
     if not isinstance(found, dict) or not all(isinstance(value, STATS) for value in found.values()):
         known = ", ".join(kind.__name__ for kind in STATS)
         return f"{name_type(found)}: return a dict of statistics that add up in any order: {known}"
@@ -99,13 +110,13 @@ def check_stats(found: Any) -> str | None:
 
 
 def check_tensor(found: Any, shape: tuple[int, ...]) -> str | None:
-    """Returns the error in a tensor that must have the given shape."""
+    """Returns the error in a tensor that must have the given shape; None if there is none."""
     fits = isinstance(found, Tensor) and tuple(found.shape) == shape
     return None if fits else f"{_describe(found)}: return a tensor, {list(shape)}"
 
 
 def check_counts(found: Any, jobs: int, what: str) -> str | None:
-    """Returns what is wrong with a number of bytes or samples for each job.
+    """Returns the error in an array of the bytes or samples of each job; None if there is none.
 
     Example:
         >>> check_counts([3], 1, "bytes"), check_counts(np.array([3, -1]), 2, "bytes")
@@ -117,14 +128,20 @@ def check_counts(found: Any, jobs: int, what: str) -> str | None:
 
 
 def check_pair(found: Any, jobs: int, first: str, second: str) -> str | None:
-    """Returns the error in two numbers per job: bytes up and down, or steps and samples."""
+    """Returns the error in two arrays with a number for each job, such as steps and samples; None if there is none."""
     if not isinstance(found, tuple) or len(found) != 2:
         return f"{name_type(found)}: return a pair, the {first} and the {second} of each job"
     return check_counts(found[0], jobs, first) or check_counts(found[1], jobs, second)
 
 
 def check_compressed(found: Compressed, uploads: Uploads, own: tuple[str, ...]) -> str | None:
-    """Returns the error in compressed uploads; `own` names the vectors that compression keeps at the clients."""
+    """Returns the error in compressed uploads; None if there is none.
+
+    Args:
+        found: the result of the user's function.
+        uploads: the uploads before compression.
+        own: names of the vectors that the compression keeps at the clients.
+    """
     if found.own.keys() != set(own):
         return f"own vectors {list(found.own)}, but Compress.own names {list(own)}: give a vector of each job for each"
     for name, value in {"delta": found.delta, **found.own}.items():
@@ -136,15 +153,15 @@ def check_compressed(found: Compressed, uploads: Uploads, own: tuple[str, ...]) 
 
 
 def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bool, each: int = 0) -> str | None:
-    """Returns the error in the models that predict for a trained state, in R worlds.
+    """Returns the error in an `Answer`, the models that predict for a trained state; None if there is none.
 
     Args:
         found: The result of the function.
         worlds: Number of worlds, R.
         tiers: Number of tiers, T.
         trained: The trained state.
-        own: Whether known clients have models or weights of their own; the weights of their tier are then not used.
-        each: N if client i predicts with model i; 0: no client has a model.
+        own: Whether known clients have models or weights of their own; weights of tiers are then not allowed.
+        each: N if client i predicts with model i; else 0.
     """
     if not isinstance(found, Answer) or not isinstance(found.models, int) or found.models < 1:
         return f"{name_type(found)}: return an Answer(state, models), models its number in a world"
@@ -174,7 +191,7 @@ def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bo
 
 
 def _check_weights(found: Any, name: str, shape: tuple[int, ...], where: str) -> str | None:
-    """Returns the error in weights of models (last axis); None is allowed in place of weights."""
+    """Returns the error in the weights of models, which are on the last axis; None is allowed instead of weights."""
     if found is None:
         return None
     if not isinstance(found, np.ndarray) or found.shape != shape:
@@ -185,7 +202,7 @@ def _check_weights(found: Any, name: str, shape: tuple[int, ...], where: str) ->
 
 
 def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | None:
-    """Returns what is wrong with what a rule has made of the members' probabilities `[A, n, C]`; None: nothing.
+    """Returns the error in the probabilities that a rule has made from those of the members; None if there is none.
 
     Example:
         >>> check_joined_answer(np.array([[0.5, 0.6]]), 0, np.zeros((3, 1, 2)))
@@ -205,24 +222,24 @@ def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | N
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Objects that the server's functions and the clients' code of a user's own method both hold, and one of them changes.
+# Objects that are used by both the server's functions and the clients' code of a user's own method, and that change.
 #
-# Clients train in other processes than the server steps, and a run may go on in a new one. There each has a copy of
-# what lies in a closure, so that a change is not seen by the others: such a method would compute something else on
-# Ray, and after a resumption, than in one process.
+# On Ray, clients train in other processes than the server, and a resumed run is a new process. Each process has its own
+# copy of the objects in a closure. A change of an object in one process is therefore missing in the others. With such a
+# change a method would compute other results on Ray, or after a resumption, than in a single process.
 
 
 def watch_shared(phase: Phase, where: str) -> Phase:
-    """Returns a phase that refuses changes to objects shared by its server and the code of its clients.
+    """Returns a phase that refuses changes of objects which both its server and the code of its clients use.
 
-    Tensors, arrays, tables and variables of closures count. Adding an entry to a table is no change.
+    The checked objects are tensors, arrays, tables and variables of closures. A new entry in a table is no change.
 
     Args:
         phase: A phase of the user's own method.
         where: Name of the method in messages.
 
     Raises:
-        BadInput: An object was changed. The error is raised later, in a step of the server, and names the object.
+        BadInput: An object was changed. The returned phase raises this error in training. The message names the object.
     """
     step, server = phase.server.step, phase.server
     clients = find_changeable([phase.local, phase.pieces, phase.compress.apply, server.reduce], Setting)
@@ -255,21 +272,21 @@ def watch_shared(phase: Phase, where: str) -> Phase:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks around each function of a user's own method: a wrong result becomes one line that names the function.
+# Checks around each function of a user's own method. The error of a wrong result is one line that names the function.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Refusals of what does not fit the scenario, before anything trains.
+# Checks before training that the method fits the scenario.
 
 
 def refuse_unread_code(given: Local, method: Method) -> None:
-    """Refuses a loss, an optimizer or augmentations that a user's method would ignore.
+    """Refuses a loss, an optimizer or augmentations that a user's method would not use.
 
     Args:
-        given: local training as the scenario and the passed objects describe it.
+        given: local training as the scenario and the user's objects describe it.
         method: the user's own method.
 
     Raises:
-        BadInput: the method ignores one of them; the message names it.
+        BadInput: the method does not use a given loss, optimizer or augmentation; the message names its key.
 
     Example:
         >>> from types import SimpleNamespace
@@ -288,14 +305,14 @@ def refuse_unread_code(given: Local, method: Method) -> None:
             )
 
 
-NOT_OF_PARTS = (  # fields of a phase that nothing calls if the phase is one of several
+NOT_OF_PARTS = (  # fields of a phase that nothing uses if the method has parts
     "walk", "sizes", "steps", "remember", "choose", "work", "ask",
 )  # fmt: skip
-NOT_BESIDE_PARTS = ("answer", "prepare", "one_model_per_client", "explain_end")  # of a method
+NOT_BESIDE_PARTS = ("answer", "prepare", "one_model_per_client", "explain_end")  # fields of a method
 
 
 def fit_parts(method: Method, stack: Stack | None, where: str) -> Method:
-    """Returns a method with one part for each network of a scenario; the first part is then the method's phase.
+    """Checks that a method has one part for each network of a scenario; makes the first part the method's phase.
 
     Args:
         method: The user's own method.
@@ -312,7 +329,7 @@ def fit_parts(method: Method, stack: Stack | None, where: str) -> Method:
         fedray.core.errors.BadInput: method mine: it has 2 parts for 0 networks of method.networks: return \
 parts=federated_each(setting), a phase of each
     """
-    if stack is not None and (stack.meta is not None or stack.combine is not None):  # whose spec has `parts`
+    if stack is not None and (stack.meta is not None or stack.combine is not None):  # the specification has `parts`
         return method
     bases = () if stack is None else stack.bases
     if len(method.parts) != len(bases):
@@ -360,7 +377,14 @@ _OF_NONE = {"schedule": ": its state is None where a run is planned and not begu
 
 
 class _Method(NamedTuple):
-    """Facts that the checks of a method need: its name in messages, R, N, and the names of the network's layers."""
+    """Facts about a method that the checks need.
+
+    Attributes:
+        where: name of the method in messages.
+        worlds: number of worlds, R.
+        clients: number of clients, N.
+        layers: names of the network's layers.
+    """
 
     where: str
     worlds: int
@@ -371,13 +395,13 @@ class _Method(NamedTuple):
 def guard_method(
     method: Any, where: str, *, worlds: int, clients: Clients, layers: tuple[str, ...], stack: Stack | None = None
 ) -> Method:
-    """Wraps a method: an exception or an unusable result becomes one line that names the function.
+    """Returns a method with checks: an exception or a wrong result becomes one line that names the function.
 
     Args:
-        method: What the user's function returned.
-        where: How messages call it.
+        method: The result of the user's function.
+        where: Name of the method in messages.
         worlds: number of worlds, R.
-        clients: The population and its tiers.
+        clients: The population with its tiers.
         layers: Names of the network's layers.
         stack: The networks, if there are several.
 
@@ -460,13 +484,13 @@ def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns | 
 
 
 def _hold(thing: Any, where: str, checks: Mapping[str, Returns | None], path: str = "") -> dict[str, Any]:
-    """Returns the functions that a part of a method has, each wrapped in its check.
+    """Returns the functions in the fields of an object by name, each wrapped in its check.
 
     Args:
         thing: a method, a phase, or a component of a phase.
         where: name of the method in messages.
-        checks: for each function, the check of its result.
-        path: path of the part inside the method, with a dot at the end.
+        checks: the check of each function's result, by the name of the function.
+        path: path of the object inside the method, with a dot at the end.
     """
     found: dict[str, Any] = {}
     for name, returns in checks.items():
@@ -477,7 +501,7 @@ def _hold(thing: Any, where: str, checks: Mapping[str, Returns | None], path: st
 
 
 def _guard_phase(phase: Phase, about: _Method) -> Phase:
-    """Wraps the functions of a phase, of its server, its compression and its pieces in their checks."""
+    """Returns a phase with a check around each function of the phase, its server, its compression and its pieces."""
     where, server, compress = about.where, phase.server, phase.compress
     check_fields(where, phase)
     _check_local(where, phase.local)
@@ -495,7 +519,7 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
     held: dict[str, Any] = {
         **_hold(phase, where, phase_checks(about.worlds, about.clients, phase.models)),
         "pieces": tuple(_guard_piece(piece, phase, about) for piece in phase.pieces),
-        # somebody's own function reads tensors in main memory
+        # a user's own function expects tensors in main memory
         "server": server._replace(**_hold(server, where, serves, "server."), on_device=False),
         "compress": compress._replace(**_hold(compress, where, sends, "compress."), on_device=False),
     }
@@ -503,7 +527,7 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
 
 
 def _guard_piece(piece: Piece, phase: Phase, about: _Method) -> Piece:
-    """Checks the fields of a piece and wraps its functions in their checks."""
+    """Checks the fields of a piece, and returns the piece with a check around each of its functions."""
     where, kind = about.where, type(piece).__name__
     if not isinstance(piece, Piece):
         raise BadInput(f"{where}: pieces has {name_type(piece)}: give a Piece")
@@ -520,7 +544,7 @@ def _guard_piece(piece: Piece, phase: Phase, about: _Method) -> Piece:
         )
     if isinstance(piece, Measure) and (phase.walk is not None or phase.nets or phase.find(Correction) is not None):
         raise BadInput(f"{where}: {kind} goes with no walk, no slices and no Correction: leave it out")
-    draws = isinstance(piece, ClientSums)  # it draws from the job's key, and its result is checked there
+    draws = isinstance(piece, ClientSums)  # draws random numbers by the job's key; checks its own result
     held = {}
     for name, arguments in piece.takes.items():
         function = getattr(piece, name)
@@ -539,7 +563,7 @@ _TAKEN = {"rows": "inputs, numbers", "row": "input", "batch": "inputs, targets"}
 
 
 def _check_local(where: str, local: Any) -> None:
-    """Checks that engines can use a description of local training."""
+    """Checks a description of local training; raises `BadInput` if engines cannot use it."""
     if not isinstance(local, Local):
         raise BadInput(f"{where}: local is {name_type(local)}: give a Local")
     check_fields(where, local, "local.")

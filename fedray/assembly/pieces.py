@@ -1,4 +1,4 @@
-"""Pieces of a study that a scenario or a user's code decides: compression, Gaussians, a loss, an optimizer, metrics."""
+"""Makes pieces of a study from a scenario or a user's code: compression, losses, optimizers, augmentations, metrics."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from fedray.training.client_code import make_trial, mixes_targets, train_client_
 # ---------------------------------------------------------------------------------------------------------------------
 # The compression of a scenario's uploads.
 
-UPLINK_CLIENTS = 100_000  # clients whose uplinks give the mean
+UPLINK_CLIENTS = 100_000  # clients over whose uplinks the mean is taken, at most
 
 
 def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Compress:
@@ -56,8 +56,7 @@ def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Co
     Args:
         scenario: the scenario.
         layout: the layout of the model.
-        devices: the simulated devices; with `compress.adaptive`, the speed of a client's uplink decides how much it
-            sends.
+        devices: the simulated devices. With `compress.adaptive`, a client with a faster uplink sends more entries.
 
     Example:
         >>> from torch import nn
@@ -81,7 +80,7 @@ def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Co
         keep = compression.keep_by_tier(layout, tiers, models, keys.ratio, keys.resource_ratio)
         if keys.adaptive:
             number = devices.clients.number
-            sample = np.linspace(0, number - 1, min(number, UPLINK_CLIENTS)).astype(np.int64)  # of every tier its share
+            sample = np.linspace(0, number - 1, min(number, UPLINK_CLIENTS)).astype(np.int64)  # evenly from all tiers
             mean = float(devices.figure("uplink", sample).mean())
             keep = compression.keep_by_bandwidth(layout, keep, lambda client: devices.figure("uplink", client), mean)
         top = keys.kind == "topk"
@@ -90,22 +89,23 @@ def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Co
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Augmentations by name, and a user's own, as parts of local training.
+# Augmentations: fedray's, chosen by name, and the user's own.
 
-_TRIED = 16  # rows
-_SHRUNK = 20.0  # ToTensor divides by 255, and with a Normalize after it by 50 or more
+_TRIED = 16  # samples in a trial of augmentations
+_SHRUNK = 20.0  # ratio of standard deviations before and after; 255 for ToTensor, 50 or more with Normalize after it
 
 
 def make_augmentations(wanted: Sequence[Any], options: Mapping[str, Any], data: Dataset) -> tuple[Augmentation, ...]:
     """Returns the augmentations that change the samples of each batch, in the given order.
 
     Args:
-        wanted: names of augmentations, and functions of the user's.
-        options: options of the section `local`.
+        wanted: names of augmentations, and functions that the user passed.
+        options: the value of `local.options`.
         data: the data set on which clients train.
 
     Raises:
-        BadInput: an augmentation of fedray is for pictures, and the data are none; or one of the user's cannot be used.
+        BadInput: an augmentation of fedray needs pictures and the data are something else, or an augmentation of the
+            user's cannot be used.
     """
     made = []
     for one in wanted:
@@ -132,7 +132,7 @@ def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augm
     Args:
         thing: a function of one input, or of the inputs and targets of a batch; or a transform of torchvision.
         name: name of the augmentation in messages.
-        options: options in the scenario.
+        options: the options of the augmentation in the scenario.
 
     Example:
         >>> read_augmentation(lambda x: x, "same", {}).form, read_augmentation(lambda x, y: (x, y), "pair", {}).form
@@ -147,7 +147,7 @@ def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augm
 
 
 def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
-    """Tries the augmentations twice on samples of the first client that has some, to find mistakes at once.
+    """Tries the augmentations twice on samples of the first client with any samples, to find mistakes before training.
 
     Args:
         shards: the clients' data.
@@ -185,11 +185,11 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Networks under Gaussians over their weights (PVI).
+# The number of networks that are drawn from Gaussians over weights (method PVI).
 
 
 def count_draws(study: Study) -> int:
-    """Returns how many networks are drawn from each model's Gaussian for a prediction (PVI), at least 1.
+    """Returns the number of networks that PVI draws from each model's Gaussian for a prediction; 1 for other methods.
 
     Args:
         study: the study that will run.
@@ -200,11 +200,13 @@ def count_draws(study: Study) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Examples, from the first models, of the rows of a server's tensor that a loss uses.
+# Losses that use a tensor of the server: an example of a row of this tensor, computed from the first models.
 
 
 def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
-    """Gives the loss of a method an example of the server's row that it uses, for trials of engines and byte counts.
+    """Returns the method; if its loss uses a tensor of the server, the loss then holds a row of it as an example.
+
+    Trials of engines and counts of bytes use this example.
 
     Args:
         method: The composed method.
@@ -234,12 +236,12 @@ def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
 
 
 def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: Dataset) -> Local:
-    """Returns local training with augmentations and with the user's loss and optimizer.
+    """Returns local training with augmentations, and with the user's loss and optimizer if there are any.
 
     Args:
-        local: local training as the scenario's keys describe it.
-        scenario: the scenario, which may name loss, optimizer and augmentations.
-        objects: the user's objects, which replace names in the scenario.
+        local: local training as the keys of the scenario describe it.
+        scenario: the scenario, which may name a loss, an optimizer and augmentations.
+        objects: the user's objects, which are used instead of the names in the scenario.
         data: the data set on which clients train.
     """
     own = objects
@@ -270,12 +272,12 @@ def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: D
 
 
 def read_loss(thing: Any, name: str, options: Mapping[str, Any]) -> LocalLoss:
-    """Returns a user's loss with its options; an exception in it becomes one line.
+    """Returns a user's loss with its options; an exception in the loss becomes an error of one line.
 
     Args:
         thing: a function or a `LocalLoss`.
         name: name of the loss in messages.
-        options: options in the scenario.
+        options: the options of the loss in the scenario.
     """
     loss = thing if isinstance(thing, LocalLoss) else LocalLoss(thing)
     function = partial(loss.function, **options) if options else loss.function
@@ -284,7 +286,10 @@ def read_loss(thing: Any, name: str, options: Mapping[str, Any]) -> LocalLoss:
 
 
 def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
-    """Returns a user's optimizer with its options: a transformation or (parameters, lr=...) -> torch optimizer."""
+    """Returns a user's optimizer with its options.
+
+    The result is a `Transform`, or a function (parameters, lr=...) -> torch optimizer.
+    """
     where = f"local.optimizer = {name}"
     if not isinstance(thing, Transform):
         if not makes_transform(thing, options):
@@ -306,10 +311,10 @@ def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
 
 
 def find_metrics(scenario: Scenario, own: UserObjects) -> dict[str, Callable[..., Any]]:
-    """Returns the user's metrics by name, from the scenario or passed.
+    """Returns the user's metrics by name: those that the scenario names, and those that were passed as objects.
 
     Raises:
-        BadInput: a name cannot name a column, or is the name of one of fedray's metrics.
+        BadInput: a name cannot be the name of a column, or fedray has a metric of this name.
     """
     named = {name: names.find_thing("metric", name) for name in scenario.evaluate.metrics or ()}
     for name in (found := {**named, **own.metrics}):
@@ -327,16 +332,16 @@ def find_metrics(scenario: Scenario, own: UserObjects) -> dict[str, Callable[...
 
 
 def find_callbacks(scenario: Scenario, own: UserObjects) -> tuple[tuple[str, Callable[..., Any]], ...]:
-    """Returns the names and functions of callbacks, called after each round; an exception in one becomes one line."""
+    """Returns the names and functions of the callbacks; an exception in a callback becomes an error of one line."""
     named = [(name, names.find_thing("callback", name)) for name in scenario.callbacks or ()]
     passed = [(name_thing(one), one) for one in own.callbacks]
     return tuple((name, contract(f"callbacks = {name}", one)) for name, one in [*named, *passed])
 
 
 def try_own_code(study: Study) -> None:
-    """Trains two steps if local training contains a user's code, to find mistakes in the code at once.
+    """Tries the user's code in local training, to find mistakes before the run begins.
 
-    Augmentations are tried twice on some samples of a client.
+    A loss or an optimizer is tried in two steps of training. Augmentations are tried twice on samples of a client.
 
     Raises:
         FedrayError: the code cannot be used; the message is one line.
@@ -367,11 +372,11 @@ def try_own_code(study: Study) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Counts the numbers that the layers of a network put out for one example: they decide the memory of a forward pass.
+# The sizes of the outputs of a network's layers. They decide the memory that a forward pass needs.
 
 
 def measure_layers(module: nn.Module, example: Tensor) -> tuple[float, float]:
-    """Counts the outputs of all layers, and of the widest layer, for an example; 0 if the module cannot take it.
+    """Counts the numbers that all layers put out for one input, and those of the widest layer; 0 if the module fails.
 
     Args:
         module: the network.
@@ -392,7 +397,7 @@ def measure_layers(module: nn.Module, example: Tensor) -> tuple[float, float]:
     try:
         with torch.no_grad(), rng.torch_scope(0):
             module.eval()(example[None])
-    except Exception:  # the run itself will say what is wrong with it
+    except Exception:  # the run itself will report the error
         return 0.0, 0.0
     finally:
         module.train(training)

@@ -1,4 +1,4 @@
-"""A user's own code: how it is registered, passed, checked, named, recorded, and required again on resuming."""
+"""Registers a user's own code, checks and names it, records it in runs, and requires it again when a run goes on."""
 
 from __future__ import annotations
 
@@ -56,29 +56,32 @@ def register(
     models: int | None = None,
     spec: MethodSpec | None = None,
 ) -> None:
-    """Gives your code a name, which scenario files can then use.
+    """Gives your code a name that scenario files can use.
 
-    The name is known in every process that imports the module in which you call `register`. `fedray run --import
-    MODULE` imports it, also for `tune` and `table` and on the nodes of a cluster.
+    The name is known in every process that imports the module in which you call `register`. The option `--import
+    MODULE` of `fedray run`, `tune` and `table` imports this module, also on the nodes of a cluster.
 
     Args:
         kind: "method", "model", "data", "partition", "selection", "schedule", "loss", "optimizer",
             "augmentation", "metric" or "callback".
-        name: a name that fedray does not have. You may register one of your names again; the newest function counts.
-        thing: for a method, a function from `fedray.methods.Setting` to `fedray.core.method.Method`; for a model,
-            `thing(input_shape, outputs, **options)` makes an `nn.Module`; for data, `thing(root, **options)` makes a
-            `fedray.data.types.Dataset`. For a partition, `thing(labels, clients, generator, options)` gives the rows of
-            each client; for a selection, `thing(known, number, generator, options)` chooses `number` of the clients in
-            a `fedray.components.selection.KnownClients`; for a schedule, `thing(models, rows)` makes an assignment,
-            like the functions of `fedray.components.schedule`. For the others see docs/how-to/training.md.
+        name: a name that fedray does not have. If you register a name again, the newest function is used.
+        thing: the function or object to register. A method is a function from `fedray.methods.Setting` to
+            `fedray.core.method.Method`. A model is a function `thing(input_shape, outputs, **options)` that makes an
+            `nn.Module`. Data are a function `thing(root, **options)` that makes a `fedray.data.types.Dataset`. A
+            partition is a function `thing(labels, clients, generator, options)` that returns the indices of each
+            client's samples. A selection is a function `thing(known, number, generator, options)` that chooses `number`
+            of the clients in a `fedray.components.selection.KnownClients`. A schedule is a function `thing(models,
+            rows)` that makes an assignment, like the functions of `fedray.components.schedule`. For the other kinds see
+            docs/how-to/training.md.
         options: the options of the name with their defaults, such as `{"sigma": 0.05}`; a scenario that sets another
-            option is refused. With None no options are declared. An option that your code does not read is then
-            refused: when a method is composed, when a partition deals, or when a selection first chooses. A method that
-            declares `networks` (`[]`, say) may get several architectures.
-        models: for a method, how many models it trains if a scenario does not set `method.models`; None: 5.
-        spec: for a method, in place of `options` and `models`: a full description, as fedray's own methods have. It
-            holds the options with their ranges, defaults of other keys, what the method combines with, and how it
-            changes the network.
+            option is refused. None: no options are declared, and an option that your code does not use is refused. This
+            happens when a method is composed, a partition deals, or a selection first chooses. A method that declares
+            the option `networks` (`[]`, say) may get several architectures.
+        models: for a method: the number of models that the method trains if a scenario does not set `method.models`;
+            None: 5.
+        spec: for a method: a full specification like those of fedray's own methods, instead of `options` and `models`.
+            It holds the options with their ranges, defaults of other keys, the features with which the method can be
+            combined, and changes of the network.
 
     Raises:
         BadInput: there is no such kind, the name cannot be used, `thing` is no function, or `models` is not a valid
@@ -117,7 +120,7 @@ def register(
 
 
 def _list_needed(kind: Kind, thing: Any) -> list[str]:
-    """Lists the options that a registered function requires and has no default for; a scenario must give them."""
+    """Lists the options of a registered function that have no default and must therefore be set in a scenario."""
     if kind.word == "partition":
         return ["columns"] if wants_columns(thing) else []
     if kind.word not in ("model", "data") or not callable(thing):
@@ -131,7 +134,11 @@ def _list_needed(kind: Kind, thing: Any) -> list[str]:
 
 
 def _find_origin(known: Mapping[str, Any]) -> names.Origin:
-    """Returns which module registers a name, found from the global names of that module."""
+    """Returns the module and file that register a name.
+
+    Args:
+        known: the global variables of the module.
+    """
     file = known.get("__file__")
     if not isinstance(file, str):
         return names.Origin(str(known.get("__name__", "__main__")), "this session")
@@ -141,14 +148,14 @@ def _find_origin(known: Mapping[str, Any]) -> names.Origin:
 
 
 def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = (), arguments: str | None = None) -> None:
-    """Refuses an object that cannot serve as its kind, such as a loss with the wrong arguments.
+    """Refuses an object that cannot be used as the given kind, such as a loss with wrong arguments.
 
     Args:
         kind: one of `KINDS`.
-        where: what messages begin with.
+        where: the beginning of messages.
         thing: the user's object.
-        options: names of the keywords that the object is called with.
-        arguments: the arguments that the object is called with, if they differ from those of a registered object.
+        options: names of the keyword arguments with which fedray calls the object.
+        arguments: the positional arguments with which fedray calls the object; None: those of its kind.
     """
     given = KINDS[kind].arguments if arguments is None else arguments
     if kind == "optimizer":
@@ -165,13 +172,13 @@ def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = (), a
 
 
 def find_function(thing: Any) -> Any:
-    """Returns the function behind a user's object; for a torch module, its `forward`."""
+    """Returns the function that a user's object consists of; for a torch module, its `forward`."""
     thing = thing.function if isinstance(thing, LocalLoss) else thing
     return thing.forward if isinstance(thing, nn.Module) else thing
 
 
 def _explain_transform(thing: Any, options: Iterable[str]) -> str | None:
-    """Returns why an object is no optimizer, as words that follow "it"; None if it can be one."""
+    """Returns why an object cannot be an optimizer, as words that follow "it"; None if it can be one."""
     if isinstance(thing, Transform):
         each = {"init": "parameters", "update": "gradient, state, parameters, context", "at": "parameters, noise"}
         functions = {name: getattr(thing, name) for name in each if name != "at" or thing.at is not None}
@@ -182,11 +189,13 @@ def _explain_transform(thing: Any, options: Iterable[str]) -> str | None:
 
 
 def declare_options(kind: str, thing: Any) -> dict[str, Any]:
-    """Returns the options in the signature of a function: its keywords with plain defaults, and these defaults.
+    """Returns the options that a function declares in its signature: arguments with plain defaults, and these defaults.
+
+    Only keyword-only arguments are options. For a function that makes an optimizer, every argument is an option.
 
     Args:
         kind: loss, optimizer, augmentation, metric or callback.
-        thing: the function, whose keyword-only arguments count, or a function of options that makes an optimizer.
+        thing: the function.
 
     Example:
         >>> def smooth(outputs, targets, context, *, smoothing=0.1):
@@ -204,12 +213,12 @@ def declare_options(kind: str, thing: Any) -> dict[str, Any]:
 
 
 def makes_transform(thing: Any, options: Iterable[str] = ()) -> bool:
-    """Returns whether a function can be called with its options alone; if so, it makes a transformation."""
+    """Returns whether a function can be called with its options alone; such a function makes a `Transform`."""
     return takes_positional(thing, 0, options)
 
 
 def name_thing(thing: Any) -> str:
-    """Returns the name of a function, a loss or a transformation."""
+    """Returns the name of a function, a `LocalLoss` or a `Transform`."""
     return thing.name if isinstance(thing, LocalLoss | Transform) else name_callable(thing).rpartition(".")[2]
 
 
@@ -221,32 +230,32 @@ def functions_of(thing: Any) -> list[Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own Python objects, passed beside a scenario.
+# A user's own Python objects, which are passed together with a scenario.
 
 
 @dataclass(frozen=True)
 class UserObjects:
-    """The Python objects that a user passes beside the scenario; they replace what the scenario names.
+    """The Python objects that a user passes with a scenario; they are used instead of the names in the scenario.
 
     Attributes:
-        data: the data set.
+        data: the data set; None: the data set that the scenario names.
         model: a function that makes an `nn.Module`.
         method: a function from `Setting` to `Method`.
         modules: modules that each process imports first (`fedray run --import`).
-        rates: the learning rate of each world; empty: the scenario's rate holds.
-        grid: learning rates; every world is trained with each rate (`fedray.experiments.run`).
+        rates: the learning rate of each world; empty: every world has the rate of the scenario.
+        grid: the learning rates to compare; every world is trained with each rate (`fedray.experiments.run`).
         devices: the simulated devices; None: those that the tiers and the trace describe.
-        reading: how the data were read (`fedray.data.adapt`), as far as a scenario file can express it.
-        partition: a function that deals the rows, or a partitioner of `flwr_datasets`.
+        reading: the arguments of `fedray.data.adapt` with which the data were read, if a scenario file can hold them.
+        partition: a function that deals the samples, or a partitioner of `flwr_datasets`.
         selection: a function that chooses the participants of a round.
         schedule: a function that makes the assignment of models to participants.
-        loss: takes the place of the network's loss.
-        optimizer: takes the place of `local.optimizer`.
-        augment: takes the place of `local.augment`: functions, names, or both.
+        loss: the loss that is used instead of the network's loss.
+        optimizer: the optimizer that is used instead of `local.optimizer`.
+        augment: the augmentations that are used instead of `local.augment`, as functions or names.
         metrics: further metrics by name.
         callbacks: functions that are called after each round.
-        dealt: which client holds which samples, if another process has dealt them; None: dealt as the scenario says.
-        walk: the walks over a graph that another process has read; None: made as the scenario says.
+        dealt: the samples of each client, as another process dealt them; None: the partition of the scenario deals.
+        walk: the walks over a graph that another process has read; None: the walks are made from the scenario.
     """
 
     data: Dataset | None = None
@@ -269,29 +278,29 @@ class UserObjects:
     walk: Walk | None = None
 
     def shipped(self, study: Study) -> UserObjects:
-        """Returns these objects with all that was read from files here; other nodes may lack these files."""
+        """Returns the objects with the data, devices and walks of a study, for nodes that lack the files read here."""
         shards, walk = study.shards, study.method.phase.walk
         data, dealt = (shards.original, shards.dealt) if isinstance(shards, StoredShards) else (shards.data, None)
         return replace(self, data=data, devices=study.devices, dealt=dealt, walk=walk)
 
     def with_rows(self, scenario: Scenario, study: Study) -> UserObjects:
-        """Returns these objects with the samples as a user's function, a file or Flower dealt them."""
+        """Returns the objects, with the dealt samples if a user's function, a file or Flower has dealt them."""
         name, shards = scenario.data.partition.name, study.shards
         own = find_own("partition", scenario, self) is not None or name in OPEN
         return replace(self, dealt=shards.dealt) if own and isinstance(shards, StoredShards) else self
 
     def things(self) -> list[tuple[str, Any]]:
-        """Returns the functions and objects that are the user's own code, each with its kind; without data."""
+        """Returns the kind and the object for each piece of the user's own code; data are left out."""
         each = [(kind.word, self._list(kind)) for kind in KINDS.values() if kind.word != "data"]
         return [(word, one) for word, things in each for one in things if not isinstance(one, str)]
 
     def _list(self, kind: Kind) -> list[Any]:
-        """Returns the objects of a kind; some may be names."""
+        """Returns the objects of a kind; names among them stay names."""
         found = getattr(self, kind.given)
         return list(found.values()) if isinstance(found, Mapping) else as_list(found)
 
     def named(self) -> dict[str, Any]:
-        """Returns the scenario's name for each given object, by its argument of `fedray.run`."""
+        """Returns the names that scenarios use for the given objects, by the argument of `fedray.run`."""
         found: dict[str, Any] = {}
         for kind in KINDS.values():
             if each := [_name_object(kind, one) for one in self._list(kind)]:
@@ -300,7 +309,7 @@ class UserObjects:
 
 
 def _name_object(kind: Kind, thing: Any) -> str:
-    """Returns the name of an object in a scenario, in characters that a scenario can hold."""
+    """Returns the name of an object for a scenario, with printable characters only."""
     if isinstance(thing, str) or kind.part == "training":
         return thing if isinstance(thing, str) else name_thing(thing)
     name = thing.name if kind.word == "data" else name_callable(thing)
@@ -313,17 +322,17 @@ def take_objects(
     modules: tuple[str, ...] = (),
     reading: Mapping[str, Any] | None = None,
 ) -> UserObjects:
-    """Returns the user's objects, each checked; names and mappings go to the keys of the scenario.
+    """Checks the user's objects and returns them; names and mappings are added to the keys of the scenario instead.
 
     Args:
-        given: the objects by their argument of `fedray.run`; None for an argument without an object.
-        keys: overrides by dotted key. The names are added to them, and keys about reading data are taken out. None:
-            only objects are allowed.
-        modules: the user's modules, imported first.
-        reading: how data that are no `Dataset` are read, if `keys` do not say so.
+        given: the values by the argument of `fedray.run`; None for an argument that was not given.
+        keys: overrides by dotted key; this dict is changed. Names in `given` are added, and keys about reading data are
+            removed. None: `given` holds only objects.
+        modules: the user's modules, which each process imports first.
+        reading: the arguments for reading data that are no `Dataset`. They are used if `keys` is None.
 
     Raises:
-        BadInput: an object cannot be used, or `keys` name another object for the same purpose.
+        BadInput: an object cannot be used, or `keys` already has a value for the same purpose.
 
     Example:
         >>> keys = {}
@@ -350,7 +359,7 @@ def take_objects(
     if keys is not None:
         for kind in (kind for kind in KINDS.values() if kind.given in found):
             _refuse_options(kind, keys)
-        if is_partitioner(found.get("partition")):  # it says by itself how many clients there are
+        if is_partitioner(found.get("partition")):  # the partitioner decides the number of clients
             keys["data.partition.object"] = name_callable(found["partition"])
         reading = take_data_options(found["data"], keys) if "data" in found else {}
     reading = {} if isinstance(found.get("data"), Dataset) else reading or {}
@@ -361,7 +370,7 @@ def take_objects(
 
 
 def _is_named(kind: Kind, thing: Any) -> bool:
-    """Returns whether something is a name, several names, or keys of a scenario, and not an object."""
+    """Returns whether a value is one or several names, or keys of a scenario, instead of an object."""
     if kind.word == "data":
         return names_data(thing)
     if kind.part == "training":
@@ -370,9 +379,9 @@ def _is_named(kind: Kind, thing: Any) -> bool:
 
 
 def _refuse_options(kind: Kind, keys: Mapping[str, Any]) -> None:
-    """Refuses options of a method or a network that is passed as a function: only a registered one has options.
+    """Refuses overrides that set options of a method or a network that is passed as a function.
 
-    A scenario may hold options of the name that an object replaces; an override may not.
+    Only registered functions have options. A scenario file may hold options of the name that the function replaces.
     """
     if kind.word not in ("method", "model"):
         return
@@ -385,14 +394,14 @@ def _refuse_options(kind: Kind, keys: Mapping[str, Any]) -> None:
 
 
 def _check_object(kind: Kind, thing: Any) -> Any:
-    """Returns an object in the form that `UserObjects` holds; refuses one that cannot be used."""
+    """Checks an object and returns it in the form that `UserObjects` holds."""
     if kind.word == "data" or (kind.word == "partition" and is_partitioner(thing)):
         return thing
     if kind.word == "model" and isinstance(thing, nn.Module):
         made = type(thing).__name__
         raise BadInput(f"model is a module, {made}(...): give a function that makes it, model=lambda: {made}(...)")
     found = tuple(as_list(thing)) if kind.argument else thing
-    if kind.word == "metric":  # functions without names given are called what they are called
+    if kind.word == "metric":  # functions that are given without names keep their Python names
         found = dict(thing) if isinstance(thing, Mapping) else {name_thing(one): one for one in found}
     for one in found.values() if isinstance(found, Mapping) else found if kind.argument else [found]:
         if kind.word == "augmentation" and isinstance(one, str) and names.is_known(kind.word, one):
@@ -404,10 +413,10 @@ def _check_object(kind: Kind, thing: Any) -> Any:
 
 
 def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:
-    """Returns the user's object of a kind, passed or named in the scenario; None if the scenario uses fedray's.
+    """Returns the user's object of a kind, passed or named in the scenario; None if fedray's object is used.
 
     Args:
-        kind: a kind of which a scenario has exactly one, such as "loss".
+        kind: a kind of which a scenario uses exactly one object, such as "loss".
         scenario: the scenario, which may name the object.
         own: the user's objects.
     """
@@ -425,15 +434,15 @@ def list_own_names(scenario: Scenario, own: UserObjects) -> list[tuple[str, str]
 
 
 def list_own_code(scenario: Scenario, own: UserObjects) -> dict[tuple[str, str], Any]:
-    """Returns the user's functions and objects by kind and name, passed or registered; data are left out.
+    """Returns the user's functions and objects, both passed and registered, by kind and name; data are left out.
 
-    A second object of the same name gets a number: "crop 2".
+    If two objects have the same name, the second one gets a number: "crop 2".
     """
     each = [(kind, name_thing(thing), thing) for kind, thing in own.things()]
     each += [(kind, name, names.find_thing(kind, name)) for kind, name in list_own_names(scenario, own)]
     count, found = Counter[tuple[str, str]](), dict[tuple[str, str], Any]()
     for kind, name, thing in each:
-        if kind != "data" and not is_partitioner(thing):  # whose rows are the data's part
+        if kind != "data" and not is_partitioner(thing):  # the digest of the data covers dealt samples
             count[kind, name] += 1
             number = count[kind, name]
             found[kind, name if number == 1 else f"{name} {number}"] = thing
@@ -441,7 +450,7 @@ def list_own_code(scenario: Scenario, own: UserObjects) -> dict[tuple[str, str],
 
 
 def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:
-    """Returns the scenario as a run directory keeps it, with the Python objects in place of the names that it had.
+    """Returns the scenario as a run directory keeps it, with the names of the Python objects that were passed.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -465,7 +474,7 @@ def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:
 
 
 def _change(keys: Any, section: str, changes: Mapping[str, Any]) -> Any:
-    """Returns the keys with some keys of a section replaced."""
+    """Returns a copy of the keys of a scenario in which some keys of a section are changed."""
     if not section:
         return replace(keys, **changes)
     first, _, rest = section.partition(".")
@@ -473,7 +482,7 @@ def _change(keys: Any, section: str, changes: Mapping[str, Any]) -> Any:
 
 
 def drop_watchers(scenario: Scenario, own: UserObjects) -> tuple[Scenario, UserObjects]:
-    """Returns a scenario and its objects without callbacks and rules that end rounds, for runs inside a run."""
+    """Returns a scenario and its objects without callbacks, early end and best checkpoint, for runs inside a run."""
     kept = {key: name for key, name in (scenario.own or {}).items() if key != "callbacks"}
     checkpoint = replace(scenario.checkpoint, best=None)
     scenario = replace(scenario, own=kept or None, callbacks=None, stop=None, checkpoint=checkpoint)
@@ -481,7 +490,7 @@ def drop_watchers(scenario: Scenario, own: UserObjects) -> tuple[Scenario, UserO
 
 
 def require_objects(scenario: Scenario, own: UserObjects) -> None:
-    """Checks that every Python object with which the run was started is given again.
+    """Checks that for every Python object with which the run was started an object is passed again.
 
     Raises:
         BadInput: an object is missing; the message names the object and the remedy.
@@ -496,10 +505,10 @@ def require_objects(scenario: Scenario, own: UserObjects) -> None:
 
 
 def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
-    """Refuses Python objects that differ from those with which a run was started.
+    """Refuses a Python object if no object of its kind was passed when the run was started.
 
     Raises:
-        BadInput: an object differs; the message names both.
+        BadInput: there is such an object; the message names it and the value that the run used instead.
     """
     for kind in KINDS.values():
         if kind.given in own.named() and _find_recorded(kind, scenario) is None:
@@ -509,13 +518,13 @@ def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
 
 
 def _find_recorded(kind: Kind, scenario: Scenario) -> Any:
-    """Returns the recorded name of a run's Python object of a kind; None if there was none."""
+    """Returns the name that a run recorded for its Python object of a kind; None if no object was passed."""
     kept = scenario.own or {}
     return kept.get(kind.given) if kind.part == "training" else value_at(scenario, kind.object_key)
 
 
 def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) -> FedrayError | None:
-    """Returns a one-line error for an exception in a run with a user's own objects; errors of fedray stay as they are.
+    """Returns an error of one line for an exception in a run with a user's objects; errors of fedray are unchanged.
 
     Args:
         error: the exception that was raised.
@@ -523,7 +532,8 @@ def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) 
         own: the user's Python objects.
 
     Returns:
-        The error; None if the run has no object of the user's, or if a disk or the memory is full.
+        The error; None if the run uses no object of the user's. It is also None for an `OSError` or `MemoryError` that
+        no line of the user's code raised.
     """
     if isinstance(error, FedrayError):
         return error
@@ -554,12 +564,12 @@ def explaining_own_objects(scenario: Scenario, own: UserObjects) -> Iterator[Non
 
 
 def name_own_method(scenario: Scenario, own: UserObjects) -> str:
-    """Returns the name of a user's own method for messages; empty for a method of fedray."""
+    """Returns the name of a user's own method for messages; an empty text for a method of fedray."""
     return _describe_object(KINDS["method"], scenario, own) or ""
 
 
 def _describe_object(kind: Kind, scenario: Scenario, own: UserObjects) -> str | None:
-    """Returns the name of the user's object of a kind for messages; None if fedray's is used."""
+    """Returns the name of the user's object of a kind for messages; None if fedray's object is used."""
     name = own.named().get(kind.given)
     if kind.part == "training":
         return None if name is None else f"{kind.given} = {name}"

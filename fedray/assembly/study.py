@@ -1,4 +1,4 @@
-"""Makes a `Study` of plain objects from a scenario, and digests of what it trains. Only this folder knows both."""
+"""Makes a `Study` of plain objects from a scenario, and digests of its data, network and code."""
 
 from __future__ import annotations
 
@@ -37,21 +37,18 @@ from fedray.simulation.stacking import build_stack_study
 from fedray.simulation.study import Evaluation, Patience, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# From names to functions: a scenario becomes a `Study` of plain objects. Only this folder knows both.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The ensemble of boosting, sized for a scenario and its data.
+# The size of an ensemble of boosting, from a scenario and its data.
 
 
 def fits_learners(scenario: Scenario, own: registry.UserObjects) -> bool:
-    """Returns whether clients fit learners instead of training a network; a method in `own` trains networks."""
+    """Returns whether clients fit learners, such as trees, instead of a network; false if `own` holds a method."""
     return own.method is None and bool(method_spec_of(scenario.method.name).fits)
 
 
 def make_ensemble(
     scenario: Scenario, data: Dataset, own: registry.UserObjects, clients: Clients, worlds: int
 ) -> tuple[Ensemble, Net]:
-    """Returns the size of a scenario's boosted ensemble, and its network; checks that this machine can hold them.
+    """Returns the size of a scenario's boosted ensemble, and the network that computes its predictions.
 
     Args:
         scenario: a scenario whose method fits learners.
@@ -61,7 +58,7 @@ def make_ensemble(
         worlds: number of worlds, R.
 
     Raises:
-        BadInput: the data or the user's objects do not fit, or the machine cannot hold the ensemble.
+        BadInput: the data or the user's objects do not fit the method, or this machine cannot hold the ensembles.
     """
     size = size_ensemble(scenario, data, own, clients)
     numbers = size.rounds * (2 + size.seats * size.tree_numbers)
@@ -81,7 +78,7 @@ def size_ensemble(scenario: Scenario, data: Dataset, own: registry.UserObjects, 
         clients: the population.
 
     Raises:
-        BadInput: the data have no classes or are text, or the user gives a network.
+        BadInput: the data have real targets or are text, or the user passes a network, loss, optimizer or augmentation.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -110,18 +107,18 @@ def size_ensemble(scenario: Scenario, data: Dataset, own: registry.UserObjects, 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# From names to functions: a scenario becomes a `Study` of plain objects. Only this folder knows both.
+# The study of a scenario. Only this folder knows both scenarios and studies.
 
 
 def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> Study:
-    """Builds everything a run needs.
+    """Builds the study of a scenario, which holds all objects that a run needs.
 
     Args:
         scenario: the scenario.
-        own: the user's Python objects, which replace what the scenario names.
+        own: the user's Python objects, which are used instead of the names in the scenario.
 
     Raises:
-        BadInput: the scenario does not fit its data, model or machine; one line with the remedy.
+        BadInput: the scenario does not fit the data, the model or this machine. The message is one line with a remedy.
     """
     asked, scenario, own = scenario, pool_clients(scenario), own or registry.UserObjects()
     registry.require_objects(scenario, own)
@@ -136,7 +133,7 @@ def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> 
 
 
 def _find_pooled(asked: Scenario, own: registry.UserObjects) -> Dealing:
-    """Returns how the pooled samples would be dealt to clients."""
+    """Returns the partition that would deal the samples to clients if they were not pooled."""
     part = asked.data.partition
     return Dealing(part.name, dict(part.options), asked.clients.number, own.partition)
 
@@ -147,7 +144,7 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | No
     Args:
         scenario: the scenario, with checked keys.
         own: the user's objects.
-        pooled: the clients whose samples are pooled in one client; None: nothing is pooled.
+        pooled: the partition that would deal the samples if they were not pooled; None: nothing is pooled.
     """
     data = open_data(scenario, own)
     if not data.classes and data.outputs > 1:
@@ -155,7 +152,7 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | No
             f"data: {data.name} has {data.outputs} targets, but a regression is scored on one: give one column"
         )
     folds = find_folds(scenario, data)
-    # The worlds: the replicates, with each learning rate of a grid, in each fold.
+    # The worlds: one for each replicate, each learning rate of a grid, and each fold.
     starts = [scenario.seed + r for r in range(scenario.replicates)] * max(1, len(own.grid))
     replicates = starts if scenario.vary == "all" else [scenario.seed] * len(starts)
     seeds, first = (
@@ -201,9 +198,10 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | No
 
 
 def seed_world(seed: int, fold: int) -> int:
-    """Returns the seed of a world: the replicate's seed in fold 0, and a different seed in every other fold.
+    """Returns the seed of a world: in fold 0 the seed of the replicate, and in every other fold a different seed.
 
-    First models, batches and schedules therefore differ between folds, and add to the spread over the folds.
+    First models, batches and schedules therefore differ between folds. The spread of scores over the folds includes
+    these differences.
 
     Args:
         seed: seed of the replicate.
@@ -225,18 +223,19 @@ def deal_shards(
     pooled: Dealing | None,
     own: registry.UserObjects,
 ) -> Shards:
-    """Returns the clients' data, dealt as the scenario says.
+    """Returns the data of the clients, dealt by the partition of the scenario.
 
     Args:
         scenario: the scenario.
         data: the data set.
         seeds: seeds of the replicates.
         folds: the folds that are run.
-        pooled: the clients whose samples are pooled in one client; None: nothing is pooled.
-        own: the user's objects; their own partition takes precedence.
+        pooled: the partition that would deal the samples if they were not pooled; None: nothing is pooled.
+        own: the user's objects; a partition among them is used instead of the scenario's partition.
 
     Raises:
-        BadInput: memory cannot hold the tables, or no sample would be held out.
+        BadInput: this machine cannot hold the tables of samples, no sample would be held out, or too few samples are
+            held out for conformal sets.
     """
     rows = estimate_rows(scenario, data, len(seeds) * len(folds))
     models.check_memory([*models.estimate_scenario(scenario), *rows])
@@ -264,7 +263,7 @@ def deal_shards(
 
 
 def open_data(scenario: Scenario, own: registry.UserObjects) -> Dataset:
-    """Returns the data set of a scenario."""
+    """Returns the data set of a scenario, with out-of-distribution inputs if the scenario names some."""
     if own.data is not None:
         return add_ood(scenario, leave_inputs(scenario, check_dataset(own.data), own))
     root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
@@ -275,7 +274,7 @@ def open_data(scenario: Scenario, own: registry.UserObjects) -> Dataset:
 
 
 def find_folds(scenario: Scenario, data: Dataset) -> list[int]:
-    """Returns the folds to run: one fold, or all folds of the data set."""
+    """Returns the numbers of the folds to run: one fold, or all folds of the data set."""
     fold, known = scenario.data.fold, max(1, len(data.folds))
     if fold == "all":
         return list(range(known))
@@ -285,12 +284,12 @@ def find_folds(scenario: Scenario, data: Dataset) -> list[int]:
 
 
 def make_evaluation(scenario: Scenario, classes: int, own: registry.UserObjects) -> Evaluation:
-    """Returns which metrics are measured, and when.
+    """Returns the rule that says which metrics are measured, and when.
 
     Args:
         scenario: the scenario.
         classes: number of classes, C; 0 for regression.
-        own: the user's objects; the user's metrics are measured, too.
+        own: the user's objects; metrics among them are measured as well.
     """
     stop, target = scenario.evaluate.stop_at, scenario.evaluate.target or scenario.evaluate.stop_at
     patience, best = scenario.stop, scenario.checkpoint.best
@@ -329,15 +328,15 @@ def make_evaluation(scenario: Scenario, classes: int, own: registry.UserObjects)
 
 
 def leave_inputs(scenario: Scenario, data: Dataset, own: registry.UserObjects) -> Dataset:
-    """Returns the data set; its inputs are not standardized if the scenario says so.
+    """Returns the data set; with `data.standardize: false` its inputs will not be standardized.
 
     Args:
-        scenario: the scenario, with the key.
+        scenario: the scenario, with the key `data.standardize`.
         data: the clients' data set.
-        own: the user's objects, which may have a method in place of the scenario's.
+        own: the user's objects; a method among them is used instead of the scenario's method.
 
     Raises:
-        BadInput: the key would have no effect.
+        BadInput: `data.standardize: false` would have no effect.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -357,28 +356,28 @@ def leave_inputs(scenario: Scenario, data: Dataset, own: registry.UserObjects) -
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Digests of what a study trains: data, network, and the user's own code with the values that this code uses.
+# Digests of the data, the network, and the user's own code with the values that this code uses.
 
-Digests = dict[str, dict[str, str]]  # part -> what of it -> digest
+Digests = dict[str, dict[str, str]]  # part -> name inside the part -> digest
 
 
 def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) -> Digests:
-    """Returns digests of everything beside the scenario's keys that decides the results of a study.
+    """Returns digests of everything that decides the results of a study, except the keys of the scenario.
 
     Args:
         scenario: the scenario of the study.
         own: the user's Python objects.
-        study: the study that was made from scenario and objects.
+        study: the study that was made from the scenario and the objects.
 
     Returns:
-        By part:
+        The digests of each part:
         - `data`, `network`: a digest of each property that can change.
-        - `source`: a digest of each of the user's functions and classes, as "loss mine: smooth"; empty if there is no
-          source.
+        - `source`: a digest of each of the user's functions and classes, under a name such as "loss mine: smooth"; an
+          empty text if there is no source.
         - `files`: a digest of each of the user's modules that these functions and classes need.
-        - `values`: a digest of each value that they use, as "loss mine: weights"; values of callbacks are left out,
-          because a callback may write what it reads.
-        - `names`: the file that registered each of the user's names, as "method mine".
+        - `values`: a digest of each value that these functions and classes use, under a name such as "loss mine:
+          weights". Values of callbacks are left out, because a callback may change them.
+        - `names`: the file that registered each of the user's names, under a name such as "method mine".
     """
     name, code = scenario.data.name, registry.list_own_code(scenario, own)
     is_read = own.data is not None or names.is_own("data", name) or store.find_source(name).where is not None
@@ -389,7 +388,7 @@ def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) 
             classes = dict.fromkeys(type(part) for part in study.net.module.modules())
             functions += [part for part in classes if is_own_module(part.__module__)]
             made["constants"] = _hash(" ".join(_list_constants(study.net.module)))
-        elif kind == "augmentation":  # one of torchvision says itself what it was made with
+        elif kind == "augmentation":  # the `repr` of a torchvision transform names its arguments
             made["what it was made with"] = _hash(write_object(thing))
         source |= {f"{kind} {called}: {key}": digest for key, digest in hash_source(*functions).items()}
         if kind != "callback":
@@ -418,7 +417,7 @@ def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) 
 
 
 def _list_constants(module: nn.Module) -> list[str]:
-    """Lists the tensors of a module that are not trained, each with a digest of its values."""
+    """Lists the tensors of a module that training does not change, each with a digest of its values."""
     frozen = [(name, value) for name, value in module.named_parameters() if not value.requires_grad]
     kept = {name for name, _ in module.state_dict().items()}
     fixed = [(n, b) for n, b in module.named_buffers() if n not in kept or not (b.is_floating_point() or b.ndim == 0)]

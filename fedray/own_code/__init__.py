@@ -1,1 +1,1 @@
-"""A user's own code: its modules, its digest, and its exceptions as one line."""
+"""Handles the code that users write: finds its modules, computes digests of it, checks it, and explains its errors."""

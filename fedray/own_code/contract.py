@@ -1,4 +1,4 @@
-"""Checks that users' functions keep to their arguments and results, and digests the values that they read."""
+"""Checks the arguments and results of users' functions, and computes digests of the values that these functions use."""
 
 from __future__ import annotations
 
@@ -33,23 +33,27 @@ from fedray.own_code.user_code import (
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What code reads beside its source: arguments of a partial, attributes of an object, and values of the closure, of
-# the module and of default arguments, also those that functions read which it calls. Tensors and arrays count by
-# their bytes, tables and the user's own objects by what they hold, objects of other kinds by their kind alone.
+# Digests of the values that code uses: the arguments of a partial, the attributes of an object, and the values in
+# the closure, in the module and in default arguments. The values that called functions use are included. The digest
+# of a tensor or an array depends on its bytes. The digest of a table or of a user's own object depends on its content.
+# The digest of any other object depends on its type alone.
 
-MOST_DEPTH = 4  # of tables and objects in one another
-MOST_VALUES = 10_000  # of a table
+MOST_DEPTH = 4  # levels of tables and objects inside each other
+MOST_VALUES = 10_000  # values of a table that are included
 _PLAIN_VALUES = bool | int | float | complex | str | bytes | np.generic
 
 
 def hash_values(*things: Any) -> dict[str, str]:
-    """SHA-256 of each value that functions, classes and objects read, or functions that they call, by its name there.
+    """Returns a SHA-256 digest of each value that the given code uses, by the name of the value in the code.
+
+    Values that are used by called functions are included.
 
     Args:
         things: functions, classes, partials, or objects that can be called.
 
     Returns:
-        Of an object of the user's own class also the source of this, as "class Config of config"; empty without any.
+        The digests by name. If a value is an object of the user's own class, there is also a digest of the source of
+        this class, under a name such as "class Config of config"; the digest is an empty text if there is no source.
 
     Example:
         >>> def make(weights):
@@ -70,7 +74,7 @@ def hash_values(*things: Any) -> dict[str, str]:
 
 
 def _list_read(thing: Any) -> list[tuple[str, Any]]:
-    """Names and values that a thing by itself reads; without functions, classes and modules, which count by source."""
+    """Lists the names and values that a single piece of code uses, without functions, classes and modules."""
     if isinstance(thing, partial):
         read = [*((f"argument {place}", one) for place, one in enumerate(thing.args)), *thing.keywords.items()]
     elif isinstance(thing, MethodType):
@@ -87,7 +91,7 @@ def _list_read(thing: Any) -> list[tuple[str, Any]]:
 
 
 def _write(value: Any, depth: int) -> str:
-    """Returns a value as text; the name of its kind for what cannot be compared."""
+    """Returns a value as text; for a value that cannot be compared, the name of its type."""
     if isinstance(value, Tensor | np.ndarray):
         return _write_array(value)
     if value is None or isinstance(value, _PLAIN_VALUES | Number | torch.dtype | torch.device):
@@ -113,12 +117,12 @@ def _write(value: Any, depth: int) -> str:
 
 
 def write_object(thing: Any) -> str:
-    """Returns what an object says of itself, without its place in memory."""
+    """Returns the `repr` of an object without addresses in memory."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))
 
 
 def _write_array(value: Tensor | np.ndarray[Any, Any]) -> str:
-    """Kind, shape and a digest of the numbers of a tensor or an array."""
+    """Returns the dtype and the shape of a tensor or an array, and a digest of its numbers, as text."""
     kind = f"{value.dtype} {list(value.shape)}"
     try:
         if isinstance(value, Tensor):
@@ -129,18 +133,20 @@ def _write_array(value: Tensor | np.ndarray[Any, Any]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What code can reach and change: variables of closures, tensors, arrays and tables.
+# The objects that code can reach and change: variables of closures, tensors, arrays and tables.
 
 _TABLES = (Tensor, np.ndarray, dict, list, set)
-_MOST_COMPARED = 100_000  # values of an array, evenly spread, of which a change is noticed
+_MOST_COMPARED = 100_000  # evenly spread values of an array that are compared
 
 
 def find_changeable(thing: Any, skipped: type | tuple[type, ...] = ()) -> dict[int, tuple[str, Any]]:
-    """Returns the variables of closures, tensors, arrays and tables that code can reach, with their names, by identity.
+    """Returns the changeable objects that code can reach: closure variables, tensors, arrays and tables.
+
+    The result maps the `id` of each object to the name of the object and the object itself.
 
     Args:
-        thing: Functions, or what holds them.
-        skipped: Kinds of objects that are not looked into.
+        thing: A function, or an object that contains functions.
+        skipped: Types of objects that are not searched.
 
     Example:
         >>> def make(table):
@@ -160,7 +166,7 @@ def find_changeable(thing: Any, skipped: type | tuple[type, ...] = ()) -> dict[i
 
 
 def mark(thing: Any) -> Any:
-    """Returns what tells later whether one of `find_changeable` was changed: see `is_changed`."""
+    """Returns a record of the present values of an object, from which `is_changed` later finds changes."""
     if isinstance(thing, CellType):
         try:
             return thing.cell_contents
@@ -174,11 +180,11 @@ def mark(thing: Any) -> Any:
 
 
 def is_changed(thing: Any, before: Any) -> bool:
-    """Whether a thing holds other values than when it was marked; a table to which something was added does not.
+    """Returns whether an object has changed since it was marked; entries added to a dict or list are no change.
 
     Args:
-        thing: One of `find_changeable`.
-        before: What `mark` has returned.
+        thing: An object that `find_changeable` has found.
+        before: The record that `mark` returned for the object earlier.
     """
     now = mark(thing)
     if isinstance(thing, dict):
@@ -189,8 +195,8 @@ def is_changed(thing: Any, before: Any) -> bool:
 
 
 def _walk(thing: Any, skipped: type | tuple[type, ...]) -> Iterator[tuple[str, Any]]:
-    """Everything that can be reached, by the names that it has there; other things than plain values once."""
-    seen: dict[int, Any] = {}  # which also keeps what is made here, so that no identity is given twice
+    """Yields every object that can be reached, with its name; objects other than plain values are yielded once."""
+    seen: dict[int, Any] = {}  # also keeps temporary objects alive: Python could otherwise use their `id` again
     waiting: list[tuple[str, Any]] = [("", thing)]
     while waiting:
         name, one = waiting.pop()
@@ -204,7 +210,7 @@ def _walk(thing: Any, skipped: type | tuple[type, ...]) -> Iterator[tuple[str, A
 
 
 def _look_into(thing: Any) -> list[tuple[str, Any]] | None:
-    """Returns what a thing holds, by names; None where it is a thing by itself."""
+    """Returns the names and objects that an object contains; None if the object is not searched further."""
     if isinstance(thing, FunctionType):
         defaults = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
         known = thing.__globals__ if is_own_module(thing.__module__) else {}
@@ -225,11 +231,11 @@ def _look_into(thing: Any) -> list[tuple[str, Any]] | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What every function of a user's own is held to: its arguments, its results, and the same ones when it is asked
-# again.
+# Checks of every function that a user writes: its arguments, its results, and whether a second call with the same
+# arguments returns the same result.
 
-Returns = Callable[..., str | None]  # (what a function returned, its arguments) -> what is wrong with it, or None
-_CLOSE = 1e-6  # of the largest number: libraries may round otherwise where the same numbers lie elsewhere
+Returns = Callable[..., str | None]  # (result of a function, its arguments) -> the error in words, or None
+_CLOSE = 1e-6  # tolerance relative to the largest number: rounding may depend on where numbers lie in memory
 _FROM_ONE = ("models", "lr_decay_every", "batch_size", "epochs", "steps", "numbers", "rows")  # fields that are never 0
 
 
@@ -242,22 +248,24 @@ def contract(
     again: bool = False,
     remedy: str = "",
 ) -> Callable[..., Any]:
-    """Wraps a user's function: its exceptions and wrong results are one line, and equal calls must return the same.
+    """Returns a user's function with checks: exceptions and wrong results become errors of one line.
 
-    A function that decides results has to be one of its arguments alone: each of the machines of a run asks it, and so
-    does a run that goes on. So the first call in each process is made twice, with copies of the arguments.
+    With `again`, the result of the function must depend on its arguments alone. Every machine of a run calls the
+    function, and a resumed run calls it again; all of them must get the same result. To check this, the first call in
+    each process is made twice, the second time with copies of the arguments.
 
     Args:
-        where: what messages begin with.
-        function: the user's.
-        returns: says what is wrong with a result.
-        arguments: what it is called with, such as "state, stats, t"; None: that was looked at before.
+        where: the beginning of messages.
+        function: the user's function.
+        returns: function: (result, arguments) -> the error in words, or None.
+        arguments: the arguments of the function, such as "state, stats, t"; None: the arguments are not checked here.
         again: whether the result has to depend on the arguments alone.
-        remedy: what follows in the message where their code took None for something else.
+        remedy: the end of the message if the user's code used None where a value is required.
 
     Raises:
-        BadInput: it cannot be called with these arguments; and later, where it breaks the contract.
-        FedrayError: later, where it raises.
+        BadInput: the function cannot be called with these arguments. In later calls: its result is wrong, or two equal
+            calls return different results.
+        FedrayError: in later calls: the function raises an exception.
 
     Example:
         >>> seen = []
@@ -302,7 +310,7 @@ def contract(
 
 
 def is_alike(one: Any, other: Any) -> bool:
-    """Whether two results are the same, but for the rounding of numbers; functions among them count as the same.
+    """Returns whether two results are equal up to rounding; functions inside the results are not compared.
 
     Example:
         >>> is_alike({"a": np.ones(2)}, {"a": np.ones(2)}), is_alike((1, [2.0]), (1, [2.5]))
@@ -320,14 +328,14 @@ def is_alike(one: Any, other: Any) -> bool:
 
 
 def _to_array(value: Any) -> np.ndarray[Any, Any]:
-    """Returns the numbers of a tensor, an array or a number."""
+    """Returns a tensor, an array or a number as an array."""
     if isinstance(value, Tensor):
         value = (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
     return np.asarray(value)
 
 
 def _are_close(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
-    """Whether two arrays have one shape and nearly the same numbers."""
+    """Returns whether two arrays have the same shape and dtype, and nearly the same numbers."""
     if one.dtype.kind != "f" or one.shape != other.shape or one.dtype != other.dtype:
         return one.dtype == other.dtype and np.array_equal(one, other)
     largest = float(np.abs(one).max(initial=0, where=np.isfinite(one)))
@@ -335,17 +343,17 @@ def _are_close(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
 
 
 def check_fields(where: str, thing: Any, path: str = "") -> None:
-    """Refuses a field of a dataclass or a named tuple that is no number or word of those that its type hint says.
+    """Checks the numbers and words in the fields of a dataclass or a named tuple by the type hints of the fields.
 
-    Numbers are finite and at least 0, and at least 1 where nothing is done without them.
+    A number must be finite and at least 0. Some counts, such as the number of models, must be at least 1.
 
     Args:
-        where: what messages begin with.
-        thing: the dataclass or named tuple; its functions are held to `contract`.
-        path: where it stands, with a dot at its end; empty: it is what `where` names.
+        where: the beginning of messages.
+        thing: the dataclass or named tuple; fields that hold functions are not checked here.
+        path: the path of `thing` inside the object that `where` names, with a dot at the end; empty: the object itself.
 
     Raises:
-        BadInput: one line.
+        BadInput: a field has a wrong value; the message is one line.
     """
     for name, hint in _read_hints(thing.__class__).items():
         value, kinds = getattr(thing, name), get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
@@ -360,7 +368,7 @@ def check_fields(where: str, thing: Any, path: str = "") -> None:
 
 
 def _check_number(where: str, path: str, value: Any, kind: type, least: int) -> None:
-    """Refuses what is no finite number of a kind, or a smaller one."""
+    """Checks that a value is a finite number of type `kind` and not below `least`."""
     fits = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
     if not fits or not math.isfinite(value) or value < least:
         what = "whole number" if kind is int else "number"
@@ -375,11 +383,11 @@ def _read_hints(kind: Any) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Options that record which of them are read, so that an option that nothing reads can be refused.
+# A mapping of options that records which options are used. An option that nothing uses can then be refused.
 
 
 class RecordedOptions(Mapping[str, Any]):
-    """A mapping that records which keys are asked for; whoever walks over it has read all.
+    """A mapping that records which of its keys are used; iteration over the mapping counts as use of all keys.
 
     Example:
         >>> options = RecordedOptions({"sigma": 0.1, "tau": 2})
@@ -390,7 +398,7 @@ class RecordedOptions(Mapping[str, Any]):
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        """Records reads of `options`."""
+        """Copies the options; none of them counts as used yet."""
         self.options = dict(options)
         self.asked: set[str] = set()
 
@@ -406,20 +414,20 @@ class RecordedOptions(Mapping[str, Any]):
         return len(self.options)
 
     def unread(self) -> list[str]:
-        """Returns the keys that nobody asked for."""
+        """Returns the keys that were not used so far."""
         return [key for key in self.options if key not in self.asked]
 
 
 def refuse_unread(section: str, name: str, options: RecordedOptions) -> None:
-    """Refuses options that a user's function did not read when it was called.
+    """Refuses options that a user's function did not use when it was called.
 
     Args:
-        section: Where the options stand, such as `method`.
-        name: Of the function.
-        options: What it was called with.
+        section: The section of the scenario that holds the options, such as `method`.
+        name: The name of the function.
+        options: The options with which the function was called.
 
     Raises:
-        BadInput: Names the first option that it did not read.
+        BadInput: The function did not use an option; the message names the first such option.
     """
     for key in options.unread():
         otherwise = "leave it out, or declare it in fedray.register"

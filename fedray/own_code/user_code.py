@@ -1,4 +1,4 @@
-"""A user's own modules: their source as a digest, and their exceptions as one line."""
+"""Imports users' modules, computes digests of their source, and turns exceptions in their code into one line."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from typing import Any
 from fedray.core.errors import BadInput, FedrayError
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The source of a user's own functions and classes as a digest, which tells that it was changed between two calls.
+# Digests of the source of a user's functions and classes: they change when the source changes.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is given counts, with all of the user's functions and classes that it holds (in a partial, a closure, a default
-# value, an attribute) or names, directly or through others: a network's `forward` may call a function of the same
-# file, or of another file of the user's. What names do not tell (a function that is looked up in a table) is in the
-# file of a module, which counts as a whole (`fedray.own_code.user_code.hash_files`).
+# A digest covers the given object and all of the user's functions and classes that the object holds or names, directly
+# or through other code. The object may hold them in a partial, a closure, a default value or an attribute. For example,
+# a network's `forward` may call a function of the same file, or of another file of the user's. Some code is not named,
+# such as a function that is looked up in a table. `hash_files` covers this code: it hashes whole files of modules.
 #
-# Comments, docstrings and the place of the code in its file do not count, nor does the code of installed packages.
-# Values are the concern of `fedray.own_code.read_values`; files that code reads are not seen.
+# Digests do not depend on comments, docstrings, the position of the code in its file, or the code of installed
+# packages. `fedray.own_code.contract.hash_values` covers values. Files that the code opens are not covered.
 
-INSTALLED = {"site-packages", "dist-packages"}  # folders of packages that others wrote
-MOST_PARTS = 1_000  # of an object
+INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages
+MOST_PARTS = 1_000  # parts of an object that are searched
 
 
 def name_callable(thing: Any) -> str:
-    """Returns the module and the qualified name of a function or a class, or of an object's class.
+    """Returns the module and the qualified name of a function or a class; for another object, those of its class.
 
     Example:
         >>> from textwrap import dedent
@@ -50,11 +50,14 @@ def name_callable(thing: Any) -> str:
 
 
 def hash_source(*things: Any) -> dict[str, str]:
-    """SHA-256 of the source of functions, classes and objects that can be called, and of the user's that they use.
+    """Returns SHA-256 digests of the source of the given code, and of the user's code that it uses.
+
+    Args:
+        things: functions, classes, and objects that can be called.
 
     Returns:
-        By qualified name; empty text where no source is to be had: built-in functions, code typed into an interpreter,
-        two lambdas of one line.
+        The digest of each function and class by its qualified name. The digest is an empty text if there is no source:
+        for built-in functions, code typed into an interpreter, and two lambdas in the same line.
 
     Example:
         >>> from textwrap import dedent
@@ -69,7 +72,9 @@ def hash_source(*things: Any) -> dict[str, str]:
 
 
 def list_code(thing: Any) -> list[Any]:
-    """Lists the functions and classes of a thing, and the user's that these hold or name, through others too.
+    """Lists the functions and classes of an object, and all of the user's code that they hold or name.
+
+    Code that is held or named by other code in the list is included.
 
     Args:
         thing: a function, a class, a partial, or an object that can be called.
@@ -90,7 +95,7 @@ def list_code(thing: Any) -> list[Any]:
 
 
 def _unwrap(thing: Any) -> Any:
-    """Returns the function or class behind a partial, a method or an object that can be called."""
+    """Returns the function or class that a partial, a method or a callable object calls."""
     while isinstance(thing, partial):
         thing = thing.func
     if isinstance(thing, MethodType):
@@ -99,7 +104,7 @@ def _unwrap(thing: Any) -> Any:
 
 
 def _list_parts(thing: Any) -> list[Any]:
-    """The functions and classes that a function, a class, a partial or an object that can be called consists of."""
+    """Lists the functions and classes that an object consists of, such as a partial or a callable object."""
     parts = [thing, *list_nested(thing)]
     owners = [part.__self__ for part in parts if isinstance(part, MethodType)]
     arguments = [one for part in parts if isinstance(part, partial) for one in (*part.args, *part.keywords.values())]
@@ -107,7 +112,7 @@ def _list_parts(thing: Any) -> list[Any]:
 
 
 def _list_held(thing: Any) -> list[Any]:
-    """Returns the code that a function or a class holds or names; of a class also its bases."""
+    """Returns the functions and classes that a function or a class holds or names; for a class, its bases too."""
     if inspect.isclass(thing):
         functions = [function for value in vars(thing).values() for function in _functions_of(value)]
         return [*thing.__mro__[1:], *(held for function in functions for held in _list_held(function))]
@@ -119,7 +124,7 @@ def _list_held(thing: Any) -> list[Any]:
 
 
 def _list_globals(function: FunctionType) -> list[Any]:
-    """Returns the globals that a function names, and what it may name of the user's modules among them."""
+    """Returns the globals that a function names, and the attributes that it may name in the user's modules."""
     names = sorted(set(list_names(function.__code__)))
     values = [function.__globals__.get(name) for name in names]
     modules = [value for value in values if isinstance(value, ModuleType) and is_own_module(value.__name__)]
@@ -128,14 +133,14 @@ def _list_globals(function: FunctionType) -> list[Any]:
 
 
 def _functions_of(attribute: Any) -> list[Any]:
-    """Returns the functions of an attribute of a class: a method, a class method, a property."""
+    """Returns the functions in a class attribute, which may be a method, a class method or a property."""
     if isinstance(attribute, property):
         return [attribute.fget, attribute.fset, attribute.fdel]
     return [getattr(attribute, "__func__", attribute)]
 
 
 def list_names(code: CodeType) -> Iterator[str]:
-    """Returns the names of globals and attributes in a function's code, also in functions inside it."""
+    """Yields the names of globals and attributes in the code of a function and of its inner functions."""
     yield from code.co_names
     for value in code.co_consts:
         if isinstance(value, CodeType):
@@ -143,7 +148,7 @@ def list_names(code: CodeType) -> Iterator[str]:
 
 
 def read_closure(function: FunctionType) -> dict[str, Any]:
-    """Returns the values of a closure by name, without those that are not set yet.
+    """Returns the values of a function's closure by name; variables that are not set yet are left out.
 
     Example:
         >>> def make(mu):
@@ -159,7 +164,7 @@ def read_closure(function: FunctionType) -> dict[str, Any]:
 
 
 def _read_source(thing: Any) -> str | None:
-    """Returns the source of a function or class in one spelling, without comments and docstrings."""
+    """Returns the source of a function or class in a uniform format, without comments and docstrings."""
     try:
         if isinstance(thing, FunctionType) and thing.__name__ == "<lambda>":
             lines, _ = inspect.findsource(thing)
@@ -184,7 +189,7 @@ def strip_docstrings(tree: ast.AST) -> ast.AST:
 
 
 def hash_file(path: str | None) -> str | None:
-    """SHA-256 of a file of Python code, without comments and docstrings; None where it cannot be read."""
+    """Returns a SHA-256 digest of a Python file without comments and docstrings; None if it cannot be read."""
     try:
         tree = None if path is None else ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -193,7 +198,7 @@ def hash_file(path: str | None) -> str | None:
 
 
 def is_own_module(name: str) -> bool:
-    """Whether a module is the user's: a file that is no part of Python, of fedray or of an installed package."""
+    """Returns whether a module is the user's: a file outside of Python, fedray and installed packages."""
     if name == "__main__":
         return True
     if name.partition(".")[0] in (*sys.stdlib_module_names, "fedray"):
@@ -203,7 +208,9 @@ def is_own_module(name: str) -> bool:
 
 
 def list_nested(thing: Any) -> list[Any]:
-    """An object and what it calls by its fields, directly or through lists, tables and partials; without classes.
+    """Returns an object and the callable objects in its attributes, without classes.
+
+    Objects inside lists, dicts and partials are included, at any depth.
 
     Args:
         thing: a function, a partial, or an object that can be called, such as a chain of transforms.
@@ -240,21 +247,21 @@ def list_nested(thing: Any) -> list[Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own code that raises: the exception as one line with the line of their code, and no traceback of fedray.
+# Exceptions in a user's own code become an error of one line that names the line of this code, without a traceback.
 
 MOST_TEXT = 300  # characters of an exception's text
 
 
 @contextmanager
 def blame_user_code(what: str, of_none: str = "") -> Iterator[None]:
-    """Says in one line what the user's code in the block raised, and where; fedray's own errors pass.
+    """Turns an exception in the `with` block into an error of one line; errors of fedray are raised unchanged.
 
     Args:
-        what: The user's object, such as `method.name = mine`.
-        of_none: What follows where their code took None for something else.
+        what: The user's object in words, such as `method.name = mine`.
+        of_none: The end of the message if the user's code used None where a value is required.
 
     Raises:
-        FedrayError: The block raised something else. The exception is its cause.
+        FedrayError: The block raised an exception, which is the cause of this error.
 
     Example:
         >>> def load():
@@ -274,7 +281,7 @@ def blame_user_code(what: str, of_none: str = "") -> Iterator[None]:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Returns the type, the text and the place of an exception in one line.
+    """Returns, in one line, the type and the text of an exception, and the line of the user's code that raised it.
 
     Example:
         >>> describe_exception(KeyError("target"))
@@ -286,10 +293,10 @@ def describe_exception(error: BaseException) -> str:
 
 
 def find_user_line(error: BaseException) -> str | None:
-    """Returns the file and the line of the user's code that an exception came through last; None where it met none.
+    """Returns the innermost file and line of the user's code in the traceback of an exception; None if there is none.
 
-    The file is relative to the working directory if it is below it. What is installed, Python itself and fedray are not
-    the user's code; an installed package is, if an exception met nothing else.
+    The path of a file below the working directory is relative to this directory. Installed packages, Python itself and
+    fedray are not the user's code.
     """
     found = None
     for frame, number in traceback.walk_tb(error.__traceback__):
@@ -301,7 +308,7 @@ def find_user_line(error: BaseException) -> str | None:
 
 
 def name_type(value: Any) -> str:
-    """Returns what a value is, with its article, for a message: "None", "a tuple", "the class Dataset".
+    """Returns the type of a value with an article, for messages: "None", "a tuple", "the class Dataset".
 
     Example:
         >>> name_type(None), name_type((1, 2)), name_type(int), name_type(3)
@@ -316,12 +323,12 @@ def name_type(value: Any) -> str:
 
 
 def takes_positional(thing: Callable[..., Any], number: int, keywords: Iterable[str] = ()) -> bool:
-    """Whether a thing can be called with so many positional arguments, and keywords; True where nothing says it.
+    """Returns whether an object can be called with the given arguments; True if its signature is unknown.
 
     Args:
         thing: A function, a class, a partial, or an object that can be called.
-        number: Of positional arguments.
-        keywords: Names of further arguments.
+        number: The number of positional arguments.
+        keywords: The names of keyword arguments.
 
     Example:
         >>> takes_positional(lambda x, y: ..., 2), takes_positional(lambda x, *, y: ..., 1)
@@ -339,13 +346,13 @@ def takes_positional(thing: Callable[..., Any], number: int, keywords: Iterable[
 def explain_uncallable(
     thing: Any, arguments: str, keywords: Iterable[str] = (), *, classes: bool = False
 ) -> str | None:
-    """Why a user's function cannot be called as fedray does, behind the words "it" or its name; None where it can.
+    """Returns why fedray cannot call a user's function, as words that follow "it" or a name; None if it can.
 
     Args:
-        thing: What stands in the place of the function.
-        arguments: What it is called with, such as "state, stats, t"; empty: nothing.
-        keywords: Names of further arguments.
-        classes: Whether a class will do, whose objects are what is wanted.
+        thing: The object that the user gave as the function.
+        arguments: The positional arguments of the call, such as "state, stats, t"; empty: no arguments.
+        keywords: The names of keyword arguments.
+        classes: Whether a class is accepted as well; a call then makes an object of the class.
 
     Example:
         >>> explain_uncallable(lambda outputs, targets: ..., "outputs, targets, context")
@@ -364,7 +371,7 @@ def explain_uncallable(
 
 @cache
 def _is_users(file: str) -> bool:
-    """Whether a file, or what stands for one, is a user's."""
+    """Returns whether a file name in a traceback belongs to the user's code, also code that was typed in."""
     if file.startswith("<"):
         return file.startswith(("<stdin", "<string", "<ipython"))
     path, paths = Path(file), sysconfig.get_paths()
@@ -374,7 +381,7 @@ def _is_users(file: str) -> bool:
 
 
 def _shorten_path(file: str) -> str:
-    """Returns a path relative to the working directory, where it is below it."""
+    """Returns a path relative to the working directory; a path outside of this directory stays as it is."""
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, OSError):
@@ -382,15 +389,17 @@ def _shorten_path(file: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own modules, which register names for scenario files: `fedray run --import MODULE`, or `--import FILE.py`.
+# Imports of a user's modules, which register names for scenarios (`fedray run --import MODULE`, or `--import FILE.py`).
 
 
 def import_modules(modules: Iterable[str]) -> None:
-    """Imports modules in this process, those of the working directory too; without any, the import path stays as it is.
+    """Imports modules in this process; modules in the working directory are found, too.
+
+    If any modules are given, the working directory is added to the import path.
 
     Args:
-        modules: Names, such as `mine` or `package.mine`, or files, such as `code/mine.py`. A file that is not there is
-            looked for by its name, as on another machine.
+        modules: Names, such as `mine` or `package.mine`, or files, such as `code/mine.py`. If a file does not exist
+            here, as on another machine, Python looks for a module with the name of the file.
 
     Raises:
         BadInput: a module cannot be imported.
@@ -417,18 +426,19 @@ def import_modules(modules: Iterable[str]) -> None:
         except Exception as error:
             remedy = "give the name of a module that Python can import, or its file"
             raise BadInput(f"--import {name}: {describe_exception(error)}: {remedy}") from error
-        known = Path(module.__file__ or "")  # a copy, as Ray makes it, will do
+        known = Path(module.__file__ or "")  # an equal copy, such as Ray makes, is accepted
         if is_file and path.is_file() and (not known.is_file() or path.read_bytes() != known.read_bytes()):
             raise BadInput(f"--import {name}: Python knows another module {path.stem} ({known}): rename yours")
 
 
 def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
-    """SHA-256 of the file of each of the user's modules that a process needs for what is given, by the module's name.
+    """Returns a SHA-256 digest of the file of each module of the user's that the given code needs, by module name.
 
-    Comments and docstrings do not count, nor does a script that is started: it says `run` today and `resume` tomorrow.
+    Digests do not depend on comments and docstrings. The started script (`__main__`) is left out: it may differ between
+    the start of a run and its resumption.
 
     Args:
-        modules: as `import_modules` takes them.
+        modules: names or files of modules, as in `import_modules`.
         things: functions, classes and objects.
     """
     code = [one for thing in things for one in list_code(thing) if one.__module__ != "__main__"]
@@ -437,13 +447,13 @@ def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
 
 
 def find_module_places(modules: Iterable[str], things: Iterable[Any] = ()) -> list[Path]:
-    """Returns the files and package folders of the user that a process without them would miss.
+    """Returns the user's files and package folders that another process needs to run the given code.
 
-    They are those of modules that are imported here, of the modules that functions and objects come from, and of all
-    modules of the user's that these name.
+    The result covers the given modules, the modules that define the given code, and every module of the user's that one
+    of them names.
 
     Args:
-        modules: names or files, as `import_modules` takes them.
+        modules: names or files of modules, as in `import_modules`.
         things: functions, classes and objects.
 
     Example:
@@ -451,11 +461,11 @@ def find_module_places(modules: Iterable[str], things: Iterable[Any] = ()) -> li
         []
     """
     names = _list_modules(modules, things)
-    return sorted({_find_place(name) for name in names if name != "__main__"})  # a script's code is sent by its value
+    return sorted({_find_place(name) for name in names if name != "__main__"})  # Ray sends the code of a script itself
 
 
 def _list_modules(modules: Iterable[str], things: Iterable[Any]) -> set[str]:
-    """Lists the user's imported modules that things come from, and those that these modules name."""
+    """Lists the given modules, the modules that define the given code, and the user's modules that these name."""
     waiting = [Path(name).stem if name.endswith(".py") else name for name in modules]
     waiting += [str(getattr(thing, "__module__", None) or type(thing).__module__) for thing in things]
     seen: set[str] = set()

@@ -1,7 +1,7 @@
-"""The scenarios that users write: strict YAML that becomes frozen dataclasses.
+"""Reads the scenarios that users write: strict YAML becomes frozen dataclasses.
 
-Public are three functions. `read_scenario` makes a `Scenario` from a file, a text or a dict. `read_cells` returns the
-scenarios of the cells of a table. `to_plain` returns a scenario as plain values with all defaults.
+Three functions are public. `read_scenario` makes a `Scenario` from a file, a text or a dict. `read_cells` returns the
+scenario of each cell of a table. `to_plain` returns a scenario as plain values with all defaults.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ __all__ = ["read_cells", "read_scenario", "to_plain"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the module of a public function when it is first used."""
+    """Returns a public function; the module of the function is imported at the first use."""
     if name in __all__:
         from fedray.scenario import loader
 

@@ -1,6 +1,7 @@
-"""Which keys of a scenario decide the results of a run, and which of them changed since the run began.
+"""Finds the keys of a scenario that decide the results of a run, and those that changed since the run began.
 
-A run directory keeps these keys with their values in `identity.json`. So an edited `scenario.yaml` is noticed.
+A run directory keeps the deciding keys with their values in `identity.json`. An edited `scenario.yaml` is therefore
+noticed when the run goes on.
 
 Example:
     >>> began = list_result_keys({"seed": 0, "runtime": "ray", "local": {"lr": 0.1}})
@@ -23,22 +24,23 @@ from fedray.scenario.nested import flatten
 FREE_SECTIONS = ("runtime", "report", "loggers", "checkpoint", "table", "published")
 FREE_KEYS = ("data.root", "clients.per_actor", "clients.actors", "clients.device")
 FREE_TIER_KEYS = ("num_cpus", "num_gpus", "resources")
-# Keys that may change when a run goes on: the effect of a client's failure, and the rounds, which are checked apart.
+# Keys that may change when a run goes on. The first two decide the effect of a client's failure; `rounds` has a check
+# of its own.
 CHANGEABLE_KEYS = ("on_client_error", "client_timeout", "rounds")
-# Keys that are younger than some runs and sweeps that go on -> the value that stands for the behavior before the key
-# existed. A key with this value is left out, so that identities and hashes of trainings do not change.
+# Keys that were added to fedray later, each with the value for the earlier behavior. Older runs and sweeps that go on
+# lack these keys. A key with this value is left out of identities and of hashes of trainings, which then stay the same.
 VALUES_OF_BEFORE: dict[str, Any] = {"clients.tf32": False, "local.augment": [], "data.standardize": True}
 IDENTITY_FILE = "identity.json"  # in a run directory
-RECORDED = "identity"  # key of the manifest: whether the run has such a file
-FORMAT = 1  # of this file; another number means that a newer fedray wrote it
+RECORDED = "identity"  # key of the manifest: whether the run has the file `identity.json`
+FORMAT = 1  # format of the file; another number means that a newer fedray wrote the file
 UNSET = "not set"
 
 
 def select_result_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the dotted keys of a resolved scenario that decide its results, with their values.
+    """Returns the dotted keys that decide the results of a resolved scenario, with their values.
 
     Args:
-        tree: plain values, as `scenario.yaml` holds them.
+        tree: the resolved scenario as plain values, as in `scenario.yaml`.
     """
     keys = {key: value for key, value in flatten(tree).items() if not is_free(key)}
     return {key: value for key, value in keys.items() if VALUES_OF_BEFORE.get(key, UNSET) != value}
@@ -48,14 +50,14 @@ def list_result_keys(tree: Mapping[str, Any]) -> dict[str, str]:
     """Returns the dotted keys that may not change when a run goes on, with their values as text.
 
     Args:
-        tree: plain values, as `scenario.yaml` holds them.
+        tree: the resolved scenario as plain values, as in `scenario.yaml`.
     """
     keys = select_result_keys(tree)
     return {key: _text(value) for key, value in keys.items() if key not in CHANGEABLE_KEYS}
 
 
 def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Returns the first key that decides results and has changed, its old and its new value; None if no key has.
+    """Returns the first deciding key that has changed, with its old and its new value; None if no key has changed.
 
     Args:
         began: the result of `list_result_keys` when the run began.
@@ -75,11 +77,12 @@ def refuse_edited_scenario(where: str, began: Mapping[str, Any], tree: Mapping[s
 
     Args:
         where: the run directory, for the message.
-        began: the keys in `identity.json` of the run; empty for runs that are older than this file.
+        began: the content of the run's `identity.json`; empty if the run is so old that it lacks this file.
         tree: the plain values of `scenario.yaml` of the run.
 
     Raises:
-        BadInput: a key was changed; the message names the key, the old and the new value.
+        BadInput: a key was changed, or `identity.json` cannot be used. The message names the key with its old and new
+            value.
     """
     if began.get("format", FORMAT) != FORMAT:
         raise BadInput(

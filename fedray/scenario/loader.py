@@ -1,4 +1,4 @@
-"""Reads scenarios: strict YAML to frozen dataclasses, and back; checks of keys against each other."""
+"""Reads scenarios from strict YAML into frozen dataclasses, writes them as YAML, and checks keys against each other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fedray.scenario.sections import ClientKeys, ParticipationKeys, TierKeys, da
 from fedray.scenario.shipped import find_scenario_file
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks of keys against each other, the scenario of pooled data, and the clients of each tier.
+# Checks of keys against each other, the scenario for methods that pool the data, and the number of clients per tier.
 
 
 def check_scenario(scenario: Scenario) -> None:
@@ -57,11 +57,14 @@ def check_scenario(scenario: Scenario) -> None:
 
 
 def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collection[str]) -> None:
-    """Checks that either no network names a tier, or each tier is named by exactly one network; else raises `BadInput`.
+    """Checks the tiers of several networks: none names a tier, or each tier is named by exactly one network.
 
     Args:
         networks: the value of `method.networks`.
         tiers: names of the tiers of the scenario.
+
+    Raises:
+        BadInput: a tier is named by no network or by several, or a name is no tier.
     """
     named = [str(one.get("tier")) for one in networks]
     if any("tier" in one for one in networks) and sorted(named) != sorted(tiers):
@@ -72,11 +75,11 @@ def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collectio
 
 
 def pool_clients(scenario: Scenario) -> Scenario:
-    """Returns the scenario to build: if the method pools the data, with a single client that holds every sample."""
+    """Returns the scenario to build, with a single client that holds every sample if the method pools the data."""
     if not method_spec_of(scenario.method.name).pooled:
         return scenario
     data, number = scenario.data, scenario.clients.number or 1
-    if data.name == "synthetic":  # its clients make their own rows: one client makes everybody's
+    if data.name == "synthetic":  # each client generates its samples: one client generates all
         more = {"samples": number * data.options["samples"], "per_client": 0, "spread": 0.0}
         data = replace(data, options={**data.options, **more})
     everything = TierKeys(models_per_round="all")
@@ -90,7 +93,7 @@ def pool_clients(scenario: Scenario) -> Scenario:
 
 
 def check_number(scenario: Scenario, number: int) -> None:
-    """Checks keys against N, which is known only after loading the data if the partition is natural."""
+    """Checks keys against N, the number of clients; with a natural partition N is known only when data are loaded."""
     per_round = scenario.participation.per_round
     if per_round is not None and per_round > number:
         raise BadInput(
@@ -100,7 +103,9 @@ def check_number(scenario: Scenario, number: int) -> None:
 
 
 def tier_table(scenario: Scenario, number: int) -> tuple[Tier, ...]:
-    """Returns each tier with its number of clients; the numbers add up to N. Without tiers there is one, `client`.
+    """Returns each tier with its number of clients; the numbers add up to N.
+
+    A scenario without tiers has the single tier `client`.
 
     Args:
         scenario: a checked scenario.
@@ -113,7 +118,10 @@ def tier_table(scenario: Scenario, number: int) -> tuple[Tier, ...]:
 
 
 def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
-    """Counts the clients per tier: `number` first, then shares of the rest (largest remainder), then open tiers.
+    """Returns the number of clients of each tier.
+
+    A tier with a `number` has this many clients. The remaining clients are divided by `share`. Tiers with neither
+    key divide the remaining share equally. Numbers are rounded by largest remainder.
 
     Example:
         >>> from fedray.scenario.sections import TierKeys
@@ -137,7 +145,7 @@ def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
     total = sum(weights.values())
     if total <= 0:
         return {name: fixed.get(name, 0) for name in tiers}
-    largest = sorted(weights, key=lambda name: -weights[name])  # comes first among equal remainders
+    largest = sorted(weights, key=lambda name: -weights[name])  # among equal remainders the largest weight comes first
     counts = round_to_sum(np.array([weights[name] / total * rest for name in largest]), rest)
     return {name: {**fixed, **dict(zip(largest, counts.tolist(), strict=True))}[name] for name in tiers}
 
@@ -155,11 +163,13 @@ def _tier(name: str, keys: TierKeys, number: int) -> Tier:
 # The keys that a scenario leaves out: the defaults of its method, and those that follow from its other keys.
 
 _SIZES = ("share", "number")
-GIVES_CLIENTS = ("natural", "column", "file", "flower")  # partitions that say by themselves how many clients there are
+GIVES_CLIENTS = ("natural", "column", "file", "flower")  # partitions that decide the number of clients themselves
 
 
 def with_defaults(given: Mapping[str, Any]) -> Tree:
-    """Adds the defaults of the method, and defaults that follow from other keys; values of wrong types stay.
+    """Returns the keys with the defaults of the method, and with defaults that follow from other keys.
+
+    Values of wrong types stay as they are.
 
     Example:
         >>> with_defaults({"method": {"name": "stacking"}})["clients"]
@@ -173,10 +183,11 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
         merge_keys(named, {"method": {"name": method}}),
         _for_tiers(method_spec_of(method).defaults, _part(given, "clients", "tiers")),
     )
-    if _part(given, "participation").get("fraction") is not None and "participation" in out:  # instead of the method's
+    # a given fraction replaces the default `per_round` of the method
+    if _part(given, "participation").get("fraction") is not None and "participation" in out:
         out["participation"] = {**out["participation"], "per_round": None}
     out = merge_keys(out, given)
-    data = _part(out, "data")  # the partition is a file, the natural clients of the data, or i.i.d. rows
+    data = _part(out, "data")  # the default partition: a file, natural clients of the data, or i.i.d. samples
     if data and isinstance(data.get("partition", {}), Mapping):
         natural = data_spec_of(data.get("name")).natural or data.get("group") is not None
         natural = natural or holds_clients(str(data.get("name")), data.get("path"))
@@ -185,7 +196,7 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
         out["data"] = {**data, "partition": partition}
     _fill(out, "local", "epochs", 10, unless=("steps",))
     _fill(out, "clients", "number", _number(out, method), unless=())
-    schedule = _part(out, "local", "schedule")  # a rate that falls without restarts reaches its end in the last round
+    schedule = _part(out, "local", "schedule")  # without restarts the rate falls until the last round
     if schedule.get("kind") in ("cosine", "linear") and not schedule.get("restart"):
         out["local"] = dict(out["local"])
         _fill(out["local"], "schedule", "rounds", out.get("rounds") or 20, unless=())
@@ -201,7 +212,7 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
 
 
 def _fill_server(out: Tree, given: Mapping[str, Any]) -> None:
-    """Sets the default learning rate of the server, and equal weights if the rule of the server allows no others."""
+    """Sets the default learning rate of the server, and uniform weights if the server's rule allows only these."""
     server = _part(out, "server")
     equal = server.get("robust", "none") != "none" or server.get("coefficients") == "paper_eq2"
     if equal and "weighting" not in given:
@@ -210,7 +221,7 @@ def _fill_server(out: Tree, given: Mapping[str, Any]) -> None:
 
 
 def _part(tree: Mapping[str, Any], *path: str) -> Any:
-    """Returns a section of a tree; an empty mapping where there is none."""
+    """Returns a section of a tree; an empty mapping if the section is absent."""
     at: Any = tree
     for key in path:
         at = at.get(key) if isinstance(at, Mapping) else None
@@ -225,7 +236,11 @@ def _fill(tree: Tree, section: str, key: str, value: Any, unless: tuple[str, ...
 
 
 def _number(tree: Mapping[str, Any], method: object) -> int | None:
-    """Returns the default N: the sum over the tiers, None if a natural partition gives N, or the method's default."""
+    """Returns the default number of clients N; None if the partition decides it.
+
+    N is the sum over the tiers if all tiers have a `number`. Else N is the default of the data set if this generates
+    its clients, else the default of the method.
+    """
     tiers = [_part(tier).get("number") for tier in _part(tree, "clients", "tiers").values()]
     counted = [number for number in tiers if isinstance(number, int) and not isinstance(number, bool)]
     if tiers and len(counted) == len(tiers):
@@ -242,9 +257,10 @@ def _number(tree: Mapping[str, Any], method: object) -> int | None:
 
 
 def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the defaults of a method, with its tiers fitted to the tiers that a user gives.
+    """Returns the defaults of a method, with the default tiers adapted to the tiers that a user gives.
 
-    Given tiers with other names replace the default tiers. A given share or number replaces all default shares.
+    If a given tier has a name that no default tier has, default tiers that the user does not name are dropped. If the
+    user gives a share or a number for any tier, all default shares and numbers are dropped.
     """
     tiers = _part(defaults, "clients", "tiers")
     if not tiers or not given:
@@ -260,18 +276,18 @@ def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping
 # Scenarios: strict YAML -> frozen dataclasses, and back.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Sections that are one word or one number, spelled out: `method: fedavg` is `method: {name: fedavg}`.
+# Sections that are written as one word or one number: `method: fedavg` becomes `method: {name: fedavg}`.
 
-_SHORT = {  # what a section means that is one word or one number: `method: fedavg`, `clients: 50`
+_SHORT = {  # section -> the key that one word or one number stands for: `method: fedavg`, `clients: 50`
     **{kind.section: "name" for kind in names.NAMED.values()},
     "clients": "number",
     "local.schedule": "kind",
 }
-_OUTER = ("local", *(path[0] for path in names.NAMED if len(path) > 1))  # what has such sections in it
+_OUTER = ("local", *(path[0] for path in names.NAMED if len(path) > 1))  # sections with such sections inside
 
 
 def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
-    """Spells out every section that a user wrote as one word or one number.
+    """Returns the keys with a mapping for every section that a user wrote as one word or one number.
 
     Args:
         tree: plain values, nested or with dotted keys.
@@ -309,7 +325,13 @@ _SWEEP = {"space", "objectives"}  # keys of a sweep file that no scenario has
 
 
 class NamedCell(NamedTuple):
-    """A cell of a table with its scenario, ready to run."""
+    """A cell of a table.
+
+    Attributes:
+        name: name of the cell.
+        scenario: the scenario of the cell, without a table.
+        published: the values that the paper reports for the cell, by metric.
+    """
 
     name: str
     scenario: Scenario
@@ -328,14 +350,14 @@ def read_scenario(
     Args:
         source: path of a YAML file, name of a scenario that comes with fedray, YAML text, or nested dicts.
         overrides: `key.path=value` strings with values as in YAML, or a mapping of dotted or nested keys. The value
-            None (or nothing after `=`) removes a key; its default then applies.
-        explicit: whether keys that cannot act are refused. If an override or a cell makes a key unable to act, a
-            `ScenarioWarning` names the key instead. A resolved scenario holds every key and is not checked so.
-        own: those of `data`, `model` and `method` for which Python objects are used instead of the names in the
-            scenario.
+            None (or nothing after `=`) removes a key; the default of the key then applies.
+        explicit: whether keys that have no effect are refused. If a key has no effect because of an override or a
+            cell, a `ScenarioWarning` names the key instead. A resolved scenario holds every key and is not checked.
+        own: the names among `data`, `model` and `method` for which Python objects are used instead of the names in
+            the scenario.
 
     Raises:
-        BadInput: the scenario has an error; the message is one line with the key, its value and the remedy.
+        BadInput: the scenario has an error; the message is one line with the key, the value and a remedy.
 
     Example:
         >>> s = read_scenario("method: {name: fedprox, mu: 0.1}", ["rounds=3", "local.lr=1e-3"])
@@ -351,7 +373,7 @@ def read_scenario(
     base = _scenario(_without_table(given))
     outer = validate_scenario({key: given[key] for key in _TABLE if key in given})
     cells = [_read_cell(cell, given) for cell in outer.table]
-    # the overrides of a cell are its differences from the resolved base: a dump can hold these
+    # the overrides of a cell become its differences from the resolved base, so that YAML can hold them
     changed = [flatten(find_changes(to_plain(base), to_plain(place.scenario))) for place in cells]
     table = [replace(cell, overrides=keys) for cell, keys in zip(outer.table, changed, strict=True)]
     for i, cell in enumerate(table):
@@ -364,12 +386,20 @@ def read_scenario(
 
 
 def names_partition(source: Mapping[str, Any] | str | Path, overrides: Overrides) -> bool:
-    """Returns whether a scenario or its overrides, both as in `read_scenario`, set the partition of the data."""
+    """Returns whether a scenario or its overrides set the partition of the data.
+
+    Args:
+        source: the scenario, as in `read_scenario`.
+        overrides: the overrides, as in `read_scenario`.
+    """
     return any(key.startswith("data.partition") for key in flatten(merge_keys(_tree(source), _overrides(overrides))))
 
 
 def read_cells(scenario: Scenario) -> list[NamedCell]:
-    """Returns the cells of the table, each a scenario without a table; one cell, `base`, if there is no table."""
+    """Returns the cells of the table, each with a scenario without a table.
+
+    If the scenario has no table, the only cell is `base`.
+    """
     base = {key: value for key, value in to_plain(scenario).items() if key not in _TABLE}
     if not scenario.table:
         return [NamedCell("base", scenario, scenario.published)]
@@ -384,16 +414,16 @@ def read_cells(scenario: Scenario) -> list[NamedCell]:
 
 
 def to_plain(scenario: Scenario) -> dict[str, Any]:
-    """Returns a scenario as plain values with all defaults, in the order of the fields, without keys that are None."""
+    """Returns a scenario as plain values with all defaults, in the order of the fields; keys with None are left out."""
     out: dict[str, Any] = _plain(scenario)
     for path, kind in names.NAMED.items():
-        if kind.alone and "object" in (section := _part(out, *path)):  # no name says what a Python object is
+        if kind.alone and "object" in (section := _part(out, *path)):  # the name does not describe the Python object
             del section["name"]
     everybody = {"name": names.KINDS["selection"].default}
     usual = method_spec_of(scenario.method.name).defaults.get("participation", {}).get("selection", everybody)
-    if out["participation"]["selection"] == everybody == usual:  # files of before there was a choice lack it
+    if out["participation"]["selection"] == everybody == usual:  # older files lack this key
         del out["participation"]["selection"]
-    if not out["clients"]["tf32"]:  # the same
+    if not out["clients"]["tf32"]:  # older files lack this key
         del out["clients"]["tf32"]
     return out
 
@@ -404,7 +434,7 @@ def dump_scenario(scenario: Scenario) -> str:
 
 
 def refuse_scenario(where: str, tree: Any) -> None:
-    """Refuses the keys of a scenario in a place where the keys of a sweep are required.
+    """Refuses a file with the keys of a scenario where a sweep is required.
 
     Args:
         where: the file, for the message.
@@ -430,7 +460,7 @@ def _scenario(given: Mapping[str, Any]) -> Scenario:
 
 
 def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tree:
-    """Folds the options of a section with a name into `options`; a section that is no mapping stays as it is."""
+    """Moves the options of a named section into `options`; a section that is no mapping stays as it is."""
     if path:
         inner = tree.get(path[0])
         return {**tree, path[0]: _fold_named(inner, path[1:], kind)} if isinstance(inner, Mapping) else dict(tree)
@@ -439,7 +469,14 @@ def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tre
 
 
 def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str]) -> None:
-    """Checks that the keys which a user set can act; skips a file that is a resolved scenario."""
+    """Checks that every key that a user set has an effect; skips the keys of a file that is a resolved scenario.
+
+    Args:
+        file: the keys of the file.
+        changes: the overrides.
+        places: the base and the cells.
+        own: the names among `data`, `model` and `method` for which Python objects are used.
+    """
     before: list[Scenario | None] = []
 
     def alone() -> Scenario | None:
@@ -461,16 +498,16 @@ def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str])
 
 
 def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: bool) -> str:
-    """Returns, in one line, which keys of a file stay when its method is replaced; an empty text if none do.
+    """Returns a line with the keys of a file that stay when its method is replaced; an empty text if there are none.
 
-    The line names keys that differ from the defaults of the other method. If a person wrote the file, it names only
-    keys that the first method sets by default: the rest may be meant for every method.
+    The line names keys that differ from the defaults of the other method. If a person wrote the file, only keys that
+    the first method sets by default are named: the other keys may be meant for every method.
 
     Args:
         file: the keys of the file.
-        changes: the keys that are set in addition, with the other method.
-        scenario: the resolved scenario of file and changes.
-        whole: whether the file is a resolved scenario, whose keys nobody has chosen.
+        changes: the overrides, which name the other method.
+        scenario: the resolved scenario of the file with the overrides.
+        whole: whether the file is a resolved scenario, whose keys no person has chosen.
     """
     if not is_renamed(_part(file, "method"), _part(changes, "method"), ("method",)):
         return ""
@@ -499,7 +536,7 @@ def _without_table(tree: Mapping[str, Any]) -> Tree:
 
 
 def _read_cell(cell: CellKeys, given: Mapping[str, Any]) -> Place:
-    """Returns a cell: the keys that it sets, and the resulting scenario."""
+    """Returns a cell as a `Place`: the keys that the cell sets, and the resulting scenario."""
     try:
         own = expand(spell_sections(cell.overrides))
         if set(own) & set(_TABLE):
@@ -511,7 +548,7 @@ def _read_cell(cell: CellKeys, given: Mapping[str, Any]) -> Place:
 
 
 def _name_objects(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the keys with the name of each Python object in its place, for messages."""
+    """Returns the keys; in a section with a Python object, `name` is the name of the object, for messages."""
     alone = [path[0] for path, kind in names.NAMED.items() if len(path) == 1 and kind.alone]
     sections = {key: given[key] for key in alone if isinstance(given.get(key), Mapping)}
     named = {key: {"name": part["object"], **part} for key, part in sections.items() if part.get("object") is not None}
@@ -539,7 +576,7 @@ def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
 
 
 def _drop_gone(tree: Tree) -> Tree:
-    """Drops a key of earlier resolved scenarios that has no effect, because no quantile uses it."""
+    """Returns the keys without `predict.conformal.relative_error` of older resolved scenarios, which has no effect."""
     predict = tree.get("predict")
     keys = predict.get("conformal") if isinstance(predict, Mapping) else None
     if isinstance(keys, Mapping) and keys.get("relative_error") == 0.01 and keys.get("quantile") in ("exact", "qq"):
@@ -564,7 +601,7 @@ def _overrides(overrides: Overrides) -> Tree:
 
 
 def _plain(value: Any) -> Any:
-    """Returns dataclasses as dicts, with options beside the name."""
+    """Returns a value with dataclasses as dicts, in which the options of a section stand next to its name."""
     if is_dataclass(value):
         out: dict[str, Any] = {}
         for f in fields(value):
@@ -582,22 +619,24 @@ def _plain(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A scenario as few keys, for files that people edit: without the keys that a method sets by default.
+# A scenario with as few keys as possible, for files that people edit: keys with the method's defaults are left out.
 #
-# If such a file gets another method, the defaults of that method apply. A resolved scenario keeps those of the first.
+# If such a file gets another method, the defaults of the new method apply. A resolved scenario would keep the defaults
+# of the first method.
 
-_NAMED_KEYS = tuple(path[0] for path in names.NAMED if len(path) == 1)  # sections that stay, and their names
+_NAMED_KEYS = tuple(path[0] for path in names.NAMED if len(path) == 1)  # sections that are kept with their names
 
 
 def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) -> Tree:
-    """Returns the keys of a scenario without the defaults of its method; they resolve to the same scenario.
+    """Returns the keys of a scenario without the defaults of its method; the remaining keys give the same scenario.
 
-    Keys that cannot act are dropped too.
+    Keys without an effect are dropped as well.
 
     Args:
         scenario: a resolved scenario without a table.
-        given: the keys that a user has set. Of these only keys that the method sets to the same value are dropped.
-            None, or a resolved scenario: these keys are unknown, and all defaults are dropped.
+        given: the keys that a user has set. Only keys that the method sets to the same value by default are dropped
+            from them. None, or a resolved scenario: the keys that a user has set are unknown, and all defaults are
+            dropped.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -621,7 +660,7 @@ def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) ->
 
 
 def _list_paths(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Lists the paths of all sections and keys, a section before its keys."""
+    """Yields the paths of all sections and keys that can be dropped; a section comes before its keys."""
     for key, value in tree.items():
         here = (*path, key)
         if here[0] not in _NAMED_KEYS or (len(here) > 1 and here[1:] != ("name",)):
@@ -631,7 +670,10 @@ def _list_paths(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath
 
 
 def _list_shared(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[KeyPath]:
-    """Lists keys outside of the section `method` that a method sets, and sections that have only such keys."""
+    """Lists the keys of a tree that a method sets by default, and the sections that hold only such keys.
+
+    Keys of the section `method` are left out.
+    """
     shared = [key for key in flatten(tree) if key in flatten(defaults) and not key.startswith("method.")]
     sections = {key.rpartition(".")[0] for key in shared} | {key.split(".")[0] for key in shared} | {"clients.tiers"}
     whole = [one for one in sections if one and all(k in shared for k in flatten(tree) if k.startswith(f"{one}."))]
@@ -653,5 +695,5 @@ def _without(tree: Mapping[str, Any], path: KeyPath) -> Tree:
 def _reads_as(tree: Mapping[str, Any], scenario: Scenario) -> bool:
     try:
         return read_scenario(tree, explicit=False) == replace(scenario, table=[])
-    except BadInput:  # it needs the key
+    except BadInput:  # the scenario needs the key that was left out
         return False

@@ -1,4 +1,4 @@
-"""The names that scenarios may use, fedray's own and a user's, and the error for an unknown key."""
+"""Lists the names that scenarios may use, both fedray's and a user's, and makes the error for an unknown key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedray.methods import METHOD_SPECS
 from fedray.scenario.sections import DATA_SPECS, PARTITION_SPECS, SCHEDULE_SPECS, SELECTION_SPECS, DataSpec
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The networks that a scenario may name: text and options.
+# The networks that a scenario may name, each with a description and its options.
 
 _WIDTHS = list_of(whole(1, 65_536), 100, scalar=True)
 _NORM = {"norm": Option("batch", one_of("batch", "group"))}
@@ -82,24 +82,27 @@ MODEL_SPECS: dict[str, NameSpec] = {
 # The names that scenarios may use: fedray's own, and those that a user adds with `allow_name`.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What scenarios need to know of a method: of fedray's methods, and of those that users register.
+# The specifications of methods, both fedray's and those that users register.
 
 UNKNOWN = MethodSpec("your own", splits=True, slices=METHOD_SPECS["heterofl"].slices)
-OWN_SPECS: dict[str, MethodSpec] = {}  # of users' registered methods that say more than their function
+OWN_SPECS: dict[str, MethodSpec] = {}  # users' registered methods with a specification
 
 
 def method_spec_of(name: object) -> MethodSpec:
-    """Returns the specification of a method; for a user's own method, or None, it holds the general defaults."""
+    """Returns the specification of a method; the general specification `UNKNOWN` if there is no other.
+
+    `UNKNOWN` is used for a user's method that was registered without a specification, and for the name None.
+    """
     return (METHOD_SPECS.get(name) or OWN_SPECS.get(name, UNKNOWN)) if isinstance(name, str) else UNKNOWN
 
 
 def trains_one_model(name: object) -> bool:
-    """Returns whether a method trains one model if a scenario does not set the number of models."""
+    """Returns whether a method trains a single model by default, when a scenario does not set `method.models`."""
     return bool(method_spec_of(name).defaults.get("method", {}).get("models") == 1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which code a name stands for is decided in `fedray.assembly`.
+# The kinds of things that have names. `fedray.assembly` finds the code for a name.
 
 
 class Origin(NamedTuple):
@@ -118,22 +121,21 @@ Spec = MethodSpec | DataSpec | NameSpec
 
 
 class Kind(NamedTuple):
-    """A kind of things that scenarios name and users may write, such as methods or metrics.
+    """A kind of objects that scenarios can name and users can write, such as methods or metrics.
 
     Attributes:
         word: the word for the kind in `fedray.register`.
-        key: the dotted key in which a scenario names a thing of the kind.
-        specs: the specifications of fedray's own things of the kind, by name.
-        text: the word for a thing of the kind in messages.
-        arguments: the arguments with which a user's function is called.
-        wants: what a user has to give, as text; `{}` stands for the arguments.
-        default: the name if a scenario gives none, for kinds whose options stand beside the name; empty for other
-            kinds.
+        key: the dotted key in which a scenario names an object of the kind.
+        specs: the specifications of fedray's own objects of the kind, by name.
+        text: the word for an object of the kind in messages.
+        arguments: the arguments with which fedray calls a user's function of the kind.
+        wants: the description of a valid object, for messages; `{}` stands for the arguments.
+        default: the default name, for kinds whose options stand next to the name in a section; empty for other kinds.
         kept: the keys of the section that keep their values when the name changes.
-        alone: whether a Python object takes the place of the name in a scenario.
+        alone: whether a scenario with a Python object has the key `object` instead of a name.
         argument: the argument of `fedray.run` for the kind; empty: the same as `word`.
-        part: the part of `identity.json` that the kind belongs to; several kinds share the part `training`.
-        listed: the word for all things of the kind in `fedray list`.
+        part: the part of `identity.json` to which the kind belongs; several kinds share the part `training`.
+        listed: the word for all objects of the kind in `fedray list`.
     """
 
     word: str
@@ -151,12 +153,12 @@ class Kind(NamedTuple):
 
     @property
     def given(self) -> str:
-        """Returns the argument of `fedray.run` through which a user passes a thing of this kind."""
+        """Returns the argument of `fedray.run` with which a user passes an object of this kind."""
         return self.argument or self.word
 
     @property
     def section(self) -> str:
-        """Returns the section of `key`."""
+        """Returns the section of a scenario that holds `key`."""
         return self.key.rpartition(".")[0]
 
     @property
@@ -237,13 +239,20 @@ _ROWS = (
     ),
 )  # fmt: skip
 KINDS: Mapping[str, Kind] = {kind.word: kind for kind in _ROWS}
-NAMED: Mapping[tuple[str, ...], Kind] = {  # sections that have a name, and its options beside it
+NAMED: Mapping[tuple[str, ...], Kind] = {  # sections with a name and its options
     tuple(kind.section.split(".")): kind for kind in _ROWS if kind.default
 }
 
 
 class _Own(NamedTuple):
-    """A name that a user added: a line of text, options with their defaults, the origin, and the thing itself."""
+    """A name that a user added.
+
+    Attributes:
+        text: one line for `fedray list`.
+        options: the options with their defaults; None: no options are declared.
+        origin: the module and file that registered the name, if known.
+        thing: the object that the name stands for.
+    """
 
     text: str
     options: Mapping[str, Any] | None
@@ -252,7 +261,7 @@ class _Own(NamedTuple):
 
 
 _OWN: dict[tuple[str, str], _Own] = {}  # kind and name
-_UCI = re.compile(r"uci/[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # one folder name: no way out of data.root
+_UCI = re.compile(r"uci/[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # one folder name, always inside data.root
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99})?")
 
 
@@ -280,12 +289,14 @@ def is_own(kind: str, name: str) -> bool:
 
 
 def find_thing(kind: str, name: str) -> Any:
-    """Returns the thing that a user registered under a name; None if the name is not a user's."""
+    """Returns the object that a user registered under a name; None if no user registered the name."""
     return _OWN[kind, name].thing if (kind, name) in _OWN else None
 
 
 def declared_options(kind: str, name: str) -> Mapping[str, Any] | None:
-    """Returns the options of a user's own name with their defaults; None if none are declared and any are allowed.
+    """Returns the options of a user's own name with their defaults; None if no options are declared.
+
+    If no options are declared, a scenario may set any option.
 
     Example:
         >>> allow_name("method", "noisy", options={"sigma": 0.05})
@@ -296,12 +307,12 @@ def declared_options(kind: str, name: str) -> Mapping[str, Any] | None:
 
 
 def list_unset(kind: str, name: str) -> dict[str, None]:
-    """Lists the options of a user's own name that have the default None: a scenario has to set them."""
+    """Lists the declared options with the default None of a user's own name, each with the value None."""
     return {key: None for key, default in (declared_options(kind, name) or {}).items() if default is None}
 
 
 def list_own_rules(local: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Lists kind and name of the user's own loss, optimizer and augmentations in a section `local`.
+    """Lists the kind and the name of the user's own loss, optimizer and augmentations in a section `local`.
 
     Example:
         >>> allow_name("augmentation", "blur", options={"radius": 2})
@@ -318,7 +329,7 @@ def list_own_rules(local: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def as_list(value: Any) -> list[Any]:
-    """Returns one or several things as a list; an empty list for None.
+    """Returns a list of one or several values; an empty list for None.
 
     Example:
         >>> as_list(None), as_list("crop"), as_list(("crop", "flip"))
@@ -362,10 +373,10 @@ def allow_name(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The error for a key that a section does not have, which names the key that was probably meant.
+# The error for a key that a section does not have. It names the key that was probably meant.
 
-MOST_PLACES = 3  # that a message offers
-_ALIAS = {  # words of other tools
+MOST_PLACES = 3  # keys that a message suggests, at most
+_ALIAS = {  # words of other tools, with fedray's keys
     "learning_rate": "local.lr",
     "eta": "local.lr",
     "batch": "local.batch_size",
@@ -402,7 +413,7 @@ def explain_unknown_key(
         path: dotted key of the section.
         key: the unknown key.
         keys: the keys of the section.
-        owner: kind and name of the thing that the section names, if the options of the thing are known.
+        owner: kind and name of the object that the section names, if the options of this object are known.
         sections: the keys of every other section, by the dotted key of the section, if known.
 
     Example:
@@ -428,7 +439,7 @@ def explain_unknown_key(
 
 
 def _find_elsewhere(key: str, path: str, sections: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Returns the keys of this name in other sections, or the names that have such an option.
+    """Returns the dotted keys of this name in other sections, including the options of methods, models and so on.
 
     Example:
         >>> _find_elsewhere("ratio", "", {"local": ("lr",), "compress": ("kind", "ratio")})

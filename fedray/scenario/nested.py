@@ -1,4 +1,4 @@
-"""Reading and writing of YAML, and operations on nested dicts: copies, merging, differences, dotted keys."""
+"""Reads and writes YAML, and copies, merges, compares and flattens nested dicts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedray.scenario.names import NAMED, trains_one_model
 # Reading and writing of YAML: safe, bounded, without duplicate keys, and with the numbers of YAML 1.2 (`1e-3`).
 
 MOST_BYTES = 2**20
-MOST_VALUES = 100_000  # of a scenario, with every alias written out
+MOST_VALUES = 100_000  # in a scenario; the value of an alias counts at each occurrence
 _INT = re.compile(r"[-+]?[0-9][0-9_]*")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _CORE = {  # YAML 1.2 core schema: no yes/no, no octal, no base 60, no dates
@@ -42,14 +42,14 @@ _OTHERS = [f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")]
 
 def _whole(loader: SafeConstructor, node: yaml.ScalarNode) -> int | float:
     digits = str(loader.construct_scalar(node)).replace("_", "")
-    return int(digits) if len(digits) < 30 else float(digits)  # Python reads no whole numbers of any length
+    return int(digits) if len(digits) < 30 else float(digits)  # Python refuses integers with very many digits
 
 
 class _Loader(Composer, CParser, SafeConstructor, Resolver):
-    """A loader for texts, numbers, true and false, null, lists and mappings; any other tag is an error of one line.
+    """A YAML loader for texts, numbers, true and false, null, lists and mappings; any other tag is an error.
 
-    The text is scanned in C, ten times as fast as in Python. Nodes are composed in Python, where text that is nested
-    too deeply is an error; in C it would end the process.
+    The text is scanned in C, ten times as fast as in Python. Nodes are composed in Python: text that is nested too
+    deeply raises an error there, but would end the process in C.
     """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
@@ -64,7 +64,7 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
         Resolver.__init__(self)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: ARG002
-        """Returns a mapping; refuses a key that the text has twice."""
+        """Returns the mapping of a node; raises an error if a key occurs twice in the text."""
         seen: set[str] = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
@@ -76,10 +76,10 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
 
 
 class _Dumper(yaml.SafeDumper):
-    """A dumper that quotes text which any reader could take for a number, by the rules of YAML 1.1 or 1.2."""
+    """A YAML dumper that quotes every text that YAML 1.1 or 1.2 could take for a number."""
 
     def ignore_aliases(self, _data: Any) -> bool:
-        """Returns true: a value that occurs several times is written out each time, without aliases."""
+        """Returns true, so that no aliases are written: a value that occurs several times is repeated."""
         return True
 
 
@@ -89,7 +89,7 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _CORE["tag:yaml.org,200
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    # PyYAML writes U+0085 raw, which reads back as a space, unless the text is in double quotes
+    # PyYAML writes U+0085 unchanged, which a reader turns into a space; in double quotes it is escaped
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if value.isprintable() else '"')
 
 
@@ -97,7 +97,7 @@ _Dumper.add_representer(str, _text)
 
 
 def parse_yaml(text: str, where: str = "the scenario") -> Any:
-    """Returns the value of a YAML text; any error is a `BadInput` of one line that names its position.
+    """Returns the value of a YAML text; an error in the text raises `BadInput` with the line number.
 
     Example:
         >>> parse_yaml("lr: 1e-3", "a scenario")
@@ -111,7 +111,7 @@ def parse_yaml(text: str, where: str = "the scenario") -> Any:
         return loader.get_single_data()
     except yaml.MarkedYAMLError as wrong:
         mark = wrong.problem_mark or wrong.context_mark
-        last = text.count("\n")  # the parser counts one more where a text ends without a line break
+        last = text.count("\n")  # a text without a final line break: the parser's number is one too large
         line = f", line {min(mark.line, last) + 1}" if mark is not None else ""
         raise BadInput(f"{where}{line}: not valid YAML: {show_line(wrong.problem or wrong.context)}") from None
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as wrong:
@@ -122,7 +122,7 @@ def parse_yaml(text: str, where: str = "the scenario") -> Any:
 
 
 def load_yaml(path: Path) -> Any:
-    """Returns the value of a YAML file."""
+    """Returns the value of a YAML file; raises `BadInput` if the file cannot be read or is no valid YAML."""
     where = quote_value(str(path), 200)[1:-1]
     try:
         if path.is_dir():
@@ -138,13 +138,13 @@ def load_yaml(path: Path) -> Any:
 
 
 def read_mapping(path: Path) -> tuple[str, dict[str, Any]]:
-    """Returns the text of a YAML file of a run directory, and its keys.
+    """Returns the text of a YAML file in a run directory, and the keys that the file holds.
 
     Args:
-        path: the file.
+        path: the path of the file.
 
     Raises:
-        BadInput: the file is no YAML.
+        BadInput: the file is no valid YAML.
         FedrayError: the file cannot be read, or holds no keys.
     """
     content = read_or_explain(path, RESTORE)
@@ -159,7 +159,7 @@ def read_mapping(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def write_yaml(value: Any) -> str:
-    """Returns plain values as YAML text, with keys in their order."""
+    """Returns plain values as YAML text; the keys keep their order."""
     return str(
         yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
     )
@@ -174,18 +174,24 @@ MOST_DEPTH = 12
 
 
 def dotted_key(path: KeyPath) -> str:
-    """Joins a path to a dotted key, such as `clients.tiers`; odd keys are quoted, a list entry is `table[0]`."""
+    """Returns a path of keys as a dotted key, such as `clients.tiers` or `table[0]`.
+
+    Keys that are long or not printable are quoted.
+    """
     parts = [p if p.startswith("[") or (p.isprintable() and len(p) <= 60) else quote_value(p) for p in path]
     return ".".join(parts).replace(".[", "[")
 
 
 def to_plain_values(value: Any, path: KeyPath = (), count: list[int] | None = None) -> Any:
-    """Returns a copy that consists of dict, list, str, int, float, bool and None only, with bounded size and depth.
+    """Returns a copy of a value that consists of dict, list, str, int, float, bool and None only.
 
     Args:
         value: any object.
         path: the path of keys to the value, for messages.
-        count: counts the values that were copied so far.
+        count: a list with the number of values that were copied so far; the function adds to this number.
+
+    Raises:
+        BadInput: the value contains another object, has too many values, or is nested too deeply.
     """
     count = [0] if count is None else count
     count[0] += 1
@@ -216,12 +222,13 @@ def to_plain_values(value: Any, path: KeyPath = (), count: list[int] | None = No
 def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath = ()) -> Tree:
     """Returns `base` with the keys of `over`, merged section by section.
 
-    The value None removes a key; its default then applies. If `over` changes the `name` of a section with options, the
-    section starts empty. Of two keys that exclude each other (epochs and steps, ...) the key of `over` stays.
+    The value None in `over` removes a key; the default of the key then applies. If `over` changes the `name` of a
+    section with options, most keys of `base` in this section are dropped. If two keys exclude each other (such as
+    `epochs` and `steps`), the key in `over` is kept.
 
     Args:
         base: a tree of keys.
-        over: a tree of keys that win.
+        over: another tree of keys, which takes precedence.
         path: the path of keys to both trees.
 
     Example:
@@ -232,7 +239,7 @@ def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath =
     if is_renamed(base, over, path):
         kept = NAMED[path].kept
         if path == ("method",) and not (trains_one_model(base.get("name")) or trains_one_model(over["name"])):
-            kept = ("models",)  # K survives between two ensembles
+            kept = ("models",)  # if both methods train ensembles, K is kept
         out = {key: value for key, value in base.items() if key in kept}
     for one, other in (name_pair(path), name_pair(path)[::-1]):
         if over.get(one) is not None:
@@ -249,7 +256,7 @@ def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath =
 
 
 def name_pair(path: KeyPath) -> tuple[str, str]:
-    """Returns the two keys of a section that exclude each other."""
+    """Returns the two keys of a section that exclude each other; two empty texts for other sections."""
     if len(path) == 3 and path[:2] == ("clients", "tiers"):
         return "share", "number"
     pairs: dict[KeyPath, tuple[str, str]] = {
@@ -260,12 +267,12 @@ def name_pair(path: KeyPath) -> tuple[str, str]:
 
 
 def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath) -> bool:
-    """Returns whether `over` gives a section with options another name.
+    """Returns whether `over` changes the `name` of a section with options.
 
     Args:
-        base: a section.
-        over: the keys that win.
-        path: the path of keys to both.
+        base: the keys of the section.
+        over: other keys for the section, which take precedence.
+        path: the path of keys to the section.
     """
     if path not in NAMED:
         return False
@@ -274,7 +281,9 @@ def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath) 
 
 
 def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: KeyPath = ()) -> Tree:
-    """Returns the keys to merge into `base` to get `cell`: changed keys, and None for keys that `cell` lacks.
+    """Returns the keys that `merge_keys` has to merge into `base` to get `cell`.
+
+    These are the keys with another value in `cell`, and None for each key that `cell` lacks.
 
     Args:
         base: a tree of keys.
@@ -322,7 +331,10 @@ def expand(overrides: Mapping[str, Any]) -> Tree:
 
 
 def flatten(tree: Mapping[str, Any], path: str = "") -> Tree:
-    """Returns nested dicts as dotted keys, the reverse of `expand`; a mapping with dots in its keys stays whole."""
+    """Returns the dotted keys of nested dicts with their values, the reverse of `expand`.
+
+    A mapping that is empty, or has a key that is empty or contains a dot, stays a value.
+    """
     out: Tree = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value and not any("." in inner or not inner for inner in value):
@@ -344,5 +356,5 @@ def _key(key: object, path: KeyPath) -> str:
 
 
 def _safely_shown(value: object) -> str:
-    """Returns a plain value as it is, and the type of any other object, for messages."""
+    """Returns a text for messages: the value if it is a number or text, else the type of the object."""
     return quote_value(value) if isinstance(value, bool | int | float | str) else name_type(value)

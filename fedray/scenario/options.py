@@ -1,4 +1,4 @@
-"""The options that stand beside a name in a scenario: folded into `options` and checked."""
+"""Checks the options that stand next to a name in a section, and collects them in `options`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedray.scenario.names import OWN_SPECS, UNKNOWN, explain_unknown_key, metho
 from fedray.scenario.sections import CLIENT_KINDS
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Classifiers of scikit-learn, with its option names: bases of stacking that are no networks, and learners.
+# Classifiers of scikit-learn, with scikit-learn's names of options. They serve as bases of stacking, or as learners.
 
 _VOTE = "for each client; all of them vote"
 _TREE: Mapping[str, Check] = {
@@ -45,7 +45,9 @@ CLASSIFIERS: Mapping[str, tuple[str, Mapping[str, Check]]] = {  # name -> text, 
 
 
 def read_classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the checked section of a base that names a classifier, or nearly so; None for any other base.
+    """Returns the checked section of a base that names a classifier; None for a base that names a network.
+
+    A name that is nearly the name of a classifier raises `BadInput`.
 
     Example:
         >>> read_classifier("method.bases[1]", {"name": "sklearn/random_forest", "n_estimators": 10})
@@ -70,7 +72,7 @@ def read_classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None
 
 
 def _check_value(path: str, key: str, value: Any, check: Check) -> Any:
-    """Returns the checked value of a key; an error is one line that names the key."""
+    """Returns the checked value of a key; raises `BadInput` with one line that names the key."""
     try:
         return check(value)
     except ValueError as wrong:
@@ -78,16 +80,16 @@ def _check_value(path: str, key: str, value: Any, check: Check) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The options that stand beside a name in a scenario: folded into `options` and checked.
+# The options that stand next to a name in a section: they are checked and collected in `options`.
 
 
 def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
-    """Returns a flat section as `{fields..., "options": {...}}`, with checked options and their defaults.
+    """Returns a section with its options collected under `options`, checked, and completed with defaults.
 
     Args:
-        kind: the kind of thing that the section names.
+        kind: the kind of the object that the section names.
         path: the dotted key of the section.
-        section: the section, with the key `name`.
+        section: the section, with the key `name` and with options next to it.
         fields: the keys of the section that are no options.
 
     Example:
@@ -113,7 +115,7 @@ def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple
 
 
 def _explain_unknown_name(kind: str, path: str, name: Any) -> str:
-    """Returns the line of the error for a name that fedray does not know, with the name that was probably meant."""
+    """Returns the line of the error for an unknown name; it suggests the name that was probably meant."""
     if kind == "method" and isinstance(name, str) and name.lower().replace("_", "") in _SERVER_OPTIMIZERS:
         remedy = _SERVER_OPTIMIZERS[name.lower().replace("_", "")]
         return f"method.name = {name} is FedAvg with an optimizer at the server: {remedy}"
@@ -125,7 +127,7 @@ def _explain_unknown_name(kind: str, path: str, name: Any) -> str:
 
 
 def _list_options(kind: str, name: str) -> tuple[Mapping[str, Option], bool]:
-    """Returns the options of a name, and whether the name takes further options."""
+    """Returns the options that a name has, and whether a scenario may set further options."""
     spec = names.KINDS[kind].specs.get(name)
     if spec is not None:
         return spec.options, isinstance(spec, NameSpec) and spec.more
@@ -137,10 +139,11 @@ def _list_options(kind: str, name: str) -> tuple[Mapping[str, Option], bool]:
 
 
 def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the section `local` with the options of a user's own loss, optimizer and augmentations in `options`.
+    """Returns the section `local` with the options of the user's loss, optimizer and augmentations under `options`.
 
     Args:
-        section: the section; unknown keys stay where they are, to be refused.
+        section: the section. If the user's objects have no options, unknown keys stay in it; a later check refuses
+            them.
         fields: the keys of the section that are no options.
 
     Example:
@@ -149,7 +152,7 @@ def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> d
         {'lr': 0.1, 'loss': 'smooth', 'options': {'smoothing': 0.2}}
 
     Raises:
-        BadInput: an option is unknown or wrong, or two of these things have options of the same name.
+        BadInput: an option is unknown or wrong, or two of the user's objects have an option of the same name.
     """
     declared: dict[str, Any] = {}
     for kind, name in dict.fromkeys(names.list_own_rules(section)):
@@ -187,7 +190,10 @@ def _read_option(path: str, key: str, given: Mapping[str, Any], option: Option) 
 
 
 def _alike(default: Any) -> Check:
-    """Returns the check of a user's own option: the type of the default; any value if the default is None or a list."""
+    """Returns the check of a user's own option: the value must have the type of the default.
+
+    If the default is None or a list, any value is accepted.
+    """
 
     def number(value: Any) -> Any:
         return value if float(real("(-inf, inf)")(value)).is_integer() else float(value)
@@ -198,15 +204,17 @@ def _alike(default: Any) -> Check:
 
 
 def _read_network(path: str, section: Mapping[str, Any], more: Mapping[str, Check]) -> dict[str, Any]:
-    """Returns one checked section of a list of networks, which is like `model` but has further keys.
+    """Checks and returns one entry of a list of networks.
+
+    An entry has the same keys as the section `model`, and further keys.
 
     Args:
-        path: the dotted key of the section, such as `method.bases[0]`.
-        section: the section as the user wrote it.
-        more: the further keys, with the options that check their values.
+        path: the dotted key of the entry, such as `method.bases[0]`.
+        section: the entry as the user wrote it.
+        more: the further keys, each with the check of its value.
 
     Raises:
-        BadInput: a key is wrong; the line names it.
+        BadInput: a key is wrong; the message names the key.
     """
     plain = {"name": "mlp", **{key: value for key, value in section.items() if key not in more}}
     folded, given = (
@@ -226,14 +234,15 @@ def describe_method(
     options: Mapping[str, Any] | None = None,
     spec: MethodSpec | None = None,
 ) -> None:
-    """Stores what fedray has to know of a user's registered method in addition to its name.
+    """Stores the specification of a user's registered method.
 
     Args:
         name: the name of the method.
         models: the number of models that the method trains by default; None: the general default.
-        options: the options of the method with their defaults. An option `networks` is a list of sections like `model`,
-            as in FedDF.
-        spec: the whole specification, instead of `models` and `options`; None: these two are all.
+        options: the options of the method with their defaults. The option `networks`, if there is one, is a list of
+            networks as in FedDF.
+        spec: the whole specification, which replaces `models` and `options`; None: the specification is made from
+            `models` and `options`.
 
     Raises:
         BadInput: a network is wrong.

@@ -1,4 +1,4 @@
-"""The table of keys that cannot act and of values that contradict: each row has keys, a condition and a reason.
+"""Refuses keys without an effect and contradictory values, by a table of rows with keys, a condition and a reason.
 
 Example:
     >>> from fedray.scenario.loader import read_scenario
@@ -27,22 +27,23 @@ from fedray.scenario.schema import Scenario, find_key, section_fields, section_t
 from fedray.scenario.sections import CLIENT_KINDS, TierKeys, data_spec_of
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A row refuses a key that a user set and that has no effect: `KEY = VALUE cannot act, because WHY: leave it out`. A row
-# with a `value` refuses a wrong value, set by a user or not: `KEY = VALUE, but WHY: REMEDY`. If a key needs a value of
-# another key, the definition of the key says so (`Needs`); a single row here covers all such keys.
+# A row refuses a key that a user set and that has no effect. The message is `KEY = VALUE cannot act, because WHY: leave
+# it out`. A row with a `value` refuses a wrong value, no matter who set the key. The message is `KEY = VALUE, but WHY:
+# REMEDY`. Some keys need a certain value of another key, which is declared with the key (`Needs`). A single row covers
+# all of them.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The facts that the conditions of rows are computed from.
+# Facts about a scenario, from which the conditions of rows are computed.
 
 
 @dataclass(frozen=True)
 class Case:
-    """A key of a resolved scenario, for which the conditions of rows are computed.
+    """A key of a resolved scenario, with the facts that the conditions of rows use.
 
     Attributes:
         scenario: the scenario.
         key: the dotted key.
-        own: those of `data`, `model` and `method` that are Python objects, about which the table knows nothing.
+        own: the names among `data`, `model` and `method` for which Python objects are used.
     """
 
     scenario: Scenario
@@ -68,7 +69,7 @@ class Case:
 
     @property
     def spec(self) -> MethodSpec:
-        """Returns the specification of the method."""
+        """Returns the specification of the method; for a Python function, the general specification."""
         return method_spec_of(None if "method" in self.own else self.name)
 
     @property
@@ -99,7 +100,7 @@ class Case:
 
     @property
     def has_one_model(self) -> bool:
-        """Returns whether one of fedray's methods trains a single model."""
+        """Returns whether the method trains a single model; false if the method is a Python object."""
         several = any(base.get("models", 1) > 1 for base in self.options.get("bases", ()))
         return not ("method" in self.own or self.scenario.method.models > 1 or several or self.spec.models == "clients")
 
@@ -115,7 +116,7 @@ class Case:
 
     @property
     def selects(self) -> bool:
-        """Returns whether participants are chosen by another rule than uniformly."""
+        """Returns whether the participants are not drawn uniformly, but chosen by another rule."""
         keys = self.scenario.participation.selection
         return keys.name != "uniform" or keys.object is not None
 
@@ -126,13 +127,13 @@ class Case:
 
     @property
     def task(self) -> str:
-        """Returns the task of the data, classification or regression; empty if unknown."""
+        """Returns the task of the data, `classification` or `regression`; an empty text if the task is unknown."""
         name = self.scenario.data.name
         return "" if "data" in self.own else "regression" if name.startswith("uci/") else data_spec_of(name).task or ""
 
 
 def value_at(scenario: Scenario, key: str) -> Any:
-    """Returns the value of a dotted key in a resolved scenario; None where it is absent.
+    """Returns the value of a dotted key in a resolved scenario; None if the key is absent.
 
     Example:
         >>> value_at(Scenario(), "server.optimizer")
@@ -146,7 +147,7 @@ def value_at(scenario: Scenario, key: str) -> Any:
 
 
 def is_stack(scenario: Scenario) -> bool:
-    """Returns whether a model is made of parts: bases and a rule that joins them, or the architectures of FedDF.
+    """Returns whether the method trains several networks: bases that a rule combines, or the architectures of FedDF.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -158,7 +159,7 @@ def is_stack(scenario: Scenario) -> bool:
 
 
 def explain_rounds(spec: MethodSpec) -> str:
-    """Returns why a method cannot train without rounds, to follow its name in a sentence; empty if it can.
+    """Returns why a method cannot train without rounds, as words that follow its name; an empty text if it can.
 
     Example:
         >>> explain_rounds(MethodSpec("a walk", walks=True)), explain_rounds(MethodSpec("FedAvg"))
@@ -173,7 +174,7 @@ def explain_rounds(spec: MethodSpec) -> str:
 
 
 def _explain_need(c: Case) -> str:
-    """Returns what the field or option of the key needs, if the scenario lacks this value; else an empty text."""
+    """Returns why a key has no effect, if another key lacks the value that it needs; else an empty text."""
     section, _, last = c.key.rpartition(".")
     needs: Needs | None = None
     named = getattr(c.scenario, section) if section in ("method", "data", "model") else None
@@ -194,16 +195,19 @@ def _explain_need(c: Case) -> str:
 
 
 class Row(NamedTuple):
-    """A row of the table: keys, and the condition under which they cannot act or their value is wrong.
+    """A row of the table: some keys, and the condition under which they have no effect or a wrong value.
 
     Attributes:
-        keys: the dotted keys, with spaces between them. `*` stands for the name of a tier, or at the end for all keys
-            of the section.
-        where: returns a true value if the row holds; this value can stand in `why` as `{found}`.
-        why: the reason, which follows "because" or "but". `{name}` stands for the method, `{s}` for the scenario, `{o}`
-            for the options of the method, `{at}` for the section of the key and `{tier}` for its tier.
+        keys: the dotted keys, separated by spaces. Inside a key, `*` stands for the name of a tier; at the end, `*`
+            stands for all keys of the section.
+        where: the condition of the row: a function that returns a true value if the condition holds. In `why`,
+            `{found}` stands for this value.
+        why: the reason, which follows "because" or "but" in the message. `{name}` stands for the method, `{s}` for the
+            scenario, `{o}` for the options of the method, `{at}` for the section of the key, and `{tier}` for the tier
+            that the key belongs to.
         remedy: the advice for a wrong value.
-        value: returns whether the value is wrong, set by a user or not; None: the key only cannot act.
+        value: function that returns whether the value of the key is wrong, no matter who set the key. None: the row
+            refuses every value that a user set.
     """
 
     keys: str
@@ -236,7 +240,7 @@ _DEVICE = " ".join(
 _OWN_STEP = ("a server step of its own", "no server")
 _BOTH = "give one of the two"
 
-METHOD_ROWS = (  # what the method does not have or read, whatever the other keys say
+METHOD_ROWS = (  # keys that a method does not use, whatever the other keys are
     Row("method.models", lambda c: c.spec.models != "any", "{name} trains one model",
         "leave it out or choose fed_ensemble", lambda c: c.value > 1),
     Row("server.robust server.optimizer",
@@ -293,7 +297,7 @@ ROWS = (
     Row("schedule.kind", lambda c: c.has_one_model, "method.models is {s.method.models}"),
     Row("schedule.rows", lambda c: c.has_one_model and (c.scenario.schedule.rows != "stratum" or c.is_full),
         "method.models is {s.method.models}"),
-    Row("clients.tiers.*.models_per_round",  # sparse uploads of a tier that trains `all` have a budget of their own
+    Row("clients.tiers.*.models_per_round",  # with sparse uploads, `all` decides the number of entries
         lambda c: c.has_one_model and c.scenario.compress.kind not in ("topk", "randomk"),
         "method.models is {s.method.models}"),
     Row("clients.tiers.*.side_by_side", lambda c: c.has_one_model and c.bases < 2,
@@ -348,7 +352,7 @@ ROWS = (
         "clients.profile = {s.clients.profile} gives every client figures of its own"),
     Row("clients.device clients.tf32", lambda c: not c.has_gpus, "no tier has GPUs (clients.tiers.*.num_gpus)"),
     Row("clients.tf32", lambda c: c.scenario.clients.device == "cpu", "clients.device is cpu"),
-    Row("clients.tiers.*.side_by_side",  # walks and bases: a client may train several models whatever its tier says
+    Row("clients.tiers.*.side_by_side",  # with walks and bases a client may train several models
         lambda c: c.tier.models_per_round == 1 and not c.walks and c.bases < 2, "the tier trains one model a round"),
     # Who takes part.
     Row("participation.fraction", lambda c: c.scenario.participation.per_round is not None,
@@ -413,7 +417,7 @@ ROWS = (
     Row("participation.selection.name", lambda c: c.spec.fits,
         "{name} counts the bytes of clients that come back, and must know who took part before",
         "leave it at uniform", lambda c: c.selects),
-    # Answers, and tiers.
+    # Predictions and tiers.
     Row("data.hold_out", lambda c: c.scenario.predict.conformal is not None,
         "predict.conformal needs rows that no model is trained on", "set it to 0.2, say", _one_of(0)),
     Row("predict.dropout_at_test",
@@ -429,16 +433,16 @@ ROWS = (
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The functions that go through the table.
+# The functions that apply the table to a scenario.
 
 
 def explain_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
-    """Returns why a key that is set cannot act; an empty text if it can.
+    """Returns the reason why a key that is set has no effect; an empty text if it has one.
 
     Args:
         key: the dotted key.
         scenario: the resolved scenario.
-        own: those of `data`, `model` and `method` that are Python objects, about which the table knows nothing.
+        own: the names among `data`, `model` and `method` for which Python objects are used.
     """
     section, _, option = key.partition(".")
     if section in own and section != "method":
@@ -451,7 +455,7 @@ def refuse_wrong(scenario: Scenario) -> None:
     """Refuses the first value that contradicts the other values of a scenario.
 
     Raises:
-        BadInput: a value is wrong; the message has key, value, reason and remedy.
+        BadInput: a value is wrong; the message has the key, the value, the reason and a remedy.
     """
     for row in ROWS:
         for key in _list_keys(row, scenario) if row.value is not None else ():
@@ -461,7 +465,7 @@ def refuse_wrong(scenario: Scenario) -> None:
 
 
 def is_read(key: str, scenario: Scenario) -> bool:
-    """Returns whether the method of a scenario uses a key at all, whatever the other keys are; for the reference.
+    """Returns whether the method of a scenario uses a key at all; the reference of methods shows this.
 
     Args:
         key: the dotted key; not an option of the method itself.
@@ -476,7 +480,7 @@ def is_read(key: str, scenario: Scenario) -> bool:
 
 
 def _explain(row: Row, c: Case) -> str:
-    """Returns why a row holds for a key; an empty text if it does not."""
+    """Returns the reason of a row for a key; an empty text if the condition of the row does not hold."""
     found = row.where(c)
     if not found:
         return ""
@@ -496,7 +500,7 @@ def _pattern(keys: str) -> re.Pattern[str]:
 
 
 def _list_keys(row: Row, scenario: Scenario) -> Iterator[str]:
-    """Returns those keys of a row that a scenario has."""
+    """Yields the keys of a row, with the tiers and keys of the scenario in place of `*`."""
     for key in row.keys.split():
         if key.startswith("clients.tiers.*."):
             yield from (key.replace("*", tier) for tier in scenario.clients.tiers)
@@ -507,17 +511,14 @@ def _list_keys(row: Row, scenario: Scenario) -> Iterator[str]:
 
 
 def _show(value: Any) -> str:
-    """Returns a value as a user would write it."""
+    """Returns a value as text, in the form in which a user would write it."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which keys that a user sets cannot act in a scenario, because nothing uses them.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Values that ask for nothing special. They are accepted also where the key cannot act.
+# Values that request nothing special. They are accepted even if the key has no effect.
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values; * stands for the name of a tier
     "server.weighting": ("uniform",),
@@ -525,9 +526,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values; * stands for the name
     "server.lr": (1,),
     "compress.ratio": (1,),
     "compress.resource_ratio": (1,),
-    "schedule.kind": ("permutation", "walk"),  # a walk is refused where there is a server
+    "schedule.kind": ("permutation", "walk"),  # a walk is refused by a row if there is a server
     "schedule.rows": ("client",),
-    "clients.number": (1,),  # where all rows are one client's
+    "clients.number": (1,),  # if a single client has all samples
     "clients.tiers.*.share": (1,),
     "clients.tiers.*.models_per_round": (1,),
     "clients.tiers.*.width": (1,),
@@ -539,7 +540,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values; * stands for the name
     "model.objective": ("auto",),
     "participation.overcommit": (1,),
     "participation.fraction": (1,),
-    "participation.per_round": (1,),  # where all rows are one client's
+    "participation.per_round": (1,),  # if a single client has all samples
     "local.lr_decay": (1,),
     "local.schedule.kind": ("constant",),
     "local.schedule.gamma": (1,),
@@ -553,18 +554,18 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values; * stands for the name
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which of the keys that are set cannot act, by the rows above.
+# The keys that a user set and that have no effect, by the rows above.
 
-RUNTIME = ("clients.per_actor", "clients.actors")  # where clients are computed never changes a result
+RUNTIME = ("clients.per_actor", "clients.actors")  # keys that decide where clients are computed: no result changes
 
 
 class Idle(NamedTuple):
-    """A key that cannot act.
+    """A key without an effect.
 
     Attributes:
         key: the dotted key.
         value: the value that the user set.
-        why: the reason, which follows "because" in the message.
+        why: the reason why the key has no effect; it follows "because" in the message.
     """
 
     key: str
@@ -573,12 +574,12 @@ class Idle(NamedTuple):
 
 
 def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection[str] = ()) -> list[Idle]:
-    """Returns the keys that a user set and that cannot act, in the order of `given`.
+    """Returns the keys that a user set and that have no effect, in the order of `given`.
 
     Args:
         given: the keys that the user sets, as a tree.
         scenario: the resolved scenario of these keys.
-        own: those of `data`, `model` and `method` that are Python objects, about which the table knows nothing.
+        own: the names among `data`, `model` and `method` for which Python objects are used.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -595,7 +596,7 @@ def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection
 
 
 def explain_idle_key(idle: Idle) -> str:
-    """Returns the line of the error that refuses a key: key, value, reason, remedy.
+    """Returns the message of the error for a key without an effect: the key, its value, the reason and a remedy.
 
     Example:
         >>> explain_idle_key(Idle("server.lr", 0.1, "server.optimizer is none"))
@@ -605,7 +606,7 @@ def explain_idle_key(idle: Idle) -> str:
 
 
 def says_nothing(key: str, value: Any) -> bool:
-    """Returns whether a value asks for nothing to be done; such a value is accepted everywhere.
+    """Returns whether a value of a key requests nothing special; such a value is accepted in every scenario.
 
     Example:
         >>> says_nothing("clients.tiers.weak.width", 1.0), says_nothing("rounds", 1)
@@ -618,13 +619,13 @@ def says_nothing(key: str, value: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Keys that a user set and that nothing uses. They are refused, or a warning names them if an override made them idle.
+# Keys that a user set and that have no effect are refused. If this is due to an override, a warning names them instead.
 #
-# A resolved scenario holds every key, also those that nobody set. It is loaded without these checks.
+# A resolved scenario holds every key, including those that nobody set. Such a file is loaded without these checks.
 
-ALWAYS_DUMPED = {"graph", "checkpoint", "loggers", "predict"}  # a file with all of them may be a resolved scenario
-_OLD_SECTIONS = ("graph", "predict")  # a resolved scenario of any version has all their keys
-_YOUNGER = {"dropout_at_test"}  # except these
+ALWAYS_DUMPED = {"graph", "checkpoint", "loggers", "predict"}  # a file with all of these may be a resolved scenario
+_OLD_SECTIONS = ("graph", "predict")  # sections of which resolved scenarios of all versions hold every key
+_YOUNGER = {"dropout_at_test"}  # keys of these sections that older versions lack
 
 
 class Place(NamedTuple):
@@ -632,8 +633,8 @@ class Place(NamedTuple):
 
     Attributes:
         name: name of the cell; empty for the base.
-        own: the keys that the cell itself sets.
-        given: all keys that are set, by the cell or by the base.
+        own: the keys that the cell sets; empty for the base.
+        given: all keys that are set, by the base or by the cell.
         scenario: the resolved scenario.
     """
 
@@ -644,7 +645,7 @@ class Place(NamedTuple):
 
 
 def is_dump(file: Mapping[str, Any], resolved: dict[str, Any]) -> bool:
-    """Returns whether a file is a resolved scenario, also one by an earlier version, which lacks younger keys.
+    """Returns whether a file is a resolved scenario; one by an earlier version of fedray may lack newer keys.
 
     Args:
         file: the keys of the file, as a tree.
@@ -663,16 +664,17 @@ def is_dump(file: Mapping[str, Any], resolved: dict[str, Any]) -> bool:
 def judge_keys(
     places: list[Place], overrides: Mapping[str, Any], alone: Callable[[], Scenario | None], own: Collection[str]
 ) -> None:
-    """Refuses keys that cannot act; warns in one line of keys that cannot act because of an override or a cell.
+    """Refuses keys without an effect; warns of keys that have no effect because of an override or a cell.
 
     Args:
         places: the base and the cells.
         overrides: the keys that the command line or the caller sets.
-        alone: returns the scenario without the overrides; None if that scenario has an error.
-        own: those of `data`, `model` and `method` that are Python objects.
+        alone: function that returns the scenario without the overrides; None if this scenario has an error.
+        own: the names among `data`, `model` and `method` for which Python objects are used.
 
     Raises:
-        BadInput: a key can act in none of the scenarios that set it.
+        BadInput: a cell sets a key that has no effect in the cell, or the base or an override sets a key that has no
+            effect in any scenario.
     """
     idle = {place.name: find_idle_keys(place.given, place.scenario, own) for place in places}
     for place in places:
@@ -683,8 +685,8 @@ def judge_keys(
         if all(_holds(idle[place.name], one.key) or one.key not in flatten(place.given) for place in places):
             said_now = one.key in flatten(overrides)
             before = alone() if overrides and not said_now else places[0].scenario
-            # could the key of the file act without the overrides and the Python objects? Only this key is checked:
-            # `before` may lack things that overrides are about, such as a tier
+            # Does the key in the file have an effect without the overrides and the Python objects? Only this key is
+            # checked: other overrides may need something that `before` lacks, such as a tier.
             key = expand({one.key: flatten(places[0].given)[one.key]})
             if said_now or (before is not None and _holds(find_idle_keys(key, before), one.key)):
                 raise BadInput(explain_idle_key(one))

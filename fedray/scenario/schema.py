@@ -1,7 +1,7 @@
-"""The keys of a scenario as frozen dataclasses: each field declares the kind and the default of one key.
+"""Declares the keys of a scenario as frozen dataclasses; a field holds the check and the default of one key.
 
-A section with a `name` holds the options of that name in `options`; in YAML these options stand beside the name. The
-sections of the clients and of the graph are in `clients.py`, and the sections of the training in `training.py`.
+A section with a `name` holds the options of that name in `options`; in YAML these options stand next to the name. The
+sections of the clients and of the graph are in `sections.py`, and the sections of the training in `training.py`.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class MethodKeys:
 
     Attributes:
         name: name of the method (`fedray list methods`).
-        object: the name of the Python function that composed the method, written by fedray. The defaults are then those
-            of the method `name`.
+        object: the name of the Python function that composed the method, written by fedray. The defaults of keys are
+            then those of the method `name`.
         models: the number of models, K.
         options: the options of the method itself (mu, alpha, lambda, samples, ...).
     """
@@ -77,13 +77,13 @@ class MethodKeys:
 
 @dataclass(frozen=True)
 class PartitionKeys:
-    """How samples are dealt to clients.
+    """The partition, which deals the samples to clients.
 
     Attributes:
-        name: name of the partition (`fedray list partitions`). Default: `natural` where the samples of the data set
-            belong to clients already, `file` where a file is named, else `iid`.
-        object: the name of the Python function or Flower partitioner that deals the samples in place of `name`, written
-            by fedray.
+        name: name of the partition (`fedray list partitions`). Default: `file` if a file is named, `natural` if the
+            samples of the data set belong to clients already, else `iid`.
+        object: the name of the Python function or Flower partitioner that deals the samples instead of the partition
+            `name`, written by fedray.
         options: the options of the partition itself (shards, classes, alpha, column, ...).
     """
 
@@ -98,15 +98,16 @@ class DataKeys:
 
     Attributes:
         name: name of the data set (`fedray list datasets`).
-        object: the name of the Python object that is the data set in place of `name`, written by fedray.
+        object: the name of the Python object that is used as the data set, written by fedray; `name` then has no
+            effect.
         root: the folder that holds the files of the data set. None: the folder in the variable `FEDRAY_DATA`, or a
             cache folder.
-        fold: the number of the fold of the data set that is run, from 0, or `all`.
-        hold_out: share of the training samples that no model is trained on. Sweeps, choices and conformal sets use
-            these samples.
+        fold: the number of the fold that is run, counted from 0, or `all` for all folds of the data set.
+        hold_out: the share of the training samples that is held out, so that no model is trained on these samples.
+            Sweeps, choices of a learning rate and conformal sets use them.
         standardize: whether the inputs of networks are standardized with the statistics of the training samples.
             `false`: inputs stay as they are, pictures as numbers from 0 to 255.
-        partition: how samples are dealt to clients.
+        partition: the section for the partition, which deals the samples to clients.
         options: the options of the data set itself.
     """
 
@@ -126,7 +127,7 @@ class ModelKeys:
 
     Attributes:
         name: name of the network (`fedray list models`).
-        object: the name of the Python function that makes the network in place of `name`, written by fedray.
+        object: the name of the Python function that makes the network, written by fedray; `name` then has no effect.
         objective: the loss that training minimizes. `auto`: cross entropy for classes, squared error for real targets.
         options: the options of the network itself (hidden, channels, norm, ...).
     """
@@ -139,19 +140,19 @@ class ModelKeys:
 
 @dataclass(frozen=True)
 class PredictKeys:
-    """How the ensemble predicts.
+    """The rules by which the ensemble predicts.
 
     Attributes:
         average: the quantity that the ensemble averages over its models: `probabilities` or `logits`.
-        gamma: temperature of the weights with which a known client averages the models. Infinity: the client has the
-            weights of new clients, which are equal unless the method sets others.
-        noise: variance of the observation noise, which is added to the predicted variance of a regression. `none`: 0;
-            `residual`: the variance of the residuals in training, averaged over the clients; `fixed`: 1 in standardized
-            units.
-        conformal: the section for conformal sets of labels, or intervals, which hold the true value with a given
-            probability.
-        dropout_at_test: whether dropout stays on when the models predict. The public code of Fed-ensemble can be
-            understood so; no paper describes it.
+        gamma: the temperature of the weights with which a known client averages the models. Infinity: known clients
+            have the same weights as new clients. These weights are equal unless the method sets others.
+        noise: the variance of the observation noise, which is added to the predicted variance of a regression. `none`:
+            0; `residual`: the variance of the residuals in training, averaged over the clients; `fixed`: 1, for targets
+            in standardized units.
+        conformal: the section for conformal prediction. Its sets of labels, or intervals, hold the true value with a
+            given probability.
+        dropout_at_test: whether dropout stays on when the models predict. The public code of Fed-ensemble may
+            keep dropout on; no paper describes this.
     """
 
     average: AverageKind = key("probabilities", one_of("probabilities", "logits"))
@@ -178,14 +179,14 @@ class CellKeys:
 
 @dataclass(frozen=True)
 class Scenario:
-    """All keys of a scenario: those that decide the result, and those that say how it is computed.
+    """All keys of a scenario: those that decide the result, and those that decide how the result is computed.
 
     Attributes:
         seed: random seed of replicate 0; the seed of replicate r is `seed + r`.
         rounds: the number of rounds of training, T.
-        runtime: where clients are trained. `ray`: in the actors of a cluster; `inline`: in this process; `auto` (the
-            default): on Ray if there is a cluster, a GPU or enough work, else in this process. The results are equal
-            bit for bit.
+        runtime: the processes in which clients are trained. `ray`: the actors of a cluster; `inline`: this process;
+            `auto` (the default): actors if there is a cluster, a GPU or enough work, else this process. The results of
+            all choices are equal bit for bit.
         method: the section for the method and the number of models.
         data: the section for the data set and for the partition that deals its samples to clients.
         model: the section for the network and its loss.
@@ -198,16 +199,16 @@ class Scenario:
         predict: the section that says how the ensemble predicts.
         graph: the section for the graph of clients over which models walk when there is no server.
         replicates: the number of repetitions of the run, R, each with a seed of its own.
-        vary: what each replicate draws anew. `all`: everything; `init`: its first models only, while data, schedule and
-            batches are the same in all replicates.
+        vary: the random choices that differ between replicates. `all`: all of them; `init`: the first models only,
+            while data, schedule and batches are the same in all replicates.
         evaluate: the section that says what is measured, and when.
         stop: the section for ending a run early when a metric gets no better. None: no early end.
         checkpoint: the section that says when the state is saved.
         report: whether fedray writes the page `report.html` of the finished run.
         loggers: names of other tools that receive the metrics of every evaluated round (`tensorboard`, `wandb`,
             `mlflow`).
-        on_client_error: what happens when the training of a client raises, diverges or takes too long. `fail`: the run
-            ends; `skip`: the client is left out of the round.
+        on_client_error: the reaction if the training of a client raises an exception, diverges or takes too long.
+            `fail`: the run ends; `skip`: the client is left out of the round.
         client_timeout: seconds of wall time that the training of a client may take; None: no limit.
         lanes: the engine that trains the networks. `auto`: compiled kernels, if they cover the network and are built in
             every process of the run, else torch; `compiled`: compiled kernels only; `torch`: torch only.
@@ -249,7 +250,7 @@ class Scenario:
 
 @cache
 def section_types() -> Mapping[str, Any]:
-    """Returns the dataclass of each section; `*` in a name stands for any name or index."""
+    """Returns the dataclass of each section, by its dotted name; `*` stands for the name of a tier or a cell."""
     found: dict[str, Any] = {"": Scenario}
     open_sections = [""]
     for path in open_sections:
@@ -267,7 +268,7 @@ def section_fields(section: str) -> tuple[str, ...]:
 
 
 def list_sections() -> dict[str, tuple[str, ...]]:
-    """Lists the keys of each section that occurs once in a scenario, which tiers and cells do not."""
+    """Lists the keys of each section; the sections of tiers and cells, which occur several times, are left out."""
     return {name: section_fields(name) for name in section_types() if "*" not in name and name}
 
 
@@ -291,17 +292,24 @@ def _list_keys(kind: Any) -> tuple[str, ...]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Making a scenario of its keys. The field of each key checks the value; an error is one line.
+# A scenario is made from its keys. The field of each key checks the value; an error is one line.
 
 
 def validate_scenario(tree: Mapping[str, Any]) -> Scenario:
-    """Returns the scenario of a plain tree whose named sections are folded; raises `BadInput` of one line."""
+    """Checks the keys of a scenario and returns the scenario.
+
+    Args:
+        tree: the keys as plain values, with the options of each named section under `options`.
+
+    Raises:
+        BadInput: a key is unknown, missing or wrong; the message is one line.
+    """
     made: Scenario = _make_section(Section(Scenario), tree, ())
     return made
 
 
 def _make_section(section: Section, tree: Any, path: KeyPath) -> Any:
-    """Makes a section from the keys that are set, and checks each by its field."""
+    """Returns a section, made from the keys that are set; the field of each key checks the value."""
     if not isinstance(tree, Mapping):
         raise BadInput(_explain_no_mapping(path, tree, section.example))
     made: dict[str, Any] = {}
@@ -320,7 +328,7 @@ def _make_section(section: Section, tree: Any, path: KeyPath) -> Any:
 
 
 def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
-    """Returns the checked value of a field: one value, a section, a list or mapping of sections, or any keys."""
+    """Returns the checked value of a field, which may hold a value, a section, several sections, or any keys."""
     if option := metadata.get("key"):
         try:
             return option.check(value)
@@ -348,7 +356,7 @@ def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
 
 
 def _explain_no_mapping(path: KeyPath, value: Any, example: Mapping[str, Any] = {}) -> str:
-    """Returns the line of the error for one value where a section is required, with keys as an example."""
+    """Returns the line of the error for a value in place of a section, with keys as an example."""
     last = list(example)[-1:]
     keys = {**example, **{key: value for key in last if type(value) is type(example[key])}}
     shown = f"{{{', '.join(f'{key}: {entry}' for key, entry in keys.items())}}}"

@@ -1,4 +1,4 @@
-"""The sections `clients` and `data` of a scenario: their keys, ranges and defaults.
+"""Declares the keys of a scenario for clients, participation, schedule and graph, and the data sets and partitions.
 
 Example:
     >>> sorted(set(PARTITION_SPECS["dirichlet"].options) - CLIENT_KINDS.keys())
@@ -37,7 +37,8 @@ from fedray.core.options import (
 from fedray.core.types import Mode, Staleness
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The keys of a scenario for the population and for who trains what: tiers, clients, participation, schedule, graph.
+# The keys for the population, and for the choice of participants and of their models: tiers, clients, participation,
+# schedule, graph.
 
 NO_ROUNDS = Needs("participation.mode", ("semi", "buffered", "async"))
 
@@ -47,23 +48,24 @@ class TierKeys:
     """A tier: a class of devices with the same resources.
 
     Attributes:
-        share: the share of this tier in the clients that belong to no tier with a `number`. A tier without `share` and
-            `number` gets the remaining clients.
+        share: the share of this tier in those clients that belong to no tier with a `number`. A tier without `share`
+            and `number` gets the remaining clients.
         number: the number of clients in the tier.
         models_per_round: the number of models that a participating client trains in a round, or `all`.
-        num_cpus: the CPUs that each actor of the tier reserves. None: one, or the largest share with which all actors
-            fit on the machine.
+        num_cpus: the number of CPUs that each actor of the tier reserves. None: one CPU, or, if there are too few CPUs,
+            the largest share of a CPU with which all actors fit on the machine.
         num_gpus: the GPUs that each actor of the tier reserves: 0, 1/n or 1.
         resources: the custom resources of Ray that each actor of the tier reserves.
         seconds_per_step: the virtual seconds that an optimizer step takes.
         seconds_per_sample: the virtual seconds that each sample of a step takes in addition.
-        spread: the standard deviation of the logarithm of the factor by which a client is slower (lognormal).
+        spread: the spread of the speeds of clients. The factor by which a client is slower is lognormal, and `spread`
+            is the standard deviation of its logarithm.
         uplink: the bandwidth of a client for uploads, in bytes/s.
         downlink: the bandwidth of a client for downloads, in bytes/s.
         latency: the virtual seconds that each transfer takes in addition to the time for its bytes.
         side_by_side: whether a client with several models in a round trains them at the same time.
-        width: the share of the network that a client trains: of the channels of every hidden layer, or of the blocks
-            (DepthFL).
+        width: the share of the network that a client trains. It is the share of the channels of every hidden layer, or
+            of the blocks of the network (DepthFL).
     """
 
     share: float | None = key(None, maybe(real("[0, 1]")))
@@ -84,21 +86,23 @@ class TierKeys:
 
 @dataclass(frozen=True)
 class ClientKeys:
-    """The population, and how clients are packed into actors.
+    """The population of clients, and the actors that host the clients.
 
     Attributes:
         number: the number of clients, N. Default: the sum over the tiers; else the number of clients in the data or in
-            a natural partition; else the default of the method (100, but 10 for `fedag` and 5 for `stacking`, say).
+            a natural partition; else the default of the method (for most methods 100, but for `fedag` 10 and for
+            `stacking` 5).
         per_actor: the number of clients that an actor hosts, or `auto`.
         actors: the number of actors of the run, or `auto`.
         trace: path of a CSV or Parquet file of measured devices (`docs/how-to/traces.md`).
         profile: name of a population of devices with published speeds, from which the device of each client is drawn:
             `phones` (`docs/how-to/traces.md`).
-        availability: when a client can take part: `always`, or `diurnal` (each client for half of every day).
-        device: where tiers with GPUs compute. `auto`: on the GPUs; `cpu`: on CPUs. With `cpu` GPUs are reserved and not
-            used, to try out on any machine how actors share GPUs.
-        tf32: whether matrix products and convolutions on GPUs round their inputs to 10 bits (TF32). Deep networks then
-            train two to four times as fast, and the resulting numbers differ.
+        availability: the times at which a client can take part: `always`, or `diurnal` (each client for half of every
+            day).
+        device: the devices on which tiers with GPUs compute: `auto` (the GPUs) or `cpu`. With `cpu`, GPUs are reserved
+            but not used. You can thus try out on any machine how actors share GPUs.
+        tf32: whether matrix products and convolutions on GPUs round the mantissas of their inputs to 10 bits (TF32).
+            Deep networks then train two to four times as fast, and the results differ slightly.
         tiers: the tiers of devices, by name.
     """
 
@@ -115,11 +119,11 @@ class ClientKeys:
 
 @dataclass(frozen=True)
 class SelectionKeys:
-    """How the participants of a round are chosen.
+    """The rule that chooses the participants of a round.
 
     Attributes:
         name: name of the selection (`fedray list selections`).
-        object: the name of the Python function that chooses in place of `name`, written by fedray.
+        object: the name of the Python function that chooses the participants instead, written by fedray.
         options: the options of the selection itself (candidates, exploration, ...).
     """
 
@@ -130,27 +134,27 @@ class SelectionKeys:
 
 @dataclass(frozen=True)
 class ParticipationKeys:
-    """Which clients take part in a round.
+    """The participation of clients in rounds, or in training without rounds.
 
     Attributes:
         selection: the section that says how the participants of a round are chosen.
         per_round: the number of clients that take part in a round.
         fraction: the share of the clients that take part in a round, instead of `per_round`; default: 1.
-        overcommit: the number of invited clients, as a multiple of the number that the round waits for. Uploads of
-            later clients are not used.
+        overcommit: the number of invited clients, as a multiple of the number of clients that the round waits for.
+            Uploads that arrive later are not used.
         dropout: the probability that a participant drops out of a round and sends nothing.
         deadline: the virtual seconds after which a round waits for no further client.
-        mode: when the server makes a step. `sync`: in each round, after its participants; `semi`: every `tick` seconds,
-            with the uploads that have arrived; `buffered`: when a model has `goal` uploads (FedBuff); `async`: at every
-            arrival of an upload (FedAsync).
+        mode: the times at which the server makes a step. `sync`: at the end of each round; `semi`: every `tick` virtual
+            seconds, with the uploads that have arrived; `buffered`: when a model has `goal` uploads (FedBuff); `async`:
+            when any upload arrives (FedAsync).
         concurrency: in the modes without rounds: the number of clients that train at the same time; None: all.
         goal: in the mode `buffered`: the number of uploads of a model after which the server makes a step.
         tick: in the mode `semi`: the virtual seconds between two steps of the server.
         alpha: in the mode `async`: the weight with which an arriving upload is mixed into the server's model.
-        staleness: the formula for the weight of an upload with staleness tau, the server steps of its model since the
-            upload started. `constant`: 1; `polynomial`: `(1 + tau) ** -a`; `hinge`: 1 up to b, then `1 / (a (tau - b) +
-            1)`.
-        staleness_a: a in the formula of `staleness`: how fast the weight of an upload falls.
+        staleness: the formula for the weight of an upload with staleness tau, which is the number of steps that
+            the server made for the model since the client began to train. `constant`: 1; `polynomial`:
+            `(1 + tau) ** -a`; `hinge`: 1 up to b, then `1 / (a (tau - b) + 1)`.
+        staleness_a: a in the formula of `staleness`: the speed at which the weight of an upload falls.
         staleness_b: b in the formula of `hinge`: the staleness, in server steps, up to which an upload keeps the weight
             1.
     """
@@ -173,15 +177,16 @@ class ParticipationKeys:
 
 @dataclass(frozen=True)
 class ScheduleKeys:
-    """Which client trains which model.
+    """The schedule, which decides which client trains which model.
 
     Attributes:
         kind: name of the schedule, the rule that assigns models to participants (`fedray list schedules`).
         object: the name of the Python function that assigns the models, written by fedray; `kind` then has no effect.
-        rows: what a row of the permutation stands for; each row trains every model once in K rounds. `client`: a client
-            (default with full participation); `slot`: a position among the participants, who are drawn uniformly
-            (default otherwise); `stratum`: a position that is filled from a fixed set of clients, as in SHEFL. With
-            `client` and partial participation a client trains only the models of the rounds in which it takes part.
+        rows: the meaning of a row of the permutation; each row trains every model once in K rounds. `client`: a row is
+            a client (default with full participation). `slot`: a row is a position among the participants of a round,
+            who are drawn uniformly (default otherwise). `stratum`: a row is a position that is filled from a fixed set
+            of clients, as in SHEFL. With `client` and partial participation, a client trains only the models of those
+            rounds in which it takes part.
     """
 
     kind: str = key("permutation", text)
@@ -213,7 +218,7 @@ SCHEDULE_SPECS: Mapping[str, NameSpec] = {
     "adaptive": NameSpec("odds grow with a model's last loss at the client"),
     "walk": NameSpec("models walk over a graph of clients, without a server"),
 }
-READS_LOSSES = ("power_of_choice", "oort")  # and a user's own, which may
+READS_LOSSES = ("power_of_choice", "oort")  # selections that use losses; a user's own selection may use them, too
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -233,12 +238,13 @@ class GraphKeys:
         probability: for `erdos_renyi`: the probability of an edge (default: 2 log(N) / N); for `watts_strogatz`: the
             probability that an edge is rewired (default: 0.1).
         neighbours: for `watts_strogatz`: the number of neighbors of each node before rewiring.
-        edges: for `edges`: path of a CSV or Parquet file with your own graph: the columns `node` and `neighbour`, and a
-            row for each edge.
-        node_failure: the probability that a node is out of order in a step.
-        edge_failure: the probability that an edge is cut in a step.
-        failures: path of a CSV or Parquet file with a table of failures: the columns `first` and `last` (steps, from
-            0), `node`, and `neighbour` if only the edge from the node to this neighbor is cut.
+        edges: for `edges`: path of a CSV or Parquet file with your own graph. The file has the columns `node` and
+            `neighbour`, and a row for each edge.
+        node_failure: the probability that a node fails in a step.
+        edge_failure: the probability that an edge fails in a step.
+        failures: path of a CSV or Parquet file with a table of failures. The columns are `first` and `last` (steps,
+            counted from 0) and `node`. A value in the column `neighbour` means that only the edge between the node and
+            this neighbor fails.
     """
 
     kind: str = key("ring", one_of("ring", "complete", "torus", "erdos_renyi", "watts_strogatz", "star", "edges"))
@@ -252,22 +258,19 @@ class GraphKeys:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The data sets and partitions that a scenario may name: text and options.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The data sets that a scenario may name: text, options, and where the clients of each come from.
+# The data sets that a scenario may name: description, options, and facts about the clients of the data set.
 
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What scenarios need to know of a data set.
+    """The specification of a data set for scenarios.
 
     Attributes:
         text: one line for `fedray list`.
         options: the keys in the section `data` that only this data set has.
         natural: whether the samples belong to clients already. The default partition is then `natural`.
-        clients: the default number of clients, N, if the data set generates as many clients as a scenario requests;
-            None: the data set generates none.
+        clients: the default number of clients, N, for a data set that generates its clients; None: the data set
+            generates no clients.
         task: `classification` or `regression`; empty: the files or the options of the data set decide.
         toy: whether the data set has an option `clients`, which then follows `clients.number`.
     """
@@ -397,14 +400,14 @@ DATA_SPECS: dict[str, DataSpec] = {
 
 
 def data_spec_of(name: object) -> DataSpec:
-    """Returns the specification of a data set; for a user's own data set it has no options."""
+    """Returns the specification of a data set; for a user's own data set, a specification without options."""
     return DATA_SPECS.get(name, DataSpec("your own")) if isinstance(name, str) else DataSpec("your own")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The partitions that a scenario may name: text and options. The code that deals samples is in `fedray.data.partition`.
 
-CLIENT_KINDS: OptionSpecs = {  # what makes clients differ beside the rows they hold; every partition has these options
+CLIENT_KINDS: OptionSpecs = {  # options of every partition: differences between clients besides their samples
     "flipped": Option(None, real("[0, 1]")),
     "noisy": Option(None, real("[0, 1]")),
     "rotation": Option(None, whole(2, 4)),
@@ -414,12 +417,12 @@ CLIENT_KINDS: OptionSpecs = {  # what makes clients differ beside the rows they 
 }
 _LEAST = Option(1, whole(0, 10**9))
 _SKEW = real("[0, 100]")
-_ALPHA = real("[0.0001, 1e9)")  # below, all rows of a class are one client's anyway, and numbers underflow
+_ALPHA = real("[0.0001, 1e9)")  # for a smaller alpha one client has all samples of a class, and numbers underflow
 
 
 @means("word or list of whole numbers", "`equal`, `lognormal`, `power_law`, `exponential`, or one size a client")
 def _sizes(value: object) -> object:
-    """Checks the sizes of clients: the name of a law of sizes, or a list of exact sizes."""
+    """Checks the key for the sizes of clients, which is the name of a law or a list of exact sizes."""
     if isinstance(value, str):
         return one_of("equal", "lognormal", "power_law", "exponential")(value)
     return list_of(whole(1, 10**9), 10**6)(value)

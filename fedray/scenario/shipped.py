@@ -1,4 +1,4 @@
-"""The scenarios and sweeps that come with the package, by name: `quickstart`, `papers/fedag_table2`, `tune/quick`."""
+"""Finds the scenarios and sweeps that come with the package by name, such as `quickstart` or `tune/quick`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fedray.methods.beta_predbayes import FIT
 from fedray.scenario.names import UNKNOWN, method_spec_of
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which scores of a method count: from which round on, and of which predictions.
+# Facts about a method that decide how its scores are compared with those of other methods.
 #
-# All functions take the plain keys of a resolved scenario, as `scenario.yaml` of a run directory holds them.
+# All functions take the plain keys of a resolved scenario, as in the `scenario.yaml` of a run directory.
 
 
 def find_last_phase(keys: Mapping[str, Any]) -> int:
-    """Returns the round after which the last phase of a method trains; earlier scores are not those of the method.
+    """Returns the round after which the last phase of a method begins; earlier scores are not scores of the method.
 
-    It returns 0 for a method with a single phase, or one about which nothing is known.
+    The round is 0 for a method with a single phase, and for a method that fedray does not know.
 
     Args:
         keys: plain keys of a resolved scenario.
@@ -47,7 +47,7 @@ def find_last_phase(keys: Mapping[str, Any]) -> int:
 
 
 def count_last_phase(keys: Mapping[str, Any]) -> int:
-    """Returns the number of rounds of a method's last phase; 0 if the method has a single phase."""
+    """Returns the number of rounds in the last phase of a method; 0 if the method has a single phase."""
     spec, options = _read_method(keys)
     if not spec.parts:
         return 0
@@ -61,18 +61,21 @@ def count_last_phase(keys: Mapping[str, Any]) -> int:
 
 
 def has_own_rounds(keys: Mapping[str, Any]) -> bool:
-    """Returns whether the rounds of a method cannot be compared with those of others: it has phases or no rounds."""
+    """Returns whether a method has several phases or no rounds.
+
+    The rounds of such a method cannot be compared with the rounds of other methods.
+    """
     spec, _ = _read_method(keys)
     return spec.parts or not spec.trains
 
 
 def begins_untrained(keys: Mapping[str, Any]) -> bool:
-    """Returns whether the models at round 0 are untrained; a method in closed form has its result at round 0."""
+    """Returns whether the models at round 0 are untrained; a method in closed form has its final models at round 0."""
     return _read_method(keys)[0].trains
 
 
 def answers_clients_apart(keys: Mapping[str, Any]) -> bool:
-    """Returns whether known clients predict with models or weights of their own, and not with the common ones.
+    """Returns whether known clients predict with models or weights of their own instead of the common ones.
 
     For a user's own method only `local.private` and `predict.gamma` are considered.
 
@@ -92,7 +95,7 @@ def _section(keys: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _read_method(keys: Mapping[str, Any]) -> tuple[MethodSpec, Mapping[str, Any]]:
-    """Returns the specification of the method, and its section."""
+    """Returns the specification of the method, and the section `method` of the keys."""
     section = keys.get("method")
     options: Mapping[str, Any] = section if isinstance(section, Mapping) else {"name": section}
     return (UNKNOWN if options.get("object") else method_spec_of(options.get("name"))), options
@@ -102,7 +105,7 @@ def _read_method(keys: Mapping[str, Any]) -> tuple[MethodSpec, Mapping[str, Any]
 # A wheel holds copies of `scenarios/` and `tune/`; in a checkout the folders themselves are used.
 
 _PACKAGE = Path(__file__).parents[1]
-FOLDERS = {"": "scenarios", "tune/": "tune"}  # the beginning of a name, and its folder
+FOLDERS = {"": "scenarios", "tune/": "tune"}  # beginning of a name -> folder of the file
 
 
 class Shipped(NamedTuple):
@@ -110,8 +113,8 @@ class Shipped(NamedTuple):
 
     Attributes:
         path: The path of the file.
-        command: The command that takes the file: `run`, `table` or `tune`.
-        what: The first sentence of the file, which describes it.
+        command: The command of fedray that uses the file: `run`, `table` or `tune`.
+        what: The first sentence of the file, which describes the content.
     """
 
     path: Path
@@ -138,7 +141,7 @@ def list_shipped() -> dict[str, Shipped]:
 
 
 def _read_first_sentence(text: str) -> str:
-    """Returns the first sentence of the comment at the head of a file."""
+    """Returns the first sentence of the comment at the beginning of a file."""
     lines = []
     for line in text.splitlines():
         if not line.startswith("#") or not line.strip("# "):
@@ -174,7 +177,7 @@ def find_scenario_file(given: str, key: str = "scenario", folder: Path = Path())
 
 
 def copy_shipped(name: str, out: Path) -> None:
-    """Copies a file that comes with the package, for editing; a sweep then names its scenario by name instead of path.
+    """Copies a file that comes with the package, for editing; in a sweep, the path of its scenario becomes a name.
 
     Args:
         name: The name of the file.

@@ -1,4 +1,4 @@
-"""The keys of a scenario for training, compression and the server, and for what is measured and saved."""
+"""Declares the keys of a scenario for training, compression, server, evaluation, checkpoints and conformal sets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fedray.scenario import names
 from fedray.scenario.sections import NO_ROUNDS
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The keys for how models change in a round: local training, compression, server.
+# The keys for local training, compression and the server.
 
 _SGD = Needs("local.optimizer", ("sgd",))
 _SPARSE = Needs("compress.kind", ("topk", "randomk"))
@@ -44,10 +44,10 @@ _FALLS_AT = Needs("local.schedule.kind", ("step",))
 
 
 def named(kind: str) -> Check:
-    """Returns the check of a key that holds a name of a kind, either fedray's or the user's own.
+    """Returns the check of a key whose value is the name of a loss, an optimizer or another kind of object.
 
     Args:
-        kind: the kind: loss, optimizer, augmentation, metric or callback.
+        kind: the kind of object: loss, optimizer, augmentation, metric or callback.
 
     Example:
         >>> named("optimizer")("adam")
@@ -72,9 +72,10 @@ class RateKeys:
     Attributes:
         kind: the kind of course: `constant`; `cosine` or `linear`, which fall from the first round on; or `step`, which
             falls in the rounds `at`.
-        rounds: the number of rounds that the fall lasts; after them the rate is constant. Default: the rounds of the
-            scenario.
-        restart: whether the fall begins anew every `rounds` rounds. `rounds` has to be given then.
+        rounds: the number of rounds in which the rate falls; in later rounds the rate is constant. Default: the number
+            of rounds of the scenario.
+        restart: whether the rate starts again from the beginning after every `rounds` rounds; `rounds` is then
+            required.
         floor: the factor of `lr` at the end of the fall.
         warmup: the number of rounds in which the rate rises. In round t, counted from 0, the rate is multiplied by (t +
             1) / warmup.
@@ -93,13 +94,13 @@ class RateKeys:
 
 @dataclass(frozen=True)
 class LocalKeys:
-    """How a client trains.
+    """The local training of a client.
 
     Attributes:
         optimizer: the optimizer of a client: `sgd`, `adam`, or one that your module registers.
         lr: learning rate of a client.
-        lr_grid: the candidates for the learning rate. Each (replicate, fold) uses the candidate that is best on
-            held-out training samples.
+        lr_grid: the candidates for the learning rate. For each replicate and fold, the candidate that is best on
+            held-out training samples is used.
         lr_decay: factor by which the learning rate is multiplied every `lr_decay_every` rounds; 1: the rate is
             constant.
         lr_decay_every: the number of rounds between two decays of the learning rate.
@@ -110,7 +111,7 @@ class LocalKeys:
         steps: the number of optimizer steps of a client in a round, instead of `epochs`.
         pull: the weight mu of the proximal term `mu / 2 |w - w_start|^2`.
         loss: name of a loss that your module registers, used instead of the loss of the network.
-        schedule: the section for a course of the learning rate over the rounds.
+        schedule: the section for the course of the learning rate over the rounds; None: no such course.
         augment: names of random changes of the samples in each batch, applied one after another: `crop` (moves a
             picture by up to an eighth of its side), `flip` (left to right), and augmentations that your module
             registers.
@@ -144,10 +145,10 @@ class CompressKeys:
     Attributes:
         kind: the kind of compression. `dense`: none; `topk`: a client sends the entries of largest magnitude;
             `randomk`: random entries; `int8`: 8 bits for each number.
-        ratio: the share of the entries of an upload that a client sends if it trains one model.
+        ratio: the share of the entries of an upload that a client with one model sends.
         resource_ratio: the number of entries that a client with several models may send in total, as a multiple of the
-            entries of a client with one model (r of SHEFL). None: the number of models it trains, which compresses
-            every model alike.
+            number that a client with one model sends (r of SHEFL). None: the number of models that the client trains;
+            every model is then compressed with the same ratio.
         error_feedback: whether a client keeps the entries that were not sent and adds them to its next upload.
         adaptive: whether the number of entries that a client sends is in proportion to its uplink bandwidth.
     """
@@ -161,14 +162,15 @@ class CompressKeys:
 
 @dataclass(frozen=True)
 class ServerKeys:
-    """How the server makes the next models from uploads.
+    """The rules by which the server makes the next models from uploads.
 
     Attributes:
-        coefficients: the weights of the tiers in the mean of the uploads. `fedavg`: the sum of the weights of a tier's
-            uploads; `equal_groups`: all tiers alike; `paper_eq2`: equation 2 of SHEFL.
-        weighting: the weights of the uploads in the mean. `uniform`: all alike; `examples`: the number of samples of
-            the client. With a robust statistic or `paper_eq2` the default is `uniform`, whatever the default of the
-            method is.
+        coefficients: the weights of the tiers in the mean of the uploads. `fedavg`: the weight of a tier is the sum of
+            the weights of its uploads; `equal_groups`: all tiers have the same weight; `paper_eq2`: equation 2 of
+            SHEFL.
+        weighting: the weights of the uploads in the mean. `uniform`: all uploads have the same weight; `examples`: the
+            weight is the number of samples of the client. With a robust statistic or `paper_eq2` the default is
+            `uniform` for every method.
         optimizer: the server optimizer, which makes a step from the mean of the deltas.
         lr: learning rate of the server optimizer; default: 0.01 for `adam` and `yogi`, else 1.
         momentum: momentum of the server optimizer (beta; for `adam` and `yogi` beta_1).
@@ -188,7 +190,7 @@ class ServerKeys:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The keys for what is measured and saved: scores, checkpoints, and the user's own objects.
+# The keys for scores, early end, checkpoints, and the user's own objects.
 
 
 @dataclass(frozen=True)
@@ -206,23 +208,23 @@ class StopKeys:
 
 @dataclass(frozen=True)
 class EvaluateKeys:
-    """What is measured, and when.
+    """The evaluation: which scores are measured, and when.
 
     Attributes:
         every: the number of rounds from one evaluation to the next.
-        every_seconds: the virtual seconds from one evaluation to the next, instead of `every`, where training has no
-            rounds.
+        every_seconds: the virtual seconds from one evaluation to the next, in training without rounds; used instead of
+            `every`.
         stop_at: a metric and a value; the run ends when the metric reaches the value.
-        target: a metric and a value; the summary gives the round, virtual second and byte at which the metric first
-            reached the value.
+        target: a metric and a value. The summary gives the round, the virtual second and the number of bytes at which
+            the metric first reached the value.
         personal: whether every known client is also evaluated with its own weights or its own model.
-        clients: the number of known clients that get a row in `client_scores.parquet` in every evaluated round, evenly
-            spread over the ids, or `all`. None: no client.
-        by_tier: whether the predictions for known clients are scored per tier (`tier_NAME_nll`) and over all clients
-            (`personal_nll`), by every score: likelihood, Brier score, calibration and conformal sets, or RMSE and
-            intervals.
+        clients: the number of known clients that get a row in `client_scores.parquet` in every evaluated round, or
+            `all`. The ids of these clients are evenly spread. None: no client.
+        by_tier: whether the predictions for known clients are also scored per tier (`tier_NAME_nll`) and over all
+            clients (`personal_nll`). All scores are computed: likelihood, Brier score, calibration and conformal sets,
+            or RMSE and intervals.
         ood: the out-of-distribution inputs: name of another data set with inputs of the same shape, or `noise`. The
-            uncertainty of these inputs is compared with the uncertainty of the test samples. None: no such inputs.
+            uncertainty of predictions for these inputs is compared with that for test samples. None: no such inputs.
         metrics: names of further metrics, which your module registers.
     """
 
@@ -239,12 +241,12 @@ class EvaluateKeys:
 
 @dataclass(frozen=True)
 class PatienceKeys:
-    """When a run ends early because a metric gets no better.
+    """The rule that ends a run early when a metric gets no better.
 
     Attributes:
         metric: name of the metric, as in `rounds.parquet`.
         patience: the number of rounds without a better value, in every replicate and fold, after which the run ends.
-        min_delta: the amount by which a value must be better than the best so far to count as better.
+        min_delta: the least improvement on the best value so far that counts as better.
     """
 
     metric: str = key(REQUIRED, label)
@@ -254,13 +256,13 @@ class PatienceKeys:
 
 @dataclass(frozen=True)
 class CheckpointKeys:
-    """When the state is saved.
+    """The checkpoints: when the state of a run is saved, and how many checkpoints are kept.
 
     Attributes:
         every: the number of rounds from one checkpoint to the next.
         keep: the number of checkpoints that stay on the disk, the newest ones.
-        best: name of a metric; the models of the round where it was best are saved too. Its mean over replicates and
-            folds decides.
+        best: name of a metric. The models of the round in which the metric was best are saved as well; the mean of the
+            metric over replicates and folds decides. None: no such models are saved.
     """
 
     every: int = key(10, whole(1, 10**7))
@@ -270,7 +272,7 @@ class CheckpointKeys:
 
 @means("mapping", "what fedray writes where Python objects were passed for training and evaluation: their names")
 def own_names(value: Any) -> dict[str, Any]:
-    """Checks the names of Python objects, by the argument of `fedray.run`: one name or a list per argument."""
+    """Checks a mapping from arguments of `fedray.run` to the names of Python objects, one name or a list of names."""
     known = {kind.given: kind for kind in names.KINDS.values() if kind.part == "training"}
     if not isinstance(value, Mapping) or not value.keys() <= known.keys():
         raise ValueError(f"is no mapping of names: give some of {', '.join(known)}")
@@ -292,8 +294,8 @@ class ConformalKeys:
         alpha: the share of true values that may lie outside of their sets or intervals.
         score: the score of how badly a label fits a prediction. `auto`: `lac` for classes, `regression` for real
             targets.
-        quantile: how clients find the threshold of the score. `exact`: from all their scores; `qq`: from one number per
-            client (FedCP-QQ).
+        quantile: the rule for the threshold of the score. `exact`: the threshold is computed from all scores of the
+            clients; `qq`: from one number per client (FedCP-QQ).
         penalty: the penalty of the score `raps` for each rank beyond `k_reg` (lambda in the paper).
         k_reg: the number of first ranks without a penalty in the score `raps`.
     """
