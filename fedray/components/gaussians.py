@@ -55,7 +55,7 @@ def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "unif
     Args:
         rows: The order of the models in the state.
         sampling: The settings by which the models that predict are sampled.
-        weighting: `uniform`: all uploads weigh the same. `examples`: they weigh by their clients' samples.
+        weighting: `uniform`: all uploads weigh the same. `examples`: an upload weighs by its client's samples.
     """
     base, slots, bootstrap = mean(rows, weighting), sampling.slots, sampling.kind == "bootstrap"
 
@@ -165,7 +165,7 @@ def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: Teac
     this position).
 
     Args:
-        base: A `gaussian_server` whose sample holds the uploads, in n slots.
+        base: A `gaussian_server` of the kind `bootstrap`; its sample holds the uploads, in n slots.
         rows: The order of the models in the state.
         seeds: The seed of each world.
         sampler: The settings by which the S models are drawn.
@@ -356,7 +356,7 @@ NATURAL = "natural"  # the posterior's natural parameters in the state
 
 
 class _Learned(NamedTuple):
-    """The memory of local training: that of the optimizer, and the cavity.
+    """The memory of local training: the memory of the optimizer, and the cavity.
 
     `mean` and `tau` hold the means and the standard deviations of the cavity, `[p]` each.
     """
@@ -476,7 +476,7 @@ def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Te
 
 
 def add_sites(base: Server, rows: Rows, prior: float, p: int) -> Server:
-    """Returns a server whose posterior is the prior times all factors of the clients.
+    """Returns a server that keeps a posterior: the prior times the factors of all clients.
 
     The uploads are added to the natural parameters of the posterior, which the state keeps in float64. These parameters
     are never clipped: where a precision is below `LEAST`, only the model has `LEAST` instead.
@@ -644,8 +644,8 @@ def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: 
 
     In natural parameters, the new posterior is a weighted sum. The mean of the clients' posteriors has the weight `1 -
     alpha`, and the prior times all factors has the weight alpha. The state keeps the posterior in float64, and the
-    product of all factors. A client sends its natural parameters minus those of the posterior that it received. Where a
-    precision is below `LEAST`, the model has `LEAST` instead.
+    product of all factors. A client sends its natural parameters minus the received ones. Where a precision is below
+    `LEAST`, the model has `LEAST` instead.
 
     Args:
         base: The averaging server, from which the float buffers are taken.

@@ -447,7 +447,7 @@ def random_models(models: int, _rows: str = "client") -> Assignment:
 
 
 def adaptive(models: int, _rows: str = "client") -> Assignment:
-    """Returns the assignment rule by which a client more often trains models on which it had a high loss.
+    """Returns the assignment rule by which a client more often trains the models with a high loss at this client.
 
     Client i draws model k with the odds `loss_ik`, the client's last loss on the model. If the client has a negative
     loss, the odds are `exp(loss_ik)` (`find_odds`). A model that the client has not trained yet has the largest odds.

@@ -35,8 +35,8 @@ class KnownClients(NamedTuple):
     Attributes:
         client: Ids of the clients, `[n]`, in rising order.
         size: Number of training samples of each client, `[n]`.
-        loss: Mean training loss in the last round in which the client counted, `[n]`; NaN if there was none.
-        last: Number of the last round in which the client counted, `[n]`, from 1; 0 if there was none.
+        loss: Mean training loss in the last round in which the client counted, `[n]`; NaN without such a round.
+        last: Number of the last round in which the client counted, `[n]`, from 1; 0 without such a round.
         seconds: Virtual seconds that a round of the client takes, `[n]`. It is NaN for a client that has never counted
             in a round, because the server does not know its speed. None if the rule does not need the seconds.
         round: Number of the round that begins, from 1.
@@ -113,12 +113,12 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
     which the client last counted. A round of the client takes `s_i` seconds. If `s_i` is more than the preferred
     duration T, the sum is multiplied by `(T / s_i)^penalty`.
 
-    Participants are drawn with odds in proportion to the result. Only some clients are drawn from: those with at least
+    Participants are drawn with odds in proportion to the result. A client can be drawn only if its result is at least
     0.95 times the smallest result that a choice by rank would include. A share `max(0.2, exploration 0.98^t)` of the
-    participants are clients that have never trained; they are drawn with equal odds.
+    participants are clients that have never trained. These clients are drawn with equal odds.
 
     T is a percentile of the known s_i, at first the 30th. Every 20 rounds, the utility of the last 20 rounds is
-    compared with that of the 20 rounds before. If it is not larger, the percentile rises by 10.
+    compared with that of the 20 rounds before. If the newer utility is not larger, the percentile rises by 10.
 
     Source: Lai et al. 2021 (Oort, Algorithm 1, equations 2 and 3), and the authors' code (SymbioticLab/Oort).
 

@@ -110,11 +110,11 @@ def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
 
     The tier that trains several models per round is called HPC, and the tier that trains one model LPC. H and L are the
     numbers of their clients in the round. The sum of the deltas of HPC is multiplied by `a_h = (H + L) / (2 K) * L /
-    H`, and the sum of LPC by `a_l = (H + L) / 2`. Both are added and divided by H + L. The result is that of `by_tier`
-    if and only if L = K and one client of LPC trained this model.
+    H`, and the sum of LPC by `a_l = (H + L) / 2`. The total is divided by H + L. The result equals that of `by_tier` if
+    and only if L = K and one client of LPC trained this model.
 
     Raises:
-        BadInput: There are not exactly one tier of several models per round and one tier of a single model.
+        BadInput: The tiers are not one tier of several models per round and one tier of a single model.
     """
     if len(tiers) != 2 or (tiers[0].models_per_round == 1) == (tiers[1].models_per_round == 1):
         raise BadInput(
@@ -441,9 +441,9 @@ def feddyn_server(
         clients: N, the number of clients.
         alpha: Weight of the regularization, above 0.
         trainable: p; the first p numbers of a model are corrected.
-        held: Function that returns, for a round, which numbers each of T tiers trains: `[T, d]` float64 of 0 and 1. For
-            each number of the model, n is then the number of uploads that train it. None: all uploads train all
-            numbers.
+        held: Function that returns, for a round, whether each of T tiers trains each number: `[T, d]` float64 of 0 and
+            1. For each number of the model, n is then the number of uploads in which this number was trained. None: all
+            numbers were trained in all uploads.
     """
     tiers = 1 if held is None else len(held(0))
 

@@ -481,7 +481,7 @@ class Run:
 
     @property
     def best(self) -> Run:
-        """The same run with the models of its best round (`checkpoint.best`) instead of the newest ones.
+        """The same run with the models of its best round (`checkpoint.best`) instead of the newest models.
 
         Raises:
             FedrayError: the run keeps no best round.

@@ -441,7 +441,7 @@ def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
 
 
 def _find_unusual_pool(part: nn.MaxPool2d | nn.AvgPool2d) -> str | None:
-    """Returns a description of the reason why the kernel does not support a pooling; None if it does."""
+    """Returns the reason why the kernel does not support a pooling; None if the kernel supports the pooling."""
     plain = _pair(part.stride) == _pair(part.kernel_size) and _pair(part.padding) == (0, 0) and not part.ceil_mode
     more = _pair(part.dilation) == (1, 1) if isinstance(part, nn.MaxPool2d) else part.divisor_override is None
     return None if plain and more else f"a pooling whose windows overlap or leave the image ({part})"

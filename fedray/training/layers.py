@@ -177,7 +177,7 @@ def output_gradient(objective: Objective, z: Tensor, y: Tensor, weight: Tensor) 
 
     Args:
         objective: The name of the loss.
-        z: Outputs, `[W, B, C]`; they may be overwritten.
+        z: Outputs, `[W, B, C]`.
         y: Labels `[W, B]` or targets `[W, B, q]`.
         weight: Weight of each sample, `[W, B]`.
 
