@@ -45,8 +45,8 @@ def keep_by_tier(
     """Returns a function that gives the number of entries that each tier keeps (SHEFL section 3.2).
 
     A client that trains one model keeps `max(1, floor(ratio d))` of the d trainable numbers of its delta. A client that
-    trains m > 1 models (m = K if it trains all models) may send `resource_ratio` times as many entries in total. They
-    are split equally over the m models: `min(1, ratio * resource_ratio / m) d` for each model.
+    trains m > 1 models may send `resource_ratio` times as many entries in total (m is K for a client that trains all
+    models). These entries are split equally over the m models: `min(1, ratio * resource_ratio / m) d` for each model.
 
     Args:
         layout: Layout of one model.

@@ -257,7 +257,8 @@ def differentiate_in_own(own: Tensor, other: Tensor, tau: Tensor) -> Tensor:
 def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> Transform:
     """Returns the optimizer by which a client trains its posterior q and its copy w of the prior.
 
-    Every step moves q by the gradient of the loss, taken at a draw from q, plus the gradient of `zeta / n KL(q || w)`.
+    Every step moves q by the gradient of the loss plus that of `zeta / n KL(q || w)`. The loss is taken at a draw from
+    q.
     After every `personal_steps` steps of q, one step moves w by the gradient of the same divergence. q and w have
     separate memories of the optimizer.
 

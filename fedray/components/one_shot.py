@@ -281,8 +281,9 @@ def _add_up(known: Mixtures, share: Tensor) -> tuple[Tensor, Tensor]:
 def climb(known: Mixtures, w: Tensor) -> Tensor:
     """Climbs from w to a mode of the global posterior p and returns the mode, `[p]`; log p never falls on the way.
 
-    Let r_km be the shares of the modes at w. Then `sum r_km P_km (w - w_km)^2 / 2 - (N - 1) c_0 / 2 |w|^2`, plus a
-    constant, is nowhere below -log p and equals -log p at w (EM). The minimum of this function is the next w.
+    Each step is one of EM. With the shares r_km of the modes at the present w, it minimizes the function `sum r_km P_km
+    (w - w_km)^2 / 2 - (N - 1) c_0 / 2 |w|^2`. Up to a constant, this function touches -log p at the present w, and is
+    nowhere below -log p. The minimum is the next w.
 
     Args:
         known: The posteriors of the clients. All precisions are above the precision of the prior.

@@ -1,10 +1,10 @@
 """Client selection: rules that choose the participants of a round by their data, their losses, or their speed.
 
 A rule chooses among the clients of one tier, so every tier keeps its share of the participants. The rule uses only
-facts that a server knows. For every client this is the number of samples. For a client that has counted in a round, it
-is also the mean training loss in the last such round, the number of this round, and the duration of a round. The losses
-are part of the state and of checkpoints, and each draw has a random key of its own. So a resumed run chooses the same
-clients.
+facts that a server knows. The number of samples is known for every client. Three more facts are known for a client that
+has counted in a round: the mean training loss in the last such round, the number of this round, and how long a round
+takes. The losses are part of the state and of checkpoints, and each draw has a random key of its own. So a resumed run
+chooses the same clients.
 
 Example:
     >>> known = KnownClients(np.arange(4), np.array([1, 1, 1, 1]), np.array([0.1, 2.0, 0.3, 3.0]), np.ones(4, int))
@@ -136,8 +136,9 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
            share of the next utility.
         6. T only rises. In the code T rises if the utility of 20 rounds differs by at most 10 % from that of the 20
            rounds before. It falls if the utility is more than five times as large.
-        7. No client is excluded for having taken part often (the code's blacklist, which is off by default), and the
-           clients of each tier are chosen separately.
+        7. No client is excluded because it has taken part often. In the code a blacklist can do this; it is off by
+           default.
+        8. The clients of each tier are chosen separately.
 
     Args:
         exploration: The share of new clients among the participants is this number times `0.98^t`, and at least 0.2.

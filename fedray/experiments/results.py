@@ -578,8 +578,9 @@ class Run:
         """Writes every trained model (see `models`) as a plain torch state dict in safetensors.
 
         Torch loads such a file without fedray: `module.load_state_dict(safetensors.torch.load_file(path))`. The
-        networks take standardized inputs. The file `models.json` in the same folder holds the numbers that standardize
-        inputs, the classes, and the weights of the models in the prediction (`docs/how-to/resume_move_share.md`).
+        networks take standardized inputs. The file `models.json` in the same folder holds the classes, the weights of
+        the models in the prediction, and the numbers by which inputs are standardized. See
+        `docs/how-to/resume_move_share.md`.
 
         Args:
             out: the folder for the files; None means `export` in the run directory.

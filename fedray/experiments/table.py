@@ -216,8 +216,8 @@ def list_table_notes(rows: CellRows) -> list[str]:
     """Returns the notes that are printed below a table, one per line.
 
     Args:
-        rows: the rows of the table, as in `find_first_score`. If the last round of a cell was chosen by a score on test
-            samples, the field `chosen` of its rows is a note about this.
+        rows: the rows of the table, as in `find_first_score`. The last round of a cell may have been chosen by a score
+            on test samples. Then the field `chosen` of the cell's rows is a note about this.
     """
     chosen = list(dict.fromkeys(row["chosen"] for row in rows.values() if row.get("chosen")))
     name, apart, lacking = _find_personal(rows)
@@ -445,7 +445,7 @@ def run_table(
             progress of a cell.
 
     Raises:
-        BadInput: the scenario has no table, an entry of `only` fits no cell, an entry of `metrics` fits no score, or
+        BadInput: the scenario has no table, an entry of `only` fits no cell, or an entry of `metrics` fits no score. Or
             `out` holds cells of another scenario, of other data or of other code.
     """
     if not scenario.table:

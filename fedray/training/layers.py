@@ -107,7 +107,7 @@ def stack_layers(shape: LayerShape, views: Iterable[Tensor]) -> LayerStack:
 
 
 def write_rows(params: LayerStack, out: Tensor, a: int, b: int) -> None:
-    """Writes lanes a to b - 1 of a stack into rows a to b - 1 of a matrix, in the order of the layout.
+    """Writes some lanes of a stack into the rows of a matrix with the same numbers, in the order of the layout.
 
     Args:
         params: The stack of parameters.
