@@ -137,7 +137,7 @@ def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
 
 
 def int8(layout: Layout) -> Compress:
-    """Returns the compression to one byte per parameter and one float32 scale s per tensor.
+    """Returns the compression to one byte per parameter, with one float32 scale s per tensor.
 
     A value x becomes `round(x / s) s` with `s = max |x| / 127`.
     """

@@ -324,10 +324,10 @@ class Laplace(NamedTuple):
     trainable: int
 
     def gather(self, sent: Sequence[SentMode]) -> Mixtures:
-        """Returns the posteriors of the clients of one world.
+        """Returns the posteriors of the clients of one world, computed from their uploads.
 
         Args:
-            sent: The uploads of these clients, at least one.
+            sent: The uploads, at least one.
         """
         clients, modes = sorted({one.client for one in sent}), 1 + max(one.mode for one in sent)
         mean = torch.zeros(len(clients), modes, self.trainable, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""From a scenario to a finished run directory, on either runtime; shared by the Python API and the command line."""
+"""Runs scenarios in run directories, on either runtime, for the Python API and the command line."""
 
 from __future__ import annotations
 
@@ -116,9 +116,6 @@ def estimate_seconds(study: Study) -> float:
     flops = 3.0 * count_forward_flops(study.net, study.example[None])  # the backward pass takes twice the forward one
     return float(np.sum(samples) * flops / FLOPS + len(plan.client) * JOB_SECONDS)
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# From a scenario to a finished run directory, on either runtime; shared by the Python API and the command line.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The learning rate of each world, chosen on training samples alone: `local.lr_grid`.

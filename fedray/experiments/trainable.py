@@ -100,7 +100,7 @@ class Trial(NamedTuple):
 
 
 def make_trainable(trial: Trial) -> Any:
-    """Returns a trainable function for `ray.tune.Tuner`, which trains a scenario.
+    """Returns a function for `ray.tune.Tuner` that trains a scenario.
 
     Args:
         trial: The settings that all trials share.
