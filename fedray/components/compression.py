@@ -1,8 +1,8 @@
 """Compression of uploads, and their size in bytes.
 
-The bytes are those that would really be sent. A sparse delta has float32 values and either k indices of 4 bytes or a
-bitmap of d bits, whichever is smaller. Float buffers (BatchNorm) are sent whole and counted. Sizes are known before
-training.
+The sizes are the bytes that a real client would send. A sparse delta has k float32 values. It also has either k indices
+of 4 bytes or a bitmap of d bits, whichever is smaller. Float buffers (BatchNorm) are sent whole and counted. Sizes are
+known before training.
 
 Example:
     >>> find_largest(torch.tensor([1.0, -3.0, 2.0]), 2).tolist()
@@ -30,12 +30,12 @@ _ENTRIES = 1 << 41  # the part of a random key that marks random entries; no epo
 
 
 def dense(layout: Layout) -> Compress:
-    """Returns the compression that sends everything, with 4 bytes per number."""
+    """Returns the compression that sends every number of a delta: 4 bytes per float, 8 bytes per counter."""
     return Compress(same_bytes(4 * layout.d + 8 * len(layout.counters)), lossless=True, on_device=True)
 
 
 def sparse_bytes(k: IntArray, d: int) -> IntArray:
-    """Returns the bytes of k of d values: sparse with indices or with a bitmap, or dense, whichever is smallest."""
+    """Returns the bytes that k of d values take in the smallest form: with indices, with a bitmap, or dense."""
     return np.minimum(4 * k + np.minimum(4 * k, -(-d // 8)), 4 * d)
 
 
@@ -45,15 +45,16 @@ def keep_by_tier(
     """Returns a function that gives the number of entries that each tier keeps (SHEFL section 3.2).
 
     A client that trains one model keeps `max(1, floor(ratio d))` of the d trainable numbers of its delta. A client that
-    trains m > 1 models, or all K, may send `resource_ratio` times as many entries in total, split equally over its m
-    models: `min(1, ratio * resource_ratio / m) d` for each model.
+    trains m > 1 models may send `resource_ratio` times as many entries in total (m is K for a client that trains all
+    models). These entries are split equally over the m models: `min(1, ratio * resource_ratio / m) d` for each model.
 
     Args:
         layout: Layout of one model.
         tiers: The tiers of the population.
         models: K, the number of models.
         ratio: Share of the entries that is kept, in (0, 1].
-        resource_ratio: r, above 0. None means the m of each tier; every trained model then keeps `ratio d` entries.
+        resource_ratio: How many times as many entries such a client may send in total, above 0. None means m times, so
+            every trained model keeps `ratio d` entries.
     """
     d = layout.trainable
 
@@ -67,7 +68,9 @@ def keep_by_tier(
 
 
 def keep_by_bandwidth(layout: Layout, keep: Keep, uplink: Callable[[IntArray], FloatArray], mean: float) -> Keep:
-    """Keeps entries in proportion to the client's bandwidth; uploads then take equally long (SHEFL's future work).
+    """Returns a function that gives numbers of entries in proportion to each client's bandwidth.
+
+    All uploads then take about equally long. This is future work of the SHEFL paper.
 
     Args:
         layout: Layout of one model.
@@ -84,7 +87,10 @@ def _buffers(layout: Layout) -> int:
 
 
 def top_k(layout: Layout, keep: Keep) -> Compress:
-    """Returns the compression that keeps exactly the k largest-magnitude entries of each delta, over all parameters."""
+    """Returns the compression that keeps the k entries of largest magnitude of each delta.
+
+    The entries of all trainable tensors compete with each other. Exactly k entries are kept.
+    """
 
     def size(client: IntArray, tier: IntArray) -> IntArray:
         return sparse_bytes(keep(client, tier), layout.trainable) + _buffers(layout)
@@ -107,8 +113,8 @@ def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
     Args:
         layout: Layout of one model.
         keep: Function that gives the number of entries kept of each delta.
-        unbiased: Whether the entries are scaled by d / k, which makes the mean over draws equal the delta. Error
-            feedback needs unscaled entries.
+        unbiased: Whether the kept entries are multiplied by d / k. The mean over all draws then equals the delta. Error
+            feedback needs entries that are not scaled.
     """
     d = layout.trainable
 
@@ -131,7 +137,7 @@ def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
 
 
 def int8(layout: Layout) -> Compress:
-    """Returns the compression to one byte per parameter and one float32 scale s per tensor.
+    """Returns the compression to one byte per parameter, with one float32 scale s per tensor.
 
     A value x becomes `round(x / s) s` with `s = max |x| / 127`.
     """
@@ -153,11 +159,13 @@ def int8(layout: Layout) -> Compress:
 
 
 def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress:
-    """Turns a compression of some numbers of a model into one of the whole model; the other numbers are sent as 0.
+    """Turns a compression of some numbers of a model into a compression of the whole model.
+
+    The other numbers of the model arrive as 0.
 
     Args:
         compress: The compression of s numbers.
-        columns: Indices of these numbers in the whole model, `[s]`, rising.
+        columns: Indices of these s numbers in the whole model, `[s]`, in rising order.
         d: Length of the whole model.
     """
 
@@ -173,9 +181,9 @@ def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress
 
 
 def error_feedback(compress: Compress) -> Compress:
-    """Returns the compression with error feedback (Stich et al. 2018, Alg. 1): sent + kept = delta.
+    """Returns the compression with error feedback (Stich et al. 2018, Alg. 1).
 
-    The client keeps what was dropped and adds it to its next delta.
+    The client keeps the part of its delta that was not sent, and adds this part to its next delta.
     """
 
     def apply(uploads: Uploads) -> Compressed:
@@ -189,8 +197,9 @@ def error_feedback(compress: Compress) -> Compress:
 def find_largest(row: Tensor, k: int) -> Tensor:
     """Returns a mask `[d]` of exactly k entries of largest magnitude; in a tie the lower index is kept.
 
-    For large d, a strided sample gives a threshold above which usually at least k entries lie; if not, all entries are
-    searched. The exact choice among the entries above the threshold is several times faster than among all.
+    For large d, a regular sample of the entries gives a threshold that usually at least k entries reach. The exact
+    search is then among these entries alone, which is several times faster. If fewer than k entries reach the
+    threshold, all entries are searched.
     """
     d = len(row)
     if k >= d:

@@ -1,4 +1,4 @@
-"""Distillation at the server: students, teachers, and how the server's model learns from all uploads at once."""
+"""Distillation at the server: a student model learns from teachers, or from all uploads of a round at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedray.models.net import per_sample
 
 
 def ask_model(net: Net, row: Tensor, x: Tensor) -> Tensor:
-    """Returns raw outputs `[n, C]`, float64, of one model `[d]` on inputs `[n, ...]`, without dropout and gradients."""
+    """Returns the raw outputs `[n, C]`, float64, of one model `[d]` on inputs `[n, ...]`; dropout is off."""
     net.module.eval()
     views = net.layout.views(row)
     with torch.no_grad():
@@ -32,7 +32,7 @@ def ask_model(net: Net, row: Tensor, x: Tensor) -> Tensor:
 
 
 def begin_student(net: Net, start: Tensor, teaching: Teaching) -> Train:
-    """Returns the training function of a student at its start; this is `StudentEngine.begin`.
+    """Returns a function that trains a student from a start; this is `StudentEngine.begin` of the torch engine.
 
     Args:
         net: The student's network.
@@ -87,10 +87,11 @@ def use_torch(_net: Net) -> StudentEngine:
 # ---------------------------------------------------------------------------------------------------------------------
 # Distillation at the server: a student learns from teachers on inputs without labels.
 #
-# The student starts from the mean and follows SGD with momentum on the teachers' average; its weights are averaged
-# over the ends of the second half of the epochs (SWA: Izmailov et al. 2018). Classes: cross entropy against the
-# averaged probabilities sharpened to `p^(1/T) / sum p^(1/T)` (FedBE section 4.2). Regression: squared error against
-# the averaged outputs. Normalization layers keep the student's statistics, dropout is off.
+# The student starts from the mean model and learns the teachers' average by SGD with momentum. The result is the mean
+# of the student's weights at the ends of the epochs in the second half (SWA: Izmailov et al. 2018). For classes the
+# loss is the cross entropy against the averaged probabilities p, sharpened to `p^(1/T) / sum p^(1/T)` (FedBE section
+# 4.2). For a regression it is the squared error against the averaged outputs. Normalization layers keep the student's
+# statistics, and dropout is off.
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Distil:
         epochs: Number of passes over the server's inputs.
         lr: Learning rate, above 0.
         batch_size: Number of inputs per step.
-        temperature: T, above 0; below 1 it sharpens the teachers' probabilities.
+        temperature: T, above 0. A temperature below 1 sharpens the teachers' probabilities.
     """
 
     epochs: int = 20
@@ -113,14 +114,14 @@ class Distil:
 def train_student(
     net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.Keys, *, engine: StudentEngine = TORCH
 ) -> Tensor:
-    """Trains the student and returns its model `[d]`.
+    """Trains a student on the teachers' mean prediction and returns the student's model `[d]`.
 
     Args:
         net: The network of the student and the teachers.
         how: The settings by which the student learns.
         x: Inputs without labels, `[n, ...]`.
         teachers: The models of the teachers, `[S, d]`; the student starts from the first one.
-        key: The random key of the order of the inputs.
+        key: The random key from which the order of the inputs is drawn.
         engine: The engine that computes the teachers and the student.
     """
     target = average_teachers(net, how, x, teachers, ask=engine.ask)
@@ -137,14 +138,14 @@ def train_student(
 
 
 def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor, *, ask: Ask = ask_model) -> Tensor:
-    """Returns the target of the student, `[n, C]`: sharpened mean probabilities, or mean outputs.
+    """Returns the target of the student, `[n, C]`: sharpened mean probabilities, or mean outputs in a regression.
 
     Args:
         net: The network of the teachers.
-        how: The settings, with the temperature.
+        how: The settings; only the temperature is used here.
         x: Inputs, `[n, ...]`.
         teachers: The models of the teachers, `[S, d]`.
-        ask: Function from network, model and inputs to raw outputs.
+        ask: Function that computes raw outputs from a network, a model and inputs.
 
     Example:
         >>> from torch import nn
@@ -183,7 +184,7 @@ class Fusion:
     """The settings by which a student learns from all uploads.
 
     Attributes:
-        steps: Largest number of batches; with 0 the student stays at its start.
+        steps: Largest number of steps, with one batch each; with 0 the student stays at its start.
         lr: Learning rate of Adam at the start, above 0; it falls to 0 along a cosine.
         batch_size: Number of inputs per step.
         patience: Number of steps without a better score after which the training stops.
@@ -198,11 +199,12 @@ class Fusion:
 
 
 class ServerRows(NamedTuple):
-    """The server's own data, as a network receives them.
+    """The server's own samples, in the form in which a network receives them.
 
     Attributes:
         inputs: Inputs without labels, `[n, ...]`, on which the student learns.
-        x: Inputs with labels, `[v, ...]`, whose score decides when the training stops. There may be none.
+        x: Inputs of labeled samples, `[v, ...]`. The student's score on them decides when the training stops. There may
+            be none.
         y: The labels or targets of `x`, `[v, ...]`.
     """
 
@@ -212,12 +214,12 @@ class ServerRows(NamedTuple):
 
 
 class Student(NamedTuple):
-    """A student, and those of its teachers that have the student's architecture.
+    """A student, together with the teachers that have the student's architecture.
 
     Attributes:
-        net: The network of the student and of these teachers.
+        net: The network of the student and these teachers.
         start: The model from which the student starts, `[d]`.
-        uploads: The models that clients have sent, `[S, d]`; there may be none.
+        uploads: The teachers: models of this architecture that clients have sent, `[S, d]`. There may be none.
 
     Example:
         >>> from torch import nn
@@ -234,13 +236,16 @@ class Student(NamedTuple):
 
 
 def combine_teachers(kind: str, x: Tensor, students: Sequence[Student], *, engine_of: EngineOf = use_torch) -> Tensor:
-    """Returns the students' target, `[n, C]`: the uploads' joint probabilities, or mean outputs in a regression.
+    """Returns the target of all students, `[n, C]`, from the outputs of all uploads.
+
+    The target is `softmax` of the weighted mean of the uploads' logits. In a regression it is the mean of the outputs.
 
     Args:
-        kind: `mean_logits`, or `confidence`, which is for classes only.
+        kind: `mean_logits` for equal weights. `confidence`, for classes only: each upload's weight on an input is the
+            variance of its logits over the classes.
         x: Inputs, `[n, ...]`.
-        students: The students of all architectures with their uploads; at least one upload in all.
-        engine_of: Function that gives the engine of a network.
+        students: The students of all architectures with their uploads. There must be at least one upload altogether.
+        engine_of: Function that returns the engine that computes a network.
     """
     net, dtype = students[0].net, students[0].start.dtype
     total, weights = torch.zeros(len(x), net.outputs, dtype=torch.float64), torch.zeros(len(x), 1, dtype=torch.float64)
@@ -264,8 +269,8 @@ def fuse_models(
         how: The settings by which a student learns.
         students: The students with their uploads; all of them learn from the ensemble of all uploads.
         rows: The data of the server.
-        key: The random key of the order of the inputs; the order is the same for all students.
-        engine_of: Function that gives the engine of a network.
+        key: The random key from which the order of the inputs is drawn; the order is the same for all students.
+        engine_of: Function that returns the engine that computes a network.
     """
     target = combine_teachers(how.teacher, rows.inputs, students, engine_of=engine_of)
     return [
@@ -277,15 +282,17 @@ def fuse_models(
 def follow_teacher(
     net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows: ServerRows, key: rng.Keys, engine: StudentEngine
 ) -> Tensor:
-    """Trains a student and returns its model `[d]`; normalization buffers stay as at the start, and dropout is off.
+    """Trains a student on given targets and returns the student's model `[d]`.
+
+    Buffers of normalization layers stay as at the start, and dropout is off.
 
     Args:
         net: The student's network.
         how: The settings by which the student learns.
         start: The model from which the student starts, `[d]`.
-        target: The student's targets on the inputs of the server, `[n, C]`.
+        target: The targets that the student learns for the server's inputs, `[n, C]`.
         rows: The data of the server.
-        key: The random key of the order of the inputs.
+        key: The random key from which the order of the inputs is drawn.
         engine: The engine that computes the student.
     """
     train = engine.begin(net, start, Teaching(rows.inputs, target, how.batch_size, "adam"))
@@ -305,7 +312,7 @@ def follow_teacher(
 
 
 def _deal_batches(how: Fusion, inputs: int, key: rng.Keys) -> Iterator[Tensor]:
-    """Yields batches of all inputs in a random order, which is drawn again after each pass."""
+    """Yields the indices of each batch; every pass goes over all inputs in a new random order."""
     order = torch.empty(0, dtype=torch.int64)
     for step in range(1, how.steps + 1):
         if not len(order):
@@ -315,14 +322,16 @@ def _deal_batches(how: Fusion, inputs: int, key: rng.Keys) -> Iterator[Tensor]:
 
 
 def score_model(net: Net, row: Tensor, x: Tensor, y: Tensor, *, ask: Ask = ask_model) -> float:
-    """Returns the accuracy of a model on labeled samples, or minus its loss in a regression; 0 without samples.
+    """Returns the accuracy of a model on labeled samples; in a regression minus the mean loss.
+
+    Without samples the result is 0.
 
     Args:
         net: The network of the model.
         row: The numbers of the model, `[d]`.
-        x: Inputs of the network, `[v, ...]`.
-        y: Labels or targets, `[v, ...]`.
-        ask: Function from network, model and inputs to raw outputs.
+        x: Inputs of the samples, `[v, ...]`.
+        y: Labels or targets of the samples, `[v, ...]`.
+        ask: Function that computes raw outputs from a network, a model and inputs.
     """
     if not len(y):
         return 0.0
@@ -336,13 +345,15 @@ Fuse = Callable[[int, int, int, Tensor, Tensor], Tensor]  # (world, model, round
 
 
 def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
-    """Returns a server whose models learn, after the inner server's step, from the uploads of that step.
+    """Returns a server that first takes the step of an inner server and then distills each model.
+
+    A model learns from the uploads of the round.
 
     Args:
-        base: The inner server, whose step comes first.
+        base: The inner server.
         rows: The order of the models in the state.
-        fuse: Function that makes the next model from the inner server's model and the uploads, in the order of the
-            clients.
+        fuse: Function that makes the next model from the inner server's model and the uploaded models. The uploaded
+            models are in the order of the clients.
     """
     kept = keeping_server(base)
 
@@ -358,7 +369,7 @@ def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
 
 
 def keeping_server(base: Server) -> Server:
-    """Returns a server whose statistics hold the single uploads, too."""
+    """Returns a server whose statistics also hold every single upload."""
 
     def reduce(uploads: Uploads) -> Stats:
         return {**base.reduce(uploads), "uploads": keep_uploads(uploads, uploads.delta)}
@@ -373,9 +384,10 @@ def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
     """Returns a function that trains one student for each network of a stack on all uploads together.
 
     Args:
-        nets: The network of each part; the parts' servers are `keeping_server`s.
-        rows: The numbering of the models in the state of a part, which is the same for all parts.
-        fuse: Function that makes the next models from all uploads and from the models after the servers' steps.
+        nets: The network of each part of the stack. Every part has a server of `keeping_server`.
+        rows: The order of the models in the state of a part, which is the same for all parts.
+        fuse: Function that makes the next model of each part, from the models after the servers' steps and from all
+            uploads.
     """
 
     def join(t: int, steps: Sequence[PartStep]) -> list[Tensor]:
@@ -395,6 +407,6 @@ def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
 
 
 def _find_uploads(rows: Rows, before: State, stats: Stats) -> dict[int, Tensor]:
-    """Returns the uploaded models for each row of the state, `[S, d]`, in the order of the clients."""
+    """Returns the uploaded models `[S, d]` by row of the state; they are in the order of the clients."""
     found = group_uploads(rows, stats["uploads"])
     return {row: torch.stack([before.models[row] + delta for _, delta in each]) for row, each in found.items()}

@@ -1,4 +1,4 @@
-"""Servers and clients that keep a Gaussian over the weights: FedAG, FedBE, pFedBayes, PVI, IVON-ADMM."""
+"""Servers and clients that keep a Gaussian over the weights of a model: FedAG, FedBE, pFedBayes, PVI, IVON-ADMM."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from fedray.core.types import State, Stats, Uploads, Weighting
 # `gaussian_server` keeps the mean and the population variance of a model's uploads, and a sample of models that
 # predict. `teacher_server` adds teachers: the mean of a model, S samples, and the uploads. The samples are drawn from
 # N(mean, diag variance) (`gaussian`), or they are convex combinations of the uploads with flat Dirichlet weights
-# (`dirichlet`). Buffers of normalization layers are never sampled: every sample has those of the mean.
+# (`dirichlet`). Buffers of normalization layers are never sampled: every sample has the buffers of the mean.
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The sample of models that predict.
+    """The settings by which the models that predict are sampled.
 
     Attributes:
-        kind: `bootstrap` takes the uploads themselves; `omc` draws from N(mu, diag variance).
+        kind: `bootstrap`: the sample consists of the uploads. `omc`: models are drawn from N(mean, diag variance).
         slots: Largest number of models in the sample.
         seeds: The seed of each world.
-        trainable: p; the first p numbers of a model are drawn, and the buffers after them are those of the mean.
+        trainable: p; the first p numbers of a model are drawn. The buffers after them are the buffers of the mean.
     """
 
     kind: str
@@ -48,13 +48,14 @@ def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "unif
 
     This is FedAG Alg. 1, eqs. 3-4.
 
-    The state keeps `variance` `[M, d]`, `sample` `[M, slots, d]`, `sample_weight` `[M, slots]` (0: an empty slot) and
-    `sample_client` `[M, slots]` (the upload's `Flight.sender`; -1: nobody). The mean equals that of `mean` bit for bit.
+    The state keeps four tensors: `variance` `[M, d]`, `sample` `[M, slots, d]`, `sample_weight` `[M, slots]` (0: an
+    empty slot) and `sample_client` `[M, slots]` (the upload's `Flight.sender`; -1: no sender). The models themselves
+    equal the models of the server `mean` bit for bit.
 
     Args:
         rows: The order of the models in the state.
-        sampling: The sample of models that predict.
-        weighting: How the uploads are weighted.
+        sampling: The settings by which the models that predict are sampled.
+        weighting: `uniform`: all uploads weigh the same. `examples`: an upload weighs by its client's samples.
     """
     base, slots, bootstrap = mean(rows, weighting), sampling.slots, sampling.kind == "bootstrap"
 
@@ -89,7 +90,7 @@ def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "unif
 
 
 def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
-    """Returns the sample whose members are the uploads; a model that nobody trained keeps its old sample."""
+    """Returns the sample in which the members are the uploads; a model that nobody trained keeps its old sample."""
     sample, weight, client = (state.extra[name].clone() for name in ("sample", "sample_weight", "sample_client"))
     for row, each in group_uploads(rows, stats["uploads"]).items():
         sample[row], weight[row], client[row] = 0.0, 0.0, -1
@@ -100,7 +101,7 @@ def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
 
 
 def _draws(after: State, variance: Tensor, trained: Tensor, how: Sampling, t: int) -> dict[str, Tensor]:
-    """Returns the sample whose members are drawn from N(mu, diag variance); the buffers are those of the mean."""
+    """Returns the sample in which members are drawn from N(mean, diag variance), with the buffers of the mean."""
     sample, weight = after.extra["sample"].clone(), after.extra["sample_weight"].clone()
     each, p = len(sample) // len(how.seeds), how.trainable
     for row in torch.nonzero(trained).flatten().tolist():
@@ -117,11 +118,11 @@ Follow = Callable[[int, int, int, Tensor], Tensor]  # (world, model, round, teac
 
 @dataclass(frozen=True)
 class TeacherSampler:
-    """The way in which FedBE's samples are drawn.
+    """The settings by which the sampled models of FedBE are drawn.
 
     Attributes:
-        kind: `gaussian` or `dirichlet`.
-        number: S, the number of samples.
+        kind: `gaussian`: draws from N(mean, diag variance). `dirichlet`: convex combinations of the uploads.
+        number: S, the number of sampled models.
         trainable: p; the first p numbers of a model are sampled.
 
     Example:
@@ -139,7 +140,7 @@ class TeacherSampler:
         """Draws S models, `[S, d]`.
 
         Args:
-            key: Random key of each draw, `[S]`.
+            key: Random key of each of the S models, `[S]`.
             mean: Mean of the uploads, `[d]`.
             variance: Variance of the uploads, `[d]`.
             uploads: The uploaded models, `[n, d]`.
@@ -157,16 +158,17 @@ class TeacherSampler:
 
 
 def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: TeacherSampler, follow: Follow) -> Server:
-    """Returns a server that makes teachers of the mean, and the next model of the teachers (`follow`).
+    """Returns a server that makes teachers from the uploads, and the next model from the teachers.
 
-    The state keeps the tensors of the inner server, `teachers` `[M, 1 + S + n, d]` and `teachers_weight` `[M, 1 + S +
-    n]` (0: no teacher in this position).
+    The teachers of a model are the mean, S sampled models and the n uploads. The state keeps the tensors of the inner
+    server. In addition it keeps `teachers` `[M, 1 + S + n, d]` and `teachers_weight` `[M, 1 + S + n]` (0: no teacher in
+    this position).
 
     Args:
-        base: A `gaussian_server` whose sample holds the uploads, in n slots.
+        base: A `gaussian_server` of the kind `bootstrap`; its sample holds the uploads, in n slots.
         rows: The order of the models in the state.
         seeds: The seed of each world.
-        sampler: The sampler of the S models.
+        sampler: The settings by which the S models are drawn.
         follow: Function that makes the next model from the teachers.
     """
 
@@ -198,7 +200,7 @@ def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: Teac
 
 
 def follow_random_sample(seeds: Sequence[int], number: int) -> Follow:
-    """Returns a `Follow` that takes one of the S samples at random as the next model."""
+    """Returns a function (`Follow`) that takes one of the S sampled models at random as the next model."""
 
     def follow(world: int, model: int, t: int, teachers: Tensor) -> Tensor:
         return teachers[1 + int(rng.keys(seeds[world], "fedbe next", t, model) % np.uint64(number))]
@@ -217,17 +219,18 @@ Moments = tuple[Tensor, Tensor]  # the two moments of Adam, or the velocity of S
 
 
 def differentiate_divergence(own: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradients of `KL(q || w)`, summed over independent numbers, in q and in w.
+    """Returns the gradient of `KL(q || w)` in the parameters of q, and the gradient in the parameters of w.
 
-    With the standard deviations sigma of q and tau of w, the divergence is `log(tau / sigma) + (sigma^2 + (mu - nu)^2)
-    / (2 tau^2) - 1/2`.
+    q and w are Gaussians over p independent numbers, and the divergence is a sum over these numbers. Let sigma be the
+    standard deviation of q and tau that of w. Then the divergence of one number is `log(tau / sigma) + (sigma^2 + (mu -
+    nu)^2) / (2 tau^2) - 1/2`.
 
     Args:
-        own: q: its means mu and its rhos, `[2 p]`.
-        prior: w: its means nu and its rhos, `[2 p]`.
+        own: The Gaussian q, as its p means mu and then its p values of rho, `[2 p]`.
+        prior: The Gaussian w, as its p means nu and then its p values of rho, `[2 p]`.
 
     Example:
-        Two Gaussians that differ in their means alone, by one standard deviation: log 2.
+        The means of two Gaussians differ by 0.7. Both have the standard deviation log 2, which is about 0.69.
 
         >>> slopes = differentiate_divergence(torch.tensor([0.7, 0.0]), torch.tensor([0.0, 0.0]))
         >>> [[round(number, 2) for number in one.tolist()] for one in slopes]
@@ -240,27 +243,28 @@ def differentiate_divergence(own: Tensor, prior: Tensor) -> tuple[Tensor, Tensor
 
 
 def differentiate_in_own(own: Tensor, other: Tensor, tau: Tensor) -> Tensor:
-    """Returns the gradient of `KL(q || w)` in q alone, `[2 p]`; exactly 0 where q equals w.
+    """Returns the gradient of `KL(q || w)` in the parameters of q, `[2 p]`; it is exactly 0 where q equals w.
 
     Args:
-        own: q: its means and rhos, `[2 p]`.
-        other: Means of w, `[p]`.
-        tau: Standard deviations of w, `[p]`.
+        own: The Gaussian q, as its p means and then its p values of rho, `[2 p]`.
+        other: Means of the Gaussian w, `[p]`.
+        tau: Standard deviations of the Gaussian w, `[p]`.
     """
     mean, sigma, slope = _read_gaussian(own)
     return torch.cat([(mean - other) / tau / tau, (sigma / tau / tau - 1.0 / sigma) * slope], dim=-1)
 
 
 def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> Transform:
-    """Returns the steps of a client's posterior q against its prior w, and of w towards q.
+    """Returns the optimizer by which a client trains its posterior q and its copy w of the prior.
 
-    Every step moves q by the gradient of the loss at a draw from q and of `zeta / n KL(q || w)`. After every
-    `personal_steps` of them, one step moves w by the gradient of that divergence. Each of the two has an optimizer of
-    its own.
+    Every step moves q by the gradient of the loss plus that of `zeta / n KL(q || w)`. The loss is taken at a draw from
+    q.
+    After every `personal_steps` steps of q, one step moves w by the gradient of the same divergence. q and w have
+    separate memories of the optimizer.
 
     Args:
-        local: The optimizer, SGD with its momentum or Adam; the learning rate is that of the round.
-        zeta: Weight of the divergence, at least 0; n is the number of the client's training samples.
+        local: The settings of the optimizer: SGD with momentum, or Adam. The learning rate is that of the round.
+        zeta: Weight of the divergence, at least 0. It is divided by n, the number of the client's training samples.
         personal_steps: Number of steps of q per step of w, at least 1.
         p: Number of weights of the network.
     """
@@ -288,10 +292,10 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
 
 
 def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
-    """Returns a model `[..., d]` in which a draw from the Gaussian `[mean, rho]` replaces the mean.
+    """Returns a model `[..., d]` in which a draw from the Gaussian replaces the mean of the Gaussian.
 
     Args:
-        parameters: The model, which begins with mean and rho.
+        parameters: The model, `[..., d]`. It begins with the p means and the p values of rho of the Gaussian.
         noise: Standard normal numbers, `[..., p]`.
     """
     p = noise.shape[-1]
@@ -300,11 +304,13 @@ def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
 
 
 def answer_with_prior(server: Server, p: int) -> Server:
-    """Returns a server whose next models have the prior as their own Gaussian, too, for new clients.
+    """Returns a server that also copies the new prior into the own Gaussian of each model.
+
+    New clients then predict with the prior.
 
     Args:
-        server: The server of the prior; the clients' own Gaussians are not sent.
-        p: weights of the network.
+        server: The server that computes the prior. The clients' own Gaussians are not sent to the server.
+        p: Number of weights of the network.
     """
 
     def step(state: State, stats: Stats, t: int) -> State:
@@ -319,9 +325,9 @@ def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tupl
     """Returns an optimizer's step before the learning rate is applied, and the optimizer's new memory.
 
     Args:
-        local: The settings with the optimizer, SGD with its momentum or Adam.
+        local: The settings of the optimizer: SGD with momentum, or Adam.
         slope: The gradient.
-        moments: The memory of the optimizer, 0 at first.
+        moments: The memory of the optimizer, which is 0 before the first step.
         count: Number of the step, from 1.
     """
     first, second = moments
@@ -334,7 +340,7 @@ def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tupl
 
 
 def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns means, standard deviations, and the derivatives of the latter in rho, `[p]` each."""
+    """Returns means, standard deviations, and the derivatives of the standard deviations in rho, `[p]` each."""
     mean, rho = row.chunk(2, dim=-1)
     return mean, softplus(rho), torch.sigmoid(rho)
 
@@ -343,15 +349,18 @@ def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 # Partitioned variational inference: local training against the cavity, the clients' factors, and their product.
 #
 # A model is `[mean, rho, linear, precision, is_prior]` (`models/net.py`). The natural parameters of a Gaussian are
-# `[mean / sigma^2, 1 / sigma^2]`. Those of a product are the sum of those of its Gaussians and of its factors
-# `exp(linear w - precision w^2 / 2)`.
+# `[mean / sigma^2, 1 / sigma^2]`. A factor `exp(linear w - precision w^2 / 2)` has the natural parameters `[linear,
+# precision]`. In a product of Gaussians and factors, the natural parameters are added.
 
 LEAST = 1e-6  # replaces a precision that is not above 0, as MIN_PRECISION in MattAshman/pvi
 NATURAL = "natural"  # the posterior's natural parameters in the state
 
 
 class _Learned(NamedTuple):
-    """The memory of local training: that of the optimizer, and the cavity's means and deviations, `[p]` each."""
+    """The memory of local training: the memory of the optimizer, and the cavity.
+
+    `mean` and `tau` hold the means and the standard deviations of the cavity, `[p]` each.
+    """
 
     moments: Moments
     mean: Tensor
@@ -359,13 +368,21 @@ class _Learned(NamedTuple):
 
 
 def to_natural(mean: Tensor, rho: Tensor) -> Tensor:
-    """Returns the natural parameters `[..., 2 p]` of Gaussians of mean and rho, `[..., p]` each; float64."""
+    """Returns the natural parameters `[..., 2 p]`, float64, of Gaussians that are given by mean and rho.
+
+    Args:
+        mean: Means, `[..., p]`.
+        rho: Values of rho, `[..., p]`; `softplus(rho)` is the standard deviation.
+    """
     precision = softplus(rho.double()).square().reciprocal()
     return torch.cat([mean.double() * precision, precision], dim=-1)
 
 
 def from_natural(natural: Tensor) -> Tensor:
-    """Returns mean and rho `[..., 2 p]` of natural parameters; a precision below `LEAST` is replaced by `LEAST`."""
+    """Returns mean and rho `[..., 2 p]` of Gaussians that are given by natural parameters `[..., 2 p]`.
+
+    A precision below `LEAST` is replaced by `LEAST`.
+    """
     linear, precision = natural.chunk(2, dim=-1)
     precision = precision.clamp(min=LEAST)
     sigma = precision.rsqrt()
@@ -373,11 +390,13 @@ def from_natural(natural: Tensor) -> Tensor:
 
 
 def find_posterior(rows: Tensor, prior: float, p: int) -> Tensor:
-    """Returns the natural parameters `[..., 2 p]` of the posterior that models `[..., d]` describe; float64.
+    """Returns the natural parameters `[..., 2 p]`, float64, of the posterior that each model describes.
+
+    A posterior that was never trained equals the prior.
 
     Args:
         rows: The models, `[..., d]`.
-        prior: Precision of the prior. A posterior that was never trained equals the prior.
+        prior: Precision of the prior.
         p: Number of weights of the network.
     """
     learned = to_natural(rows[..., :p], rows[..., p : 2 * p])
@@ -386,7 +405,7 @@ def find_posterior(rows: Tensor, prior: float, p: int) -> Tensor:
 
 
 def find_cavity(rows: Tensor, prior: float, p: int) -> Tensor:
-    """Returns the natural parameters `[..., 2 p]` of the posterior without the client's own factor; float64.
+    """Returns the natural parameters `[..., 2 p]`, float64, of the cavity: the posterior without the client's factor.
 
     A precision below `LEAST` is replaced by `LEAST`; the linear term stays.
 
@@ -396,8 +415,8 @@ def find_cavity(rows: Tensor, prior: float, p: int) -> Tensor:
         p: Number of weights of the network.
 
     Example:
-        A posterior N(1, 1/4) of which the client's own factor has a precision of 3 and a linear term of 4: without it,
-        the standard normal distribution is left.
+        The posterior is N(1, 1/4), and the client's own factor in it has precision 3 and linear term 4. Without this
+        factor, the standard normal distribution is left.
 
         >>> import math
         >>> rho = math.log(math.expm1(0.5))  # softplus(rho) is 1/2
@@ -409,12 +428,13 @@ def find_cavity(rows: Tensor, prior: float, p: int) -> Tensor:
 
 
 def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
-    """Returns the steps of a client's posterior q against the cavity.
+    """Returns the optimizer by which a client trains its posterior q against the cavity.
 
-    They follow the gradient of `E_q[loss] + KL(q || cavity) / n`, with the loss at a draw from q.
+    The steps minimize `E_q[loss] + KL(q || cavity) / n`. The loss is taken at a draw from q, and n is the number of the
+    client's training samples.
 
     Args:
-        local: The optimizer, SGD with its momentum or Adam; the learning rate is that of the round.
+        local: The settings of the optimizer: SGD with momentum, or Adam. The learning rate is that of the round.
         prior: Precision of the prior.
         p: Number of weights of the network.
     """
@@ -436,10 +456,10 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
 
 
 def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns a function (`Finish`) that makes what clients send and keep after training: changed factors.
+    """Returns a function (`Finish`) that turns a trained model into the numbers that the client sends and keeps.
 
     D is the change of the posterior's natural parameters in local training. The first 2 p numbers of the model change
-    by `sent D`, and the client's factor changes by `kept D`. In PVI both shares are the damping.
+    by `sent D`, and the client's factor changes by `kept D`. In PVI the damping is used for both shares.
 
     Args:
         kept: Share of D by which the client's factor changes, at least 0.
@@ -457,13 +477,13 @@ def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Te
 
 
 def add_sites(base: Server, rows: Rows, prior: float, p: int) -> Server:
-    """Returns a server whose posterior is the prior times all factors of the clients.
+    """Returns a server that keeps a posterior: the prior times the factors of all clients.
 
-    What clients send is added to the posterior's natural parameters, which the state keeps unchanged in float64. Where
-    a precision is not above 0, the model has `LEAST` instead.
+    The uploads are added to the natural parameters of the posterior, which the state keeps in float64. These parameters
+    are never clipped: where a precision is below `LEAST`, only the model has `LEAST` instead.
 
     Args:
-        base: The averaging server, which gives the float buffers.
+        base: The averaging server, from which the float buffers are taken.
         rows: The order of the models in the state.
         prior: Precision of the prior.
         p: Number of weights of the network.
@@ -480,7 +500,7 @@ def add_sites(base: Server, rows: Rows, prior: float, p: int) -> Server:
 
 
 def make_prior(number: int, prior: float, p: int) -> Tensor:
-    """Returns the natural parameters of the prior N(0, 1 / prior) for a number of models, `[number, 2 p]`; float64."""
+    """Returns the natural parameters of the prior N(0, 1 / prior), `[number, 2 p]` float64, once for each model."""
     natural = torch.zeros(number, 2 * p, dtype=torch.float64)
     natural[:, p:] = prior
     return natural
@@ -491,9 +511,9 @@ def place_posteriors(state: State, after: State, natural: Tensor, trained: Tenso
 
     Args:
         state: The state before the server's step.
-        after: The state after the step of the averaging server; float buffers are taken from it.
-        natural: Natural parameters of the posteriors, `[R K, 2 p]` float64; those of models that nobody trained are
-            unchanged.
+        after: The state after the step of the averaging server, from which the float buffers are taken.
+        natural: Natural parameters of the posterior of each model, `[R K, 2 p]` float64. The rows of models that nobody
+            trained equal those before the step.
         trained: Whether each model was trained, `[R K]`.
     """
     p, trained = natural.shape[1] // 2, trained[:, None]
@@ -504,7 +524,7 @@ def place_posteriors(state: State, after: State, natural: Tensor, trained: Tenso
 
 
 def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) -> Answer:
-    """Returns the networks that predict: S draws from the Gaussian of each model, or with S = 0 the mean weights.
+    """Returns the networks that predict: S draws from the Gaussian of each model, or its mean weights if S is 0.
 
     Args:
         state: The state, with K models in each world, `[R K, d]`.
@@ -526,8 +546,8 @@ def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) ->
 # ---------------------------------------------------------------------------------------------------------------------
 # IVON-ADMM: steps of the optimizer IVON for a client's Gaussian, and the server's step of ADMM between Gaussians.
 #
-# A model is that of PVI: `[mean, rho, linear, precision, is_prior]`. The client's factor `exp(linear w - precision w^2
-# / 2)` is minus its duals: with those of the paper, v = -linear and V = -precision.
+# A model has the form of PVI's: `[mean, rho, linear, precision, is_prior]`. The client's factor is `exp(linear w -
+# precision w^2 / 2)`. The paper writes it with dual variables v and V: v = -linear and V = -precision.
 
 SITES = "sites"  # the product of all clients' factors in the state, by natural parameters
 
@@ -536,8 +556,8 @@ class Weights(NamedTuple):
     """The weights of the terms of a client's objective.
 
     Attributes:
-        penalty: rho, the weight of the divergence from the received Gaussian, above 0.
-        temperature: tau, by which the losses of all samples are divided, above 0.
+        penalty: rho, the weight of the divergence of the client's Gaussian from the received one, above 0.
+        temperature: tau, above 0; the sum of the losses of all samples is divided by tau.
         prior: S_0, the precision of the prior, above 0.
     """
 
@@ -547,13 +567,13 @@ class Weights(NamedTuple):
 
 
 class _LearnedVariance(NamedTuple):
-    """The memory of local training, `[p]` each.
+    """The memory of local training: four vectors of p numbers.
 
     Attributes:
-        momentum: Running mean of the gradients, 0 at first.
-        precision: S, the precision of the client's Gaussian.
-        center: Mean of the received Gaussian.
-        received: S_g, the precision of the received Gaussian.
+        momentum: Running mean of the gradients, which begins with 0.
+        precision: S, the precisions of the client's Gaussian.
+        center: Means of the received Gaussian.
+        received: S_g, the precisions of the received Gaussian.
     """
 
     momentum: Tensor
@@ -563,15 +583,15 @@ class _LearnedVariance(NamedTuple):
 
 
 def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Transform:
-    """Returns the steps of a client's Gaussian q by IVON, with the loss at a draw from q.
+    """Returns the optimizer IVON, by which a client trains its Gaussian q; the loss is taken at a draw from q.
 
-    They minimize `n / tau E_q[loss] + E_q[linear w - precision w^2 / 2] + rho KL(q || received)`. A precision stays
-    above 0, because a step multiplies it by `1 + y + y^2 / 2`. At a learning rate of 0 nothing changes.
+    The steps minimize `n / tau E_q[loss] + E_q[linear w - precision w^2 / 2] + rho KL(q || received)`. Each step
+    multiplies a precision by `1 + y + y^2 / 2`, so a precision stays above 0. At a learning rate of 0 nothing changes.
 
     Args:
         weights: The weights of the terms of the objective.
-        beta1: Share of earlier gradients in the running mean, in [0, 1).
-        beta2: Share of the earlier curvature in the running mean, in (0, 1]; with 1 the precision stays.
+        beta1: Share of the earlier gradients in the running mean of gradients, in [0, 1).
+        beta2: Share of the earlier curvature in the running mean of curvatures, in (0, 1]. With 1 the precisions stay.
         p: Number of weights of the network.
 
     Source: Shen, Daheim, Cong, et al., *Variational Learning is Effective for Large Deep Networks*, ICML 2024, Alg. 1.
@@ -604,15 +624,15 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
 
 
 def find_server_step(step: float | Literal["admm"], penalty: float, clients: int) -> float:
-    """Returns alpha, the share of the prior and all factors in the next posterior: `1 / (1 + rho N)` with `admm`.
+    """Returns alpha: the weight of the prior with all factors in the next posterior.
 
     Args:
-        step: alpha itself, in (0, 1], or the word `admm`.
+        step: The value of alpha, in (0, 1], or the word `admm`, which means `1 / (1 + rho N)`.
         penalty: rho, the weight of the divergence.
         clients: N, the number of clients.
 
     Example:
-        The share of the prior and the factors in the posterior, for ten clients and a penalty of 0.2.
+        alpha for ten clients and a penalty of 0.2, and an alpha that is given.
 
         >>> round(find_server_step("admm", 0.2, 10), 3), find_server_step(1.0, 0.2, 10)
         (0.333, 1.0)
@@ -621,17 +641,17 @@ def find_server_step(step: float | Literal["admm"], penalty: float, clients: int
 
 
 def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: float, p: int) -> Server:
-    """Returns a server that joins the clients' posteriors with the prior and all factors, by the share alpha.
+    """Returns a server that mixes the mean of the clients' posteriors with the prior times all factors.
 
-    In natural parameters, the posterior is `(1 - alpha)` times the mean of the clients' posteriors plus alpha times the
-    prior with all factors. The state keeps it in float64, beside the product of all factors. A client sends the
-    difference of its natural parameters from those of the posterior. Where a precision is not above 0, the model has
-    `LEAST` instead.
+    In natural parameters, the new posterior is a weighted sum. The mean of the clients' posteriors has the weight `1 -
+    alpha`, and the prior times all factors has the weight alpha. The state keeps the posterior in float64, and the
+    product of all factors. A client sends its natural parameters minus the received ones. Where a precision is below
+    `LEAST`, the model has `LEAST` instead.
 
     Args:
-        base: The averaging server, which gives the float buffers.
+        base: The averaging server, from which the float buffers are taken.
         rows: The order of the models in the state.
-        alpha: Share of the prior and all factors, in (0, 1].
+        alpha: Weight of the prior times all factors, in (0, 1].
         kept: Share of a client's upload by which the client's factor changes.
         prior: Precision of the prior.
         p: Number of weights of the network.

@@ -1,4 +1,4 @@
-"""Servers for clients that send once: Fisher information, modes of a product of posteriors, posterior samples."""
+"""Servers for clients that send once: averages by Fisher information, modes of posteriors, samples of posteriors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from fedray.core.sums import Counts, check_finite, exact_sum
 from fedray.core.types import State, Stats, Uploads, Weighting
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A server that weights every number of an upload by the information of the client's data about it (FedFisher).
+# A server that weights every number of an upload by how much the client's data say about this number (FedFisher).
 #
 # Sources: Matena, Raffel, *Merging Models with Fisher-Weighted Averaging*, NeurIPS 2022 (the closed form);
 # Jhunjhunwala, Wang, Joshi, *FedFisher*, AISTATS 2024 (the steps towards it).
 #
-# If client k's loss is `1/2 (w - w_k)' F_k (w - w_k)` with a diagonal F_k, the sum of all losses, weighed by p_k, has
-# its optimum at `sum p_k F_k w_k / sum p_k F_k`. Where the F_k are equal, or nothing is known, that is the mean.
+# Let client k's loss be `1/2 (w - w_k)' F_k (w - w_k)` with a diagonal F_k. Then the sum of all losses, weighted by
+# p_k, has its optimum at `sum p_k F_k w_k / sum p_k F_k`. Where all F_k are equal, this is the mean of the uploads.
+# Where all F_k are 0, the mean is used.
 
 LEAST = 1e-12  # mean curvature below which a number counts as unknown: exact sums have a resolution of 5e-20
 
@@ -33,13 +34,14 @@ Step = Callable[[Tensor], Tensor]  # gradient `[d]` -> change that is subtracted
 
 
 class Descent(NamedTuple):
-    """The steps of a server towards a known optimum; the server keeps the model that is best on its own samples.
+    """The settings by which a server descends towards an optimum of a known objective.
 
     Attributes:
         steps: Number of steps.
-        each: Number of steps from one score on the server's samples to the next.
-        start: Function that makes the optimizer, with an empty memory.
-        score: Function that scores a model; None means that the last model is kept.
+        each: A model is scored after every `each` steps.
+        start: Function that makes a new optimizer, with an empty memory.
+        score: Function that scores a model on the server's samples; the model with the best score is kept. None means
+            that the last model is kept.
     """
 
     steps: int
@@ -49,13 +51,16 @@ class Descent(NamedTuple):
 
 
 def descend(how: Descent, start: Tensor, gradient: Callable[[Tensor], Tensor], world: int) -> Tensor:
-    """Returns the model `[d]` after all steps, or, with scores, the first of the best among the scored models.
+    """Descends from a start, and returns the model `[d]` with the best score.
+
+    The start is scored, too. In a tie the earliest model is returned. Without scores, the model after all steps is
+    returned.
 
     Args:
-        how: The number of steps, the optimizer and the score. The start is scored, too.
+        how: The number of steps, the optimizer and the score.
         start: The model from which the steps begin, `[d]` float64.
-        gradient: Function that gives the gradient of the objective at a model.
-        world: Number of the world whose samples at the server give the score.
+        gradient: Function that returns the gradient of the objective at a model.
+        world: Number of the world, for the score.
     """
     now, step = start, how.start()
     best, most = start, -math.inf if how.score is None else how.score(world, start)
@@ -68,11 +73,11 @@ def descend(how: Descent, start: Tensor, gradient: Callable[[Tensor], Tensor], w
 
 
 def adam(lr: float, eps: float = 1e-6) -> Callable[[], Step]:
-    """Returns Adam with beta 0.9 and 0.999 (Kingma, Ba 2015), as in the code of FedBEns.
+    """Returns a function that makes the optimizer Adam with beta 0.9 and 0.999 (Kingma, Ba 2015), as FedBEns's code.
 
     Args:
         lr: Learning rate.
-        eps: Number that is added to the root.
+        eps: Number that is added to the square root in the denominator.
     """
 
     def start() -> Step:
@@ -90,7 +95,9 @@ def adam(lr: float, eps: float = 1e-6) -> Callable[[], Step]:
 
 
 def summing_adam(lr: float) -> Callable[[], Step]:
-    """Returns the optimizer of FedFisher's code: Adam whose memories are sums, `m <- 0.9 m + g`, `v <- 0.99 v + g^2`.
+    """Returns a function that makes the optimizer of FedFisher's code: Adam with sums in place of means.
+
+    The memories change by `m <- 0.9 m + g` and `v <- 0.99 v + g^2`, and the step is `lr m / (sqrt(v) + 0.01)`.
 
     Args:
         lr: Learning rate.
@@ -112,20 +119,22 @@ def summing_adam(lr: float) -> Callable[[], Step]:
 def fisher_mean(
     rows: Rows, weighting: Weighting = "uniform", damping: float = 0.0, how: Descent | None = None
 ) -> Server:
-    """Returns a server that averages uploads with curvatures as weights, in each number of the model.
+    """Returns a server that averages each number of the model over the uploads, with curvatures as weights.
 
-    The result is `w <- sum p_k (F_k + damping) w_k / sum p_k (F_k + damping)`, or the end of steps from the mean
-    towards it. Numbers whose mean curvature is below `LEAST` are averaged with the weights p_k alone, and so are float
-    buffers, which have no curvature. With an infinite damping all numbers are.
+    The result is `w <- sum p_k (F_k + damping) w_k / sum p_k (F_k + damping)`. With `how`, the server instead descends
+    from the plain mean, which has the weights p_k alone, towards this result. The plain mean is also used for numbers
+    with a mean curvature of at most `LEAST`, such as float buffers, which have no curvature. The larger the damping,
+    the nearer the result is to the plain mean.
 
     Args:
         rows: The order of the models in the state.
         weighting: The weights p_k: `uniform`, or `examples` (n_k / n).
         damping: Number that is added to every F_k, at least 0.
-        how: The steps from the mean towards the result; None means that the result is taken directly.
+        how: The steps from the plain mean towards the result. None means that the result itself is used.
 
     Example:
-        The first client is three times as sure of the first number as the second one, and equally of the second number.
+        In the first number, the curvature of the first client is three times that of the second client. In the second
+        number, both curvatures are equal.
 
         >>> import numpy as np
         >>> both = np.array([0, 1])
@@ -173,9 +182,10 @@ def fisher_mean(
 #
 # Source: Talpini, Savi, Neglia, *FedBEns: One-Shot Federated Learning based on Bayesian Ensemble*, ICML 2025, Alg. 1.
 #
-# Client k ends at a local optimum w_km from each of M starts. Its posterior is approximated by a mixture, with equal
-# weights, of the Gaussians with these means and the precisions `P_km = n_k F_km / T + c` (Laplace). The global
-# posterior is in proportion to the product of all mixtures, in which the prior of precision c_0 and mean 0 counts once:
+# Client k trains from each of M starts and reaches a local optimum w_km from each. Its posterior is approximated by a
+# mixture of M Gaussians with equal weights. They have the means w_km and the precisions `P_km = n_k F_km / T + c`
+# (Laplace). The global posterior is in proportion to the product of all mixtures. In this product, the prior of
+# precision c_0 and mean 0 counts once:
 #
 #     log p(w) = sum_k log sum_m N(w; w_km, 1 / P_km) + (N - 1) c_0 / 2 |w|^2
 
@@ -187,7 +197,7 @@ class SentMode(NamedTuple):
 
     Attributes:
         client: Id of the client.
-        mode: Number of the trained model, among the M of the client.
+        mode: Number of the trained model among the M models of the client, from 0.
         model: The trained model, `[d]`.
         curvature: Diagonal of the Fisher matrix at the trained model, summed over the client's samples, `[d]`.
     """
@@ -200,13 +210,13 @@ class SentMode(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixtures:
-    """The posteriors of N clients, of at most M modes each.
+    """The posteriors of N clients, each a mixture of at most M Gaussians (modes).
 
     Attributes:
-        mean: Local optima, `[N, M, p]` float64; any number where there is no mode.
-        sure: Precisions of the modes, `[N, M, p]`, above 0.
-        there: Which modes exist, `[N, M]`; every client has at least one.
-        prior: c_0, the precision of the prior that every client's posterior contains.
+        mean: Mean of each mode, `[N, M, p]` float64; arbitrary numbers where a client has fewer modes.
+        sure: Precisions of each mode, `[N, M, p]`, above 0.
+        there: Whether each mode exists, `[N, M]`; every client has at least one.
+        prior: c_0, the precision of the prior, which is a factor of every client's posterior.
     """
 
     mean: Tensor
@@ -216,24 +226,29 @@ class Mixtures:
 
     @cached_property
     def pulls(self) -> Tensor:
-        """Returns precisions times optima, `[N, M, p]`."""
+        """Returns the precision times the mean of each mode, `[N, M, p]`."""
         return self.sure * self.mean
 
     @cached_property
     def heights(self) -> Tensor:
-        """Returns the logarithms of the weighted densities at 0, `[N, M]`, without the power of 2 pi; -inf: no mode."""
+        """Returns the logarithm of each mode's density at 0, times the weight of the mode, `[N, M]`.
+
+        The constant factor with the power of 2 pi is left out. A mode that does not exist has -inf.
+        """
         height = 0.5 * (self.sure.log() - self.pulls * self.mean).sum(-1)
         height -= self.there.sum(1, keepdim=True).double().log()
         return height.masked_fill(~self.there, -torch.inf)
 
     @property
     def surplus(self) -> float:
-        """Returns the precision of the surplus priors: the product contains N priors, of which one should count."""
+        """Returns the precision that is subtracted from the product: it contains N priors, but one should count."""
         return (len(self.mean) - 1) * self.prior
 
 
 def weigh_modes(known: Mixtures, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the share of each mode in its client's density at w, `[N, M]`, and log p(w) up to a constant.
+    """Returns the share of each mode in the density of the client at w, `[N, M]`, and log p(w) up to a constant.
+
+    p is the global posterior.
 
     Args:
         known: The posteriors of the clients.
@@ -244,7 +259,7 @@ def weigh_modes(known: Mixtures, w: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def find_gradient(known: Mixtures, w: Tensor) -> Tensor:
-    """Returns the gradient of -log p at w, `[p]`.
+    """Returns the gradient of -log p at w, `[p]`, for the global posterior p.
 
     Args:
         known: The posteriors of the clients.
@@ -255,23 +270,27 @@ def find_gradient(known: Mixtures, w: Tensor) -> Tensor:
 
 
 def _add_up(known: Mixtures, share: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns, for these shares of the modes, the product's precision, and its precision times its mean, `[p]` each."""
+    """Returns the precision of the product of posteriors, and the precision times the mean, `[p]` each.
+
+    The sums over modes are weighted by the given shares of the modes, `[N, M]`.
+    """
     sure, pull = (share.flatten() @ part.flatten(0, 1) for part in (known.sure, known.pulls))
     return sure - known.surplus, pull
 
 
 def climb(known: Mixtures, w: Tensor) -> Tensor:
-    """Climbs from w to a mode of p and returns the mode, `[p]`; log p never falls on the way.
+    """Climbs from w to a mode of the global posterior p and returns the mode, `[p]`; log p never falls on the way.
 
-    With the shares r_km at w, `sum r P (w - w_km)^2 / 2 - (N - 1) c_0 / 2 |w|^2` touches -log p from above (EM). The
-    minimum of that function is the next w.
+    Each step is one of EM. With the shares r_km of the modes at the present w, it minimizes the function `sum r_km P_km
+    (w - w_km)^2 / 2 - (N - 1) c_0 / 2 |w|^2`. Up to a constant, this function touches -log p at the present w, and is
+    nowhere below -log p. The minimum is the next w.
 
     Args:
-        known: The posteriors of the clients; their precisions are above that of the prior.
+        known: The posteriors of the clients. All precisions are above the precision of the prior.
         w: The weights from which the climb starts, `[p]`.
 
     Example:
-        Two clients of one Gaussian each: the product's mode is the mean by precision.
+        Each of two clients has one Gaussian. The mode of the product is their mean, weighted by precision.
 
         >>> means, sure = torch.tensor([[[0.0]], [[4.0]]]), torch.tensor([[[1.0]], [[3.0]]])
         >>> known = torch.ones(2, 1, dtype=torch.bool)
@@ -294,7 +313,7 @@ class Laplace(NamedTuple):
 
     Attributes:
         temperature: T, above 0.
-        precision: c, the number that every client adds to the curvature of its samples, above 0.
+        precision: c, the number that is added to the curvature of every client's samples, above 0.
         prior: c_0, the precision of the prior, at most c.
         trainable: p; the first p numbers of a model have a posterior, and the numbers after them are averaged.
     """
@@ -305,10 +324,10 @@ class Laplace(NamedTuple):
     trainable: int
 
     def gather(self, sent: Sequence[SentMode]) -> Mixtures:
-        """Returns the posteriors of the clients of one world.
+        """Returns the posteriors of the clients of one world, computed from their uploads.
 
         Args:
-            sent: The uploads of these clients, at least one.
+            sent: The uploads, at least one.
         """
         clients, modes = sorted({one.client for one in sent}), 1 + max(one.mode for one in sent)
         mean = torch.zeros(len(clients), modes, self.trainable, dtype=torch.float64)
@@ -327,10 +346,10 @@ def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Desc
 
     Args:
         rows: The order of the models in the state.
-        weighting: With `examples`, the curvature of client k counts n_k times. With `uniform`, all curvatures of a
-            world count equally often, namely the mean of the n_k times.
+        weighting: With `examples`, the curvature of client k is multiplied by n_k. With `uniform`, the curvatures of
+            all clients of a world are multiplied by the mean of the n_k.
         laplace: The settings by which uploads become Gaussians.
-        how: The steps of a model towards a mode; None means that it climbs to the mode itself (`climb`).
+        how: The steps of a model towards a mode; None means that the model climbs to the mode by `climb`.
     """
     base = servers.mean(rows, weighting)
 
@@ -359,7 +378,10 @@ def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Desc
 
 
 def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -> dict[int, list[SentMode]]:
-    """Returns the uploads by world, in the order of models and clients; each world's curvatures get its factor."""
+    """Returns the uploads by world, in the order of models and clients.
+
+    `times` holds a factor for each world, by which the curvatures are multiplied.
+    """
     found: dict[int, list[SentMode]] = {}
     curvature = stats["curvature"].rows
     for row, each in group_uploads(rows, stats["uploads"]).items():
@@ -371,7 +393,7 @@ def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -
 
 
 def _find_mode(known: Mixtures, start: Tensor, mean: Tensor, how: Descent | None, world: int) -> Tensor:
-    """Returns the model `[d]` that is reached from the start `[d]`; float buffers are those of the mean."""
+    """Returns the model `[d]` that is reached from the start `[d]`; float buffers are taken from `mean`, `[d]`."""
     p = known.mean.shape[2]
 
     def complete(now: Tensor) -> Tensor:
@@ -389,27 +411,27 @@ def _find_mode(known: Mixtures, start: Tensor, mean: Tensor, how: Descent | None
 #
 # Source: Chen, Fox, Guestrin, *Stochastic Gradient Hamiltonian Monte Carlo*, ICML 2014; Zhang, Li, Zhang, Chen,
 # Wilson, *Cyclical Stochastic Gradient MCMC for Bayesian Deep Learning*, ICLR 2020. With friction a, rate l,
-# temperature T and n rows a step is
+# temperature T, n training samples and gradient g, a step is
 #
 #     b <- (1 - a) b - l g + sqrt(2 a l T / n) noise,    w <- w + b.
 #
-# The rate falls along a cosine in each cycle. The first part of a cycle (`exploration`) has no noise; samples are
-# taken at equal distances in the rest of it, the last one at its end.
+# The rate falls along a cosine in each cycle. The first part of a cycle (`exploration`) has no noise. In the rest of
+# the cycle samples are taken at equal distances, the last one at the end.
 
 _ROUNDING = 1e-9  # for rounding errors in shares of a training
 
 
 class Cycles(NamedTuple):
-    """The cycles of a chain: when it moves fast, when it has noise, and when samples are taken.
+    """The cycles of a Markov chain, which decide when noise is added and when samples are taken.
 
     Attributes:
         number: Number of cycles of a local training.
         per_cycle: Number of samples taken in each cycle.
-        samples: M, the number of samples that are kept, namely the last ones.
-        exploration: Share of a cycle before the noise, in [0, 1).
+        samples: M, the number of samples that are kept: the last M.
+        exploration: Share of a cycle that passes before noise is added, in [0, 1).
 
     Example:
-        Two cycles, of which the second half has the samples: at 3/4 and at the end of each. The last three are kept.
+        There are two cycles. Samples are taken after 3/4 of each cycle and at the end; the last three are kept.
 
         >>> Cycles(number=2, per_cycle=2, samples=3, exploration=0.5).ends()
         (0.5, 0.875, 1.0)
@@ -433,16 +455,16 @@ class Cycles(NamedTuple):
 
 
 def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int) -> Transform:
-    """Returns the steps of a chain that leaves its M samples in a model of M times p numbers.
+    """Returns the steps of a Markov chain (SGHMC); at the end the model of M times p numbers holds the M samples.
 
-    The last p numbers are the position of the chain, and the gradient is taken there. The numbers of a sample move with
-    the chain until the sample is taken. A later round begins where the chain has ended.
+    The last p numbers are the position of the chain, and the gradient is computed there. The numbers of a sample move
+    with the chain until the sample is taken. In a later round the chain goes on from its last position.
 
     Args:
         cycles: The cycles, which decide when samples are taken.
-        momentum: 1 - a, at least 0 and below 1.
-        temperature: T, at least 0; 1 is the posterior, 0 is SGD with momentum at a cyclical rate.
-        p: Length of a sample.
+        momentum: 1 - a for the friction a; at least 0 and below 1.
+        temperature: T, at least 0. With 1 the chain samples the posterior; with 0 it is SGD with momentum.
+        p: Number of weights in a sample.
     """
 
     def init(parameters: Tensor) -> Tensor:
@@ -465,26 +487,26 @@ def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The upload of a client with samples of its posterior: the difference to their mean, times their precision (FedPA).
+# The upload of a client that has samples of its posterior: their mean minus the start, times their precision (FedPA).
 #
 # Source: Al-Shedivat, Gillenwater, Xing, Rostamizadeh, *Federated Learning via Posterior Averaging*, ICLR 2021.
 
 
 def correct_by_precision(rho: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns a function (start `[p]`, samples `[l, p]`) -> `S^-1 (mean of samples - start)` `[p]`, in time `l^2 p`.
+    """Returns a function that computes `S^-1 (mean of samples - start)` `[p]` from start `[p]` and samples `[l, p]`.
 
-    S is the samples' covariance, shrunk to the identity: `S = r I + (1 - r) C`, `r = 1 / (1 + (l - 1) rho)`, where C is
-    the covariance with the divisor l - 1. With one sample or `rho = 0` it is the identity.
+    S is the covariance of the samples, shrunk to the identity: `S = r I + (1 - r) C` with `r = 1 / (1 + (l - 1) rho)`.
+    C is the covariance with the divisor l - 1. With one sample or `rho = 0`, S is the identity.
 
-    The samples are added one by one. A sample x after t others adds a term of rank one to S / r. Its inverse A follows
-    by Sherman and Morrison: `A <- A - g v v' / (1 + g v'u)`, where u is x minus the mean of the others, `v = A u`, and
-    `g = rho t / (t + 1)`.
+    The time is in proportion to `l^2 p`, because the samples are added one by one. A sample x after t others adds a
+    term of rank one to S / r. The inverse A of S / r follows by Sherman and Morrison: `A <- A - g v v' / (1 + g v'u)`.
+    Here u is x minus the mean of the t others, `v = A u`, and `g = rho t / (t + 1)`.
 
     Args:
-        rho: Number that says how fast the shrinkage fades with the number of samples, at least 0.
+        rho: How fast the shrinkage fades with the number of samples, at least 0.
 
     Example:
-        Samples that spread along the first axis alone say less about it: the step there is shorter than the other.
+        The samples spread along the first axis alone, so the step is shorter along this axis.
 
         >>> samples = torch.tensor([[0.0, 1.0], [2.0, 1.0]], dtype=torch.float64)
         >>> correct_by_precision(1.0)(torch.zeros(2, dtype=torch.float64), samples).tolist()

@@ -1,10 +1,10 @@
 """Training without a server: models walk over a graph of clients (FE section V-H).
 
-`make_walks` gives the position of each model in each step, and `walk_schedule` makes a plan of it. `handover_server`
-gives the model after its way from one client to the next, which is called a *hop*. With compression, a hop sends the
-difference between the model and its first version, the random start that every client can compute from the seed.
-Entries that the compression does not change arrive exactly as they left. So a compression that keeps every entry gives
-the same results bit for bit as no compression.
+`make_walks` computes the position of each model in each step, and `walk_schedule` makes a plan of these positions. The
+way of a model from one client to the next is called a *hop*. `handover_server` computes the model after a hop. With
+compression, a hop sends the difference between the model and its random start, which every client can compute from the
+seed. Entries that the compression does not change arrive exactly as they left. So a compression that keeps every entry
+gives the same results bit for bit as no compression.
 
 Example:
     >>> ring = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1]))
@@ -34,12 +34,14 @@ FIRST = "first"  # the first models, where hops are compressed
 def handover_server(
     rows: Rows, walk: Walk, clients: Clients, seeds: Sequence[int], compress: Compress | None
 ) -> Server:
-    """Returns a server for models that go from client to client; a model that stays with its client is not compressed.
+    """Returns a server for models that go from client to client.
+
+    If a model stays with its client, it is not compressed.
 
     Args:
         rows: The order of the models in the state.
-        walk: The walk, which gives the position of each model in each step.
-        clients: The population of clients, the nodes of the graph.
+        walk: The walk, which has the position of each model in each step.
+        clients: The population of clients, which are the nodes of the graph.
         seeds: The seed of each world.
         compress: The compression of a model on a hop; None means no compression.
     """
@@ -85,7 +87,7 @@ class Graph(NamedTuple):
 
     Attributes:
         start: Index in `neighbor` at which each node's neighbors begin, `[N + 1]`.
-        neighbor: The neighbors of all nodes, `[2 E]`, rising for each node.
+        neighbor: The neighbors of all nodes, `[2 E]`, in rising order for each node.
     """
 
     start: IntArray
@@ -104,13 +106,13 @@ class Graph(NamedTuple):
 
 
 class Outages(NamedTuple):
-    """The failures in a step: each node and each edge fails with a probability, or as a table lists it.
+    """The failures of nodes and edges: at random with a probability in each step, and planned in a table.
 
     Attributes:
         node: Probability that a node is out of order, in [0, 1).
         edge: Probability that an edge is cut, in [0, 1).
-        table: Planned failures, `[n, 4]`: first step, last step (inclusive), node, neighbor (-1: the node itself fails,
-            not one of its edges).
+        table: Planned failures, `[n, 4]`, with the columns first step, last step (inclusive), node, neighbor. The
+            neighbor -1 means that the node itself fails, and not one of its edges.
     """
 
     node: float = 0.0
@@ -118,10 +120,10 @@ class Outages(NamedTuple):
     table: IntArray = np.empty((0, 4), dtype=np.int64)
 
     def nodes(self, seed: IntArray, t: int, node: IntArray) -> Mask:
-        """Returns whether nodes are out of order in step t.
+        """Returns whether each of some nodes is out of order in step t.
 
         Args:
-            seed: Seed of each world, broadcast against the nodes.
+            seed: Seed of each world, in a shape that broadcasts to that of the nodes.
             t: Number of the step.
             node: The nodes, of any shape.
         """
@@ -132,10 +134,10 @@ class Outages(NamedTuple):
         return out | np.isin(node, now[now[:, 3] < 0, 2])
 
     def edges(self, seed: IntArray, t: int, a: IntArray, b: IntArray) -> Mask:
-        """Returns whether the edges between a and b are cut in step t, in either direction.
+        """Returns whether each edge between a and b is cut in step t; the direction does not matter.
 
         Args:
-            seed: Seed of each world, broadcast against the nodes.
+            seed: Seed of each world, in a shape that broadcasts to that of the edges.
             t: Number of the step.
             a: One end of each edge.
             b: The other end of each edge.
@@ -159,13 +161,16 @@ TRANSITIONS: dict[str, Accept] = {  # a neighbour is drawn uniformly; the chain'
 
 
 def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], transition: str, outages: Outages) -> Walk:
-    """Returns K independent walks in each world; their starts are drawn with replacement.
+    """Returns K independent walks in each world.
+
+    The first positions are drawn uniformly, so several walks may start at the same client.
 
     Args:
-        graphs: The graph of each world (worlds may share one).
+        graphs: The graph of each world; several worlds may share a graph.
         models: K, the number of models.
         seeds: The seed of each world.
-        transition: Rule of the walk: `uniform`, `lazy` or `metropolis`.
+        transition: The rule by which a model moves to a randomly drawn neighbor. `uniform`: always. `lazy`: with
+            probability 1/2. `metropolis`: such that all clients are visited equally often in the long run.
         outages: The nodes and edges that fail.
     """
     accept, nodes = TRANSITIONS[transition], len(graphs[0].start) - 1
@@ -212,13 +217,14 @@ def walk_schedule(walk: Walk) -> Schedule:
 
 
 def walk_traffic(walk: Walk, clients: Clients, compress: Compress) -> Traffic:
-    """Returns a function that gives the bytes of a walk's jobs, `[J]` each for sending and receiving.
+    """Returns a function that computes the bytes that each job sends and the bytes that it receives, `[J]` each.
 
-    A model is sent when it goes on to another client, and received when it comes from another client.
+    A job sends its model only if the model then goes to another client. It receives its model only if the model comes
+    from another client.
 
     Args:
-        walk: The walk, which gives the position of each model in each step.
-        clients: The population of clients, whose tiers compress differently.
+        walk: The walk, which has the position of each model in each step.
+        clients: The population of clients; different tiers may compress differently.
         compress: The compression of a model on a hop.
     """
 

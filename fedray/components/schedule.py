@@ -1,4 +1,4 @@
-"""Schedules, which decide who trains what: functions of (round, state) that return a `Plan`."""
+"""Schedules, which decide which client trains which model: functions of (round, state) that return a `Plan`."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ from fedray.own_code.user_code import name_callable
 # The memory of past rounds in a state, for schedules and selections: tensors, losses, and when they were measured.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Tensors that a state keeps of past rounds, beside those of the method itself.
+# Tensors in a state that remember past rounds, in addition to the tensors of the method itself.
 
 
 def keep_in_state(method: Method, first: Mapping[str, Callable[[], Tensor]], write: Remember) -> Method:
-    """Returns the method with further tensors in its state.
+    """Returns the method with additional tensors in its state.
+
+    The method's own functions do not see the additional tensors.
 
     Args:
         method: Any method with a server.
-        first: Functions that make each tensor before the first round, by name. The method's own functions do not see
-            them.
-        write: Function that writes these tensors into the state after a round; it runs after the method's own memory.
+        first: A function for each additional tensor, by name; it makes the tensor before the first round.
+        write: Function that updates the additional tensors in the state after each round. It runs after the method's
+            own function `remember`.
 
     Example:
         >>> import torch
@@ -74,7 +76,9 @@ def keep_in_state(method: Method, first: Mapping[str, Callable[[], Tensor]], wri
 
 
 def remember_losses(method: Method, worlds: int, clients: int) -> Method:
-    """Returns the method with the last losses `job_loss` `[worlds, N, K]` in its state; NaN before the first job.
+    """Returns the method with a tensor of last losses in its state.
+
+    The tensor is `job_loss` `[worlds, N, K]`. An entry is NaN until the client has trained the model.
 
     Args:
         method: Any method with a server.
@@ -107,15 +111,15 @@ def write_losses(_t: int, state: State, plan: Plan, loss: FloatArray) -> State:
 
 
 def find_odds(loss: FloatArray) -> FloatArray:
-    """Returns the odds with which clients draw their models; they grow with the losses.
+    """Returns the odds with which clients draw their models; the odds grow with the losses.
 
-    The odds are the losses themselves. At a client with a negative loss (a density may be above 1) they are
-    `exp(loss)`, as shares of the largest. For the negative log-likelihood of a Gaussian, such odds do not depend on the
-    unit of the target.
+    The odds equal the losses. A loss can be negative, because a density may be above 1. For a client with a negative
+    loss the odds are `exp(loss)`, divided by the client's largest `exp(loss)`. For the negative log-likelihood of a
+    Gaussian, such odds do not depend on the unit of the target.
 
     Args:
-        loss: Last loss of each client on each model, `[P, K]`; NaN before the first loss. Such a model has the largest
-            odds.
+        loss: Last loss of each client on each model, `[P, K]`. It is NaN if the client has not trained the model; this
+            model then gets the largest odds.
 
     Returns:
         The odds `[P, K]`, above 0.
@@ -138,10 +142,11 @@ FIRST_PACE, PACE_STEP = 30.0, 10.0  # percent: Oort's preferred duration of a ro
 
 
 def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArray, IntArray, float]:
-    """Returns last losses and last rounds of the clients of a world, `[N]` each, and Oort's pace.
+    """Returns, for the clients of a world, the last loss and the round of this loss, `[N]` each, and Oort's pace.
 
     Args:
-        state: The state, which may hold these. None, or a state without them, means that nobody has trained yet.
+        state: The state with the memory of `remember_clients`. With None, or a state without this memory, the result is
+            that of clients that have never trained.
         world: Number of the world.
         number: Number of clients, N.
 
@@ -156,16 +161,17 @@ def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArra
 
 
 def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[[int], IntArray]) -> Method:
-    """Returns the method with the memory of its client selection in its state; it is empty before the first job.
+    """Returns the method with the memory of its client selection in its state.
 
-    The memory is `client_loss` and `client_round`, `[R, N]`, and `pace`, `[R, 1 + 2 WINDOW]`: Oort's percentile, and
-    the utility of the last rounds.
+    The memory consists of three tensors. `client_loss` `[R, N]` holds the last loss of each client, and `client_round`
+    `[R, N]` the round of this loss. `pace` `[R, 1 + 2 WINDOW]` holds Oort's percentile and then the utility of each of
+    the last `2 WINDOW` rounds.
 
     Args:
         method: Any method with a server.
         worlds: Number of worlds, R.
         clients: Number of clients, N.
-        sizes: Function from a world to the number of training samples of its clients, `[N]`.
+        sizes: Function that returns, for a world, the number of training samples of each client, `[N]`.
     """
     pace = torch.zeros((worlds, 1 + 2 * WINDOW), dtype=torch.float64)
     pace[:, 0] = FIRST_PACE
@@ -180,15 +186,15 @@ def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[
 def write_memory(
     t: int, state: State, plan: Plan, loss: FloatArray, *, sizes: Callable[[int], IntArray], window: int
 ) -> State:
-    """Returns the state with the mean loss of each client of a round, and with Oort's pace after that round.
+    """Returns the state with the mean loss of each client of a round written in, and with Oort's pace updated.
 
     Args:
         t: The round, from 0.
         state: The state, with the memory of `remember_clients`.
         plan: The J jobs of the round.
         loss: Mean training loss of each job, `[J]`.
-        sizes: Function from a world to the number of training samples of its clients, `[N]`.
-        window: Number of rounds after which the pace may change.
+        sizes: Function that returns, for a world, the number of training samples of each client, `[N]`.
+        window: Number of rounds from one possible change of the pace to the next.
     """
     done = t + 1
     losses, last, pace = (state.extra[name].clone() for name in ("client_loss", "client_round", "pace"))
@@ -207,12 +213,12 @@ def write_memory(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Schedules, which decide who trains what: functions of (round, state) that return a `Plan`.
+# Schedules, which decide which client trains which model: functions of (round, state) that return a `Plan`.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A schedule is a participation rule and an assignment rule. Both are pure functions of (seed, round): round t alone
-# equals round t after rounds 0..t-1, nothing is stored, and a million clients cost nothing. Only `adaptive` uses the
-# state.
+# A schedule joins a participation rule and an assignment rule. Both are pure functions of (seed, round): the plan of
+# round t does not need the plans of earlier rounds. Nothing is stored, and a million clients cost nothing. Only
+# `adaptive` and client selections use the state.
 
 
 class Drawn(NamedTuple):
@@ -245,16 +251,17 @@ Participation = Callable[[int, int], Drawn]  # (seed of the world, round) -> who
 
 
 class Informed(NamedTuple):
-    """A participation rule that uses the state, such as losses of earlier rounds.
+    """A participation rule that uses the state, for example the losses of earlier rounds.
 
     Attributes:
-        choose: Function from round and state to the participants; the state is None where nothing is known yet.
+        choose: Function that chooses the participants, from a round and the state. The state is None if no state is
+            known.
     """
 
     choose: Callable[[WorldRound, State | None], Drawn]
 
     def __call__(self, seed: int, t: int) -> Drawn:
-        """Returns the participants that are chosen where nothing is known."""
+        """Returns the participants that are chosen without a state."""
         return self.choose(WorldRound(seed, t, 0), None)
 
 
@@ -263,7 +270,9 @@ Assignment = Callable[[WorldRound, Drawn, IntArray, "State | None"], tuple[IntAr
 
 
 def share_out(clients: Clients, number: int) -> list[int]:
-    """Returns how many of `number` participants each tier gets, in proportion to its size (largest remainder).
+    """Returns the number of participants of each tier, in proportion to the size of the tier.
+
+    The numbers add up to `number`; rounding is by the largest remainder.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -275,23 +284,25 @@ def share_out(clients: Clients, number: int) -> list[int]:
 
 
 def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list[int]:
-    """Returns the number of invited clients of each tier: `factor` times as many as the round waits for.
+    """Returns the number of clients of each tier that are invited to a round.
+
+    It is `factor` times the number of clients that the round waits for, rounded up, and at most the size of the tier.
 
     Args:
         clients: The population of clients.
         per_tier: Number of clients of each tier that the round waits for.
-        factor: Factor, at least 1.
+        factor: How many times as many clients are invited, at least 1.
     """
     wanted = [int(np.ceil(n * factor - 1e-9)) for n in per_tier]
     return [min(tier.number, n) for tier, n in zip(clients.tiers, wanted, strict=True)]
 
 
 def only(participation: Participation | Informed, members: Members) -> Participation | Informed:
-    """Restricts a participation rule to the participants that belong to a group; they keep their slots.
+    """Restricts a participation rule to the clients of a group; these participants keep their slots.
 
     Args:
         participation: The participation rule.
-        members: Function that returns for clients `[J]` whether each belongs to the group, `[J]`.
+        members: Function that takes client ids `[J]` and returns whether each client belongs to the group, `[J]`.
 
     Example:
         >>> everyone: Participation = lambda seed, t: Drawn(np.arange(6), np.arange(6))
@@ -309,7 +320,7 @@ def only(participation: Participation | Informed, members: Members) -> Participa
 
 
 def join_tiers(picked: Sequence[IntArray]) -> Drawn:
-    """Returns the participants of all tiers together, each with a slot of its own."""
+    """Returns the participants of all tiers together; slots are numbered in this order."""
     client = np.concatenate(picked).astype(np.int64)
     return Drawn(client, np.arange(len(client)))
 
@@ -321,10 +332,10 @@ def invite_all(clients: Clients) -> Participation:
 
 
 def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
-    """Draws `per_tier[c]` clients of tier c without replacement in every round (FE section II).
+    """Returns the participation rule that draws `per_tier[c]` clients of tier c in every round (FE section II).
 
-    Every client of a tier has the same odds in every round. Inside a tier, slots are ordered by client id. So a slot
-    always belongs to the same tier, and where everybody takes part, slot i is client i.
+    Clients are drawn without replacement, and every client of a tier has the same odds. Slots are ordered by tier, and
+    inside a tier by client id. So a slot always belongs to the same tier. If all clients take part, slot i is client i.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
@@ -340,12 +351,13 @@ def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
 
 
 def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Participation:
-    """Draws one client from each stratum; the clients of each tier are split at random into strata.
+    """Returns the participation rule that draws one client from each stratum in every round.
 
-    All clients of a stratum share one permutation (FE-arXiv; SHEFL section 4). Strata of equal size are drawn once.
-    Where `per_tier[c]` does not divide its tier, the sizes differ by one client, and a client of a smaller stratum is
-    drawn more often. Such strata are drawn anew in every age (K rounds), so that over the ages every client has the
-    same odds. Within an age, in which a stratum trains every model once, the strata stay the same.
+    A stratum is a random subset of the clients of a tier; each tier is split into `per_tier[c]` strata. All clients of
+    a stratum share one permutation (FE-arXiv; SHEFL section 4). If the strata of a tier have equal sizes, they are
+    drawn once. Otherwise the sizes differ by one client, and in a round the clients of smaller strata have higher odds.
+    Such strata are drawn anew in every age (K rounds), and so over many ages every client has the same odds. Within an
+    age the strata stay the same, because a stratum trains every model once in an age.
 
     Args:
         clients: The population of clients.
@@ -376,7 +388,7 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
 
 
 def _list_jobs(m: IntArray) -> tuple[IntArray, IntArray]:
-    """Returns, for each job, its participant and its number among the participant's jobs, `[J]` each.
+    """Returns the participant of each job, and the number of the job among the participant's jobs, `[J]` each.
 
     `m` holds the number of jobs of each participant, `[P]`.
     """
@@ -385,16 +397,16 @@ def _list_jobs(m: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def permutation(models: int, rows: str = "client") -> Assignment:
-    """Gives each client (or slot) the models in a random order, one after another (FE Alg. 1).
+    """Returns the assignment rule by which each client (or slot) trains the models in a random order (FE Alg. 1).
 
-    At `t mod K = 0` each client draws a uniform permutation P; in round t it trains the model `P[t mod K]`. So every
-    client trains every model exactly once in every K rounds (an *age*). A tier with m models per round takes the
-    entries `P[(t + j) mod K]`, j < m (SHEFL).
+    In every round t with `t mod K = 0` each client draws a uniform permutation P. In round t the client trains the
+    model `P[t mod K]`. So every client trains every model exactly once in every K rounds (an *age*). A client of a tier
+    with m models per round trains the models `P[(t + j) mod K]` for j < m (SHEFL).
 
     Args:
         models: K, the number of models.
-        rows: What has a permutation of its own: `client`; `slot` (a position among the participants of a round); or
-            `stratum` (such a position, filled from one set of clients).
+        rows: The owner of a permutation: `client`, `slot` (a position among the participants of a round) or `stratum`
+            (a position that is always filled from the same set of clients).
     """
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
@@ -409,9 +421,10 @@ def permutation(models: int, rows: str = "client") -> Assignment:
 
 
 def balanced(models: int, _rows: str = "client") -> Assignment:
-    """Gives all participants cyclic shifts of one permutation, which is drawn anew once in every K rounds.
+    """Returns the assignment rule by which all participants train in shifted orders of one common permutation.
 
-    The shifts form a Latin rectangle. So in a round the numbers of jobs of two models differ by at most 1.
+    The permutation is drawn anew once in every K rounds. The shifts are cyclic and form a Latin rectangle. So in a
+    round the numbers of jobs of any two models differ by at most 1.
     """
 
     def assign(now: WorldRound, _drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
@@ -423,7 +436,7 @@ def balanced(models: int, _rows: str = "client") -> Assignment:
 
 
 def random_models(models: int, _rows: str = "client") -> Assignment:
-    """Gives each participant random models in every round, distinct ones if several (FE Table VII)."""
+    """Returns the assignment rule by which each participant trains random, different models (FE Table VII)."""
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         order = rng.permutations(rng.keys(now.seed, "random", now.t, drawn.client), models)
@@ -434,10 +447,11 @@ def random_models(models: int, _rows: str = "client") -> Assignment:
 
 
 def adaptive(models: int, _rows: str = "client") -> Assignment:
-    """Draws models with odds that grow with the model's last loss at the client (FE-arXiv section 6, future work).
+    """Returns the assignment rule by which a client more often trains the models with a high loss at this client.
 
-    Model k is drawn with odds `loss_ik`, or `exp(loss_ik)` at a client with a negative loss (`find_odds`). A model that
-    the client has not trained yet has the largest odds.
+    Client i draws model k with the odds `loss_ik`, the client's last loss on the model. If the client has a negative
+    loss, the odds are `exp(loss_ik)` (`find_odds`). A model that the client has not trained yet has the largest odds.
+    This is future work in FE-arXiv section 6.
     """
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, state: State | None) -> tuple[IntArray, IntArray]:
@@ -469,9 +483,8 @@ def schedule(
     Args:
         clients: The population of clients.
         models: K, the number of models.
-        seeds: The seed of each world. Replicate r has seed `seed + r` in fold 0; its other folds have seeds of their
-            own.
-        participation: The rule that chooses the participants of a round of a world.
+        seeds: The seed of each world. Replicate r has seed `seed + r` in fold 0, and other seeds in its other folds.
+        participation: The rule that chooses the participants of a round in a world.
         assignment: The rule that chooses the models that each participant trains.
 
     Example:
@@ -497,18 +510,18 @@ def schedule(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own kind of schedule, with a check of each round's assignments; a mistake is reported in one line.
+# A user's own kind of schedule, with a check of the assignments of each round; a mistake is reported in one line.
 
 
 def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Callable[[int, str], Assignment]:
     """Returns a user's kind of schedule with checks, which report each mistake in one line.
 
-    A kind of schedule is a function of K and of what has a permutation (`client`, `slot`, `stratum`); it returns an
-    assignment.
+    A kind of schedule is a function that returns an assignment rule. It takes the number of models K, and the owner of
+    a permutation (`client`, `slot` or `stratum`).
 
     Args:
         function: The user's function.
-        where: Name of the schedule in messages; empty means the kind that a scenario names.
+        where: Name of the schedule in messages. Empty means `schedule.kind` with the name of the function.
 
     Example:
         >>> def first_model(models, rows):
@@ -544,11 +557,11 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Clients that choose the model they train: the plan of a round after they have reported their losses.
+# Clients that choose the model that they train: the plan of a round after clients have reported their losses.
 
 
 def one_job_each(_models: int, _rows: str = "client") -> Assignment:
-    """Gives every participant one job, of model 0 until the participant has chosen a model."""
+    """Returns the assignment rule with one job per participant, of model 0 until the participant chooses a model."""
 
     def assign(_now: WorldRound, drawn: Drawn, _m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         return np.arange(len(drawn.client)), np.zeros(len(drawn.client), dtype=np.int64)
@@ -557,12 +570,14 @@ def one_job_each(_models: int, _rows: str = "client") -> Assignment:
 
 
 def pick_least_loss(plan: Plan, losses: FloatArray) -> Plan:
-    """Returns the plan in which each client trains the model of least loss on its training samples, in a tie the first.
+    """Returns the plan in which each client trains the model with the least loss on its training samples.
+
+    In a tie the client trains the first of these models.
 
     Args:
         plan: The J jobs.
-        losses: Mean loss of each model at each job's client, `[J, K]`; NaN and infinite losses are worse than all
-            others. A client without any finite loss trains the model of the plan.
+        losses: Mean loss of each model at the client of each job, `[J, K]`. NaN and infinite losses are ignored. If a
+            client has no finite loss, its job keeps the model of `plan`.
 
     Example:
         >>> plan = Plan(client=np.array([4, 7, 9]), model=np.zeros(3, np.int64), world=np.zeros(3, np.int64))
@@ -575,7 +590,7 @@ def pick_least_loss(plan: Plan, losses: FloatArray) -> Plan:
 
 
 def every_model(models: int, _rows: str = "client") -> Assignment:
-    """Gives every participant all K models to train."""
+    """Returns the assignment rule by which every participant trains all K models."""
 
     def assign(_now: WorldRound, drawn: Drawn, _m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         number = len(drawn.client)

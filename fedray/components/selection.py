@@ -1,9 +1,10 @@
 """Client selection: rules that choose the participants of a round by their data, their losses, or their speed.
 
-A rule chooses among the clients of one tier, so that tiers keep their shares. It uses what a server knows: the numbers
-of samples, and facts about clients that have counted in a round. These facts are the mean training loss in the last
-such round, the number of that round, and how long a round takes the client. The losses are part of the state and of
-checkpoints, and each draw has a random key of its own. So a resumed run chooses the same clients.
+A rule chooses among the clients of one tier, so every tier keeps its share of the participants. The rule uses only
+facts that a server knows. The number of samples is known for every client. Three more facts are known for a client that
+has counted in a round: the mean training loss in the last such round, the number of this round, and how long a round
+takes. The losses are part of the state and of checkpoints, and each draw has a random key of its own. So a resumed run
+chooses the same clients.
 
 Example:
     >>> known = KnownClients(np.arange(4), np.array([1, 1, 1, 1]), np.array([0.1, 2.0, 0.3, 3.0]), np.ones(4, int))
@@ -32,14 +33,14 @@ class KnownClients(NamedTuple):
     """The facts that a server knows about the n clients of a tier when a round begins.
 
     Attributes:
-        client: Ids of the clients, `[n]`, rising.
+        client: Ids of the clients, `[n]`, in rising order.
         size: Number of training samples of each client, `[n]`.
-        loss: Mean training loss in the last round in which the client counted, `[n]`; NaN if there was none.
-        last: Number of that round, from 1, `[n]`; 0 if there was none.
-        seconds: Virtual seconds that a round of the client takes, `[n]`; NaN for a client that has never counted in a
-            round, whose speed the server does not know. None if the rule does not need them.
-        round: Number of the next round, from 1.
-        pace: Percentile of the seconds that a round should take (Oort).
+        loss: Mean training loss in the last round in which the client counted, `[n]`; NaN without such a round.
+        last: Number of the last round in which the client counted, `[n]`, from 1; 0 without such a round.
+        seconds: Virtual seconds that a round of the client takes, `[n]`. It is NaN for a client that has never counted
+            in a round, because the server does not know its speed. None if the rule does not need the seconds.
+        round: Number of the round that begins, from 1.
+        pace: Percentile of the known seconds that a round should take at most (Oort).
     """
 
     client: IntArray
@@ -56,9 +57,9 @@ Rule = Callable[[KnownClients, int, Generator], IntArray]
 
 
 def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntArray:
-    """Draws indices without replacement, with odds in proportion to weights, `[number]`.
+    """Draws indices `[number]` without replacement, with odds in proportion to their weights.
 
-    An index of weight 0 comes last. Source: Efraimidis and Spirakis 2006.
+    Indices of weight 0 are drawn only after all others. Source: Efraimidis and Spirakis 2006.
     """
     with np.errstate(divide="ignore"):
         key = np.log(-np.log(generator.random(len(weight)))) - np.log(weight)
@@ -69,10 +70,10 @@ def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntA
 
 
 def by_examples() -> Rule:
-    """Returns a rule that draws without replacement, with odds in proportion to the client's samples.
+    """Returns a rule that draws clients with odds in proportion to their numbers of samples.
 
     Source: Li et al. 2020 (FedProx, Algorithm 2: devices are chosen with probability p_k). The paper draws with
-    replacement.
+    replacement, this rule without.
     """
 
     def choose(known: KnownClients, number: int, generator: Generator) -> IntArray:
@@ -84,13 +85,15 @@ def by_examples() -> Rule:
 def power_of_choice(candidates: int | None = None) -> Rule:
     """Returns a rule that takes the clients with the largest known losses among d drawn candidates.
 
-    The candidates are drawn with odds in proportion to their samples. Clients that have never trained come first. The
-    losses are those that clients sent with their last upload, so candidates compute nothing: the variant rpow-d.
+    The candidates are drawn with odds in proportion to their numbers of samples. Candidates that have never trained are
+    taken first. A loss is the one that the client sent with its last upload. So candidates compute nothing; this is the
+    variant rpow-d of the paper.
 
     Source: Cho, Wang and Joshi 2020 (power-of-choice, section 3 and appendix; rpow-d).
 
     Args:
-        candidates: d, over all tiers, in proportion to their participants; None means twice as many as participants.
+        candidates: d, the number of candidates, at least the number of participants. None means twice as many
+            candidates as participants.
     """
 
     def choose(known: KnownClients, number: int, generator: Generator) -> IntArray:
@@ -105,35 +108,42 @@ def power_of_choice(candidates: int | None = None) -> Rule:
 def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
     """Returns the rule Oort: selection by statistical utility and speed, with exploration.
 
-    A known client i has the utility `u_i = n_i loss_i`, cut at the 95th percentile and divided by the largest. To this,
-    `sqrt(0.1 log(t) / t_i)` is added for the round t_i in which the client last counted. If a round of the client takes
-    `s_i` seconds, longer than the preferred T, the sum is multiplied by `(T / s_i)^penalty`. Participants are drawn in
-    proportion to the result, among those above 0.95 of the smallest utility that would be chosen by rank. A share of
-    the participants, `max(0.2, exploration 0.98^t)`, are clients that have never trained, drawn with equal odds. T is a
-    percentile of the known s_i, first 30 %. It rises by 10 % when the utility of 20 rounds is not above that of the 20
-    rounds before.
+    A client i that has trained has the utility `u_i = n_i loss_i`. Utilities are cut at their 95th percentile and
+    divided by the largest. Then `sqrt(0.1 log(t) / t_i)` is added, where t is the present round and t_i the round in
+    which the client last counted. A round of the client takes `s_i` seconds. If `s_i` is more than the preferred
+    duration T, the sum is multiplied by `(T / s_i)^penalty`.
+
+    Participants are drawn with odds in proportion to the result. A client can be drawn only if its result is at least
+    0.95 times the smallest result that a choice by rank would include. A share `max(0.2, exploration 0.98^t)` of the
+    participants are clients that have never trained. These clients are drawn with equal odds.
+
+    T is a percentile of the known s_i, at first the 30th. Every 20 rounds, the utility of the last 20 rounds is
+    compared with that of the 20 rounds before. If the newer utility is not larger, the percentile rises by 10.
 
     Source: Lai et al. 2021 (Oort, Algorithm 1, equations 2 and 3), and the authors' code (SymbioticLab/Oort).
 
     Deviations:
-        1. The server knows no speed of a client that has never taken part, and draws it like the others. The paper
-           draws new clients by a speed that depends on their models of devices. In the code all clients register with
-           their duration and their samples. There new clients are drawn by samples, among five times as many as are
-           required, and those slower than T lose weight. T is there a percentile of all registered durations, and
-           here one of the durations of clients that have taken part.
+        1. Here the server does not know the speed of a client that has never taken part, so all new clients have the
+           same odds. The paper draws new clients by a speed that depends on the type of their device. In the code all
+           clients register with their duration and their number of samples. The code draws new clients by samples,
+           among five times as many as are required, and clients slower than T lose weight. In the code T is a
+           percentile of all registered durations. Here it is a percentile of the durations of clients that have taken
+           part.
         2. The mean loss of the last local training replaces the root mean square of the losses of samples.
-        3. s_i is computed for dense models, before compression, and links as they are at the start.
-        4. Utilities are divided by the largest; the code subtracts the smallest, and divides by the range.
-        5. The cut-off is 0.95 of the last utility that would be chosen by rank, as in the paper; in the code it is a
-           share of the next one.
-        6. T only rises. In the code it rises where the utility of 20 rounds is within 10 % of that before, and falls
-           where it is more than five times as large.
-        7. No client is excluded for having taken part often (the code's blacklist, which is off by default), and the
-           clients of each tier are chosen separately.
+        3. s_i is computed for models without compression, and with the links as they are at the start.
+        4. Utilities are divided by the largest. The code subtracts the smallest utility, and divides by the range.
+        5. The limit is 0.95 times the last utility that would be chosen by rank, as in the paper. In the code it is a
+           share of the next utility.
+        6. T only rises. In the code T rises if the utility of 20 rounds differs by at most 10 % from that of the 20
+           rounds before. It falls if the utility is more than five times as large.
+        7. No client is excluded because it has taken part often. In the code a blacklist can do this; it is off by
+           default.
+        8. The clients of each tier are chosen separately.
 
     Args:
-        exploration: Share of clients that have never trained, in the first round.
-        penalty: alpha of the paper, the exponent by which slow clients lose utility.
+        exploration: The share of new clients among the participants is this number times `0.98^t`, and at least 0.2.
+            With 0, new clients are chosen only if there are too few others.
+        penalty: The exponent by which slow clients lose utility (alpha of the paper).
     """
 
     def choose(known: KnownClients, number: int, generator: Generator) -> IntArray:
@@ -159,10 +169,10 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
 
 
 def draw_in_turn(clients: Clients, number: int) -> Participation:
-    """Returns a participation rule that takes the clients in turn, by id, whatever their tiers are.
+    """Returns a participation rule that takes the clients in turn, by id; tiers do not matter.
 
-    So over the rounds a tier takes part in proportion to its size, even where a round has fewer participants than there
-    are tiers.
+    So over many rounds each tier takes part in proportion to its size, even if a round has fewer participants than
+    there are tiers.
 
     Args:
         clients: The population of clients.
@@ -182,13 +192,14 @@ def draw_in_turn(clients: Clients, number: int) -> Participation:
 
 
 def fair_ages(clients: Clients, per_tier: Sequence[int], models: int) -> Participation:
-    """Returns a participation rule with the same participants for an age (K rounds).
+    """Returns a participation rule that keeps the same participants for an age (K rounds).
 
-    Every client takes part in equally many ages.
+    In the long run, every client of a tier takes part in equally many ages.
 
-    The clients of a tier form a circle, in an order drawn once; each age takes the next ones. Under the permutation
-    schedule, a participant so trains every model exactly once in its age, whether permutations belong to clients or to
-    slots. At any time, the ages of two clients of a tier differ by at most 1.
+    The clients of a tier form a circle in an order that is drawn once. Each age takes the next clients of the circle.
+    So under the permutation schedule a participant trains every model exactly once in an age. This holds both for
+    permutations of clients and for permutations of slots. At any time, the numbers of ages in which two clients of a
+    tier have taken part differ by at most 1.
 
     Args:
         clients: The population of clients.
@@ -219,17 +230,17 @@ def choose_clients(
     sizes: Callable[[int], IntArray],
     seconds: Callable[[int], FloatArray] | None = None,
 ) -> Informed:
-    """Returns the participation by a rule, which chooses the clients of each tier.
+    """Returns a participation rule that chooses the clients of each tier by a selection rule.
 
-    Inside a tier, slots are ordered by client id, as in a uniform draw. So a slot always belongs to the same tier.
+    Slots are ordered by tier, as in a uniform draw. So a slot always belongs to the same tier.
 
     Args:
         clients: The population of clients.
         per_tier: Number of participants of each tier.
-        rule: The rule that chooses them.
-        sizes: Function from a world to the number of training samples of its clients, `[N]`.
-        seconds: Function that gives the seconds that a round of each client of a world takes, `[N]`. The rule sees only
-            those of clients that have counted in a round. None if the rule does not use them.
+        rule: The selection rule.
+        sizes: Function that returns, for a world, the number of training samples of each client, `[N]`.
+        seconds: Function that returns, for a world, the seconds that a round of each client takes, `[N]`. The rule sees
+            only the seconds of clients that have counted in a round. None if the rule does not use seconds.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
@@ -252,7 +263,7 @@ OwnRule = Callable[[KnownClients, int, Generator, Mapping[str, Any]], Any]
 
 
 def check_chosen(found: object, known: KnownClients, number: int) -> str | None:
-    """Returns a description of what is wrong with the clients that a user's rule chose; None if nothing is wrong.
+    """Returns a description of what is wrong with the choice of a user's rule; None if nothing is wrong.
 
     Args:
         found: The value that the rule returned.

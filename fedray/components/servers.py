@@ -17,13 +17,13 @@ from fedray.core.types import ServerOptimizerKind, State, Stats, Tier, Uploads, 
 # ---------------------------------------------------------------------------------------------------------------------
 # Servers, which turn the uploads of a round into the next state.
 #
-# `reduce` turns a block of uploads into sums, in the process that trained them. The sums of all blocks are added.
-# `step` computes the next models from the total, at the coordinator.
+# `reduce` turns a block of uploads into sums, in the process that trained the uploads. The sums of all blocks are
+# added. `step` computes the next models from the total, at the coordinator.
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The order of the M = worlds * models models in the state: row of (world, model) = world * models + model.
+    """The order of the M models in the state: model k of world w is row `w * models + k`.
 
     Attributes:
         worlds: Number of worlds.
@@ -39,7 +39,7 @@ class Rows:
         return self.worlds * self.models
 
     def of(self, uploads: Uploads, tiers: int = 1) -> Tensor:
-        """Returns the row of the state that each upload belongs to, `[J]`; with several tiers, row * tiers + tier."""
+        """Returns the row of the state that each upload belongs to, `[J]`; with several tiers `row * tiers + tier`."""
         row = torch.from_numpy(uploads.world * self.models + uploads.model)
         return row if tiers == 1 else row * tiers + torch.from_numpy(uploads.tier)
 
@@ -51,14 +51,14 @@ def upload_weights(uploads: Uploads, weighting: Weighting) -> Tensor:
 
 
 def no_extra(_models: Tensor) -> dict[str, Tensor]:
-    """Returns no tensors; used for servers that keep nothing in the state."""
+    """Returns an empty dictionary, for servers that keep no tensors of their own in the state."""
     return {}
 
 
 def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
-    """Returns the server `w_k <- mean of the uploads that started from w_k` (FE Remark 1).
+    """Returns the server that replaces each model by the mean of its uploads (FE Remark 1).
 
-    A model that nobody trained stays unchanged.
+    The uploads of a model are those that started from the model. A model that nobody trained stays unchanged.
 
     Example:
         >>> delta, one = torch.tensor([[1.0], [3.0]]), np.array([0, 1])
@@ -81,12 +81,14 @@ def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
 
 
 def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
-    """Returns a server that averages each tier's deltas, and then the tiers that sent something (SHEFL section 3.3).
+    """Returns a server that averages the deltas of each tier, and then averages over tiers (SHEFL section 3.3).
+
+    Tiers without an upload of a model do not count for this model.
 
     Args:
         rows: The order of the models in the state.
         tiers: Number of tiers.
-        weighting: How the uploads of a tier are weighted.
+        weighting: How the uploads within a tier are weighted.
     """
 
     def reduce(uploads: Uploads) -> Stats:
@@ -106,12 +108,13 @@ def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
 def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
     """Returns SHEFL's server by eq. 2 as printed, which multiplies sums of deltas by coefficients.
 
-    The sum is divided by H + L, the clients of the round. The coefficients are `a_h = (H + L) / (2 K) * L / H` and, for
-    LPC, `a_l = (H + L) / 2`. The result equals `by_tier` exactly when L = K and one LPC trained this model. The tier
-    that trains several models per round is HPC, the other one LPC.
+    The tier that trains several models per round is called HPC, and the tier that trains one model LPC. H and L are the
+    numbers of their clients in the round. The sum of the deltas of HPC is multiplied by `a_h = (H + L) / (2 K) * L /
+    H`, and the sum of LPC by `a_l = (H + L) / 2`. The total is divided by H + L. The result equals that of `by_tier` if
+    and only if L = K and one client of LPC trained this model.
 
     Raises:
-        BadInput: There are not two such tiers.
+        BadInput: The tiers are not one tier of several models per round and one tier of a single model.
     """
     if len(tiers) != 2 or (tiers[0].models_per_round == 1) == (tiers[1].models_per_round == 1):
         raise BadInput(
@@ -137,13 +140,16 @@ def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
 
 
 def sum_uploads(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
-    """Returns the weighted sum of the deltas of each group, and `group_totals`; arguments as there."""
+    """Returns the weighted sum of the deltas of each group, and the statistics of `group_totals`.
+
+    The arguments are those of `group_totals`.
+    """
     both = group_totals(uploads, group, weight, groups)
     return {"sum": exact_sum(uploads.delta, group, groups, weight), **both}
 
 
 def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
-    """Returns the total weight of each group `[G]`, and the largest counters of its uploads.
+    """Returns the total weight of each group of uploads, `[G]`, and the largest counters in each group.
 
     Args:
         uploads: The J uploads.
@@ -160,7 +166,7 @@ def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -
 
 
 def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
-    """Returns the state after adding a delta to the models; counters take the maximum.
+    """Returns the state after a delta is added to each model and counters are merged (`merge_counters`).
 
     Args:
         state: The state before the step.
@@ -173,20 +179,25 @@ def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
 
 
 def merge_counters(counters: Tensor, stats: Stats) -> Tensor:
-    """Returns the counters `[M, c]` after a round: the largest of the old ones and of the uploads' counters."""
+    """Returns the counters `[M, c]` after a round: the largest of the old counters and the uploads' counters."""
     if "counters" not in stats:
         return counters
     return torch.maximum(counters, stats["counters"].most.view(len(counters), -1, counters.shape[1]).amax(1))
 
 
 def keep_uploads(uploads: Uploads, values: Tensor) -> Kept:
-    """Returns one value `[J, ...]` of each upload, kept apart for servers that need every single one."""
+    """Returns statistics that hold one value of each upload, for servers that need every single upload.
+
+    `values` holds these values, `[J, ...]`. Their keys are (world, model, client).
+    """
     keys = zip(uploads.world.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
     return Kept(dict(zip(keys, values, strict=True)))
 
 
 def group_uploads(rows: Rows, kept: Kept) -> dict[int, list[tuple[int, Tensor]]]:
-    """Returns client and value of each kept upload, by row of the state, in the order of rows and of clients.
+    """Returns, for each row of the state, a list of (client, value) of the kept uploads.
+
+    Rows and clients are in rising order.
 
     Example:
         >>> group_uploads(Rows(worlds=2, models=3), Kept({(1, 2, 9): "b", (1, 2, 4): "a", (0, 1, 7): "c"}))
@@ -199,7 +210,7 @@ def group_uploads(rows: Rows, kept: Kept) -> dict[int, list[tuple[int, Tensor]]]
 
 
 def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: int) -> tuple[State, Tensor]:
-    """Returns the state after an inner server's step, and the move of the trainable numbers, `[M, p]` float64.
+    """Returns the state after an inner server's step, and the change of the trainable numbers, `[M, p]` float64.
 
     Args:
         base: The inner server.
@@ -213,7 +224,9 @@ def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: i
 
 
 def place_change(state: State, after: State, change: Tensor, trained: Tensor) -> State:
-    """Returns the state `after`, in which the trainable numbers of trained models are those of `state` plus a change.
+    """Returns the state `after` with new trainable numbers: those of `state` plus a change.
+
+    Only models that somebody trained get new numbers.
 
     Args:
         state: The state before the round.
@@ -230,19 +243,22 @@ def place_change(state: State, after: State, change: Tensor, trained: Tensor) ->
 # ---------------------------------------------------------------------------------------------------------------------
 # Servers that survive bad clients: a robust center of the uploads instead of their mean.
 #
-# They need every upload (N x d numbers at the coordinator), keyed by (world, model, client), so that results do not
-# depend on the order of arrival. Each server works model by model: the n uploads are those of one model in one round.
+# These servers need every single upload (N x d numbers at the coordinator). Uploads are sorted by (world, model,
+# client), so results do not depend on the order of arrival. A center is computed model by model: its n uploads are the
+# uploads of one model in one round.
 
 Center = Callable[[Tensor], Tensor]  # deltas `[n, d]`, sorted by client -> `[d]` float64
 _CHUNK = 1 << 16  # columns at a time
 
 
 def robust_server(rows: Rows, center: Center) -> Server:
-    """Returns the server `w_k <- w_k + center(deltas that started from w_k)`; all uploads have the same weight.
+    """Returns the server that adds to each model a center of the deltas of its uploads.
+
+    All uploads have the same weight.
 
     Args:
         rows: The order of the models in the state.
-        center: Function that gives the center of a model's deltas.
+        center: Function that computes the center `[d]` of a model's deltas `[n, d]`.
     """
 
     def reduce(uploads: Uploads) -> Stats:
@@ -263,9 +279,9 @@ def robust_server(rows: Rows, center: Center) -> Server:
 
 
 def median(x: Tensor) -> Tensor:
-    """Returns the median of each coordinate (Yin et al. 2018, Alg. 1, option I).
+    """Returns the median of each coordinate of n deltas `[n, d]` (Yin et al. 2018, Alg. 1, option I).
 
-    For an even number of uploads it is the mean of the middle two.
+    For an even n the median is the mean of the middle two values.
 
     Example:
         >>> median(torch.tensor([[1.0], [9.0], [2.0], [4.0]])).tolist()
@@ -276,10 +292,10 @@ def median(x: Tensor) -> Tensor:
 
 
 def trimmed_mean(b: int) -> Center:
-    """Returns a center: the mean of each coordinate without its b largest and b smallest values.
+    """Returns a center: for each coordinate the mean without the b largest and the b smallest values.
 
-    Source: Yin et al. 2018, option II. With fewer than 2 b + 1 uploads, as many values as possible are dropped on each
-    side, and the result is the median.
+    Source: Yin et al. 2018, option II. With fewer than 2 b + 1 uploads, as many values as possible are dropped on both
+    sides, and the result is the median.
 
     Example:
         >>> trimmed_mean(1)(torch.tensor([[1.0], [9.0], [2.0], [4.0]])).tolist()
@@ -294,21 +310,22 @@ def trimmed_mean(b: int) -> Center:
 
 
 def _by_column(x: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-    """Returns `score` of the sorted columns, `[d]` float64."""
+    """Applies `score` to the columns of a matrix `[n, d]`, each of them sorted, and returns `[d]` float64."""
     parts = [score(part.sort(0).values.double()) for part in torch.split(x, _CHUNK, dim=1)]
     return torch.cat(parts)
 
 
 def krum(f: int, trainable: int, multi: bool = False) -> Center:
-    """Returns a center: the upload nearest to its n - f - 2 nearest others, or (`multi`) the mean of the n - f best.
+    """Returns the center Krum: the upload with the least sum of squared distances to its nearest other uploads.
 
-    Distances are taken over the trainable numbers. The guarantee needs n >= 2 f + 3 uploads of a model; with fewer, at
-    least one neighbor is used. Source: Blanchard et al. 2017, section 4.
+    The sum is over the n - f - 2 nearest others. With `multi`, the center is the mean of the n - f uploads with the
+    least sums. Distances are computed from the trainable numbers. The guarantee of the paper needs n >= 2 f + 3 uploads
+    of a model; with fewer uploads, at least one neighbor is used. Source: Blanchard et al. 2017, section 4.
 
     Args:
         f: Number of bad uploads that the center tolerates, at least 0.
         trainable: p; the first p numbers of a model are compared.
-        multi: Whether several uploads are averaged.
+        multi: Whether the n - f best uploads are averaged (Multi-Krum).
 
     Example:
         >>> krum(1, 1)(torch.tensor([[1.0], [1.1], [1.2], [0.9], [50.0]])).round(decimals=3).tolist()
@@ -330,7 +347,7 @@ def krum(f: int, trainable: int, multi: bool = False) -> Center:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Server optimizers: the move of any server is taken as a pseudo-gradient.
+# Server optimizers: the change of the models by any server is used as a pseudo-gradient.
 #
 # The inner server may be a mean, a mean by tier, or a robust one. Only trainable numbers are moved: float buffers
 # (BatchNorm) stay as the inner server left them. A model that nobody trained in a round keeps its weights and the
@@ -342,16 +359,18 @@ BETA2, TAU = 0.99, 1e-3  # Reddi et al. 2021, section 5.1
 def with_optimizer(
     base: Server, rows: Rows, trainable: int, kind: ServerOptimizerKind, *, lr: float, momentum: float = 0.9
 ) -> Server:
-    """Uses the inner server's move as the pseudo-gradient `g` of a server optimizer.
+    """Returns a server that uses the models' change by an inner server as the pseudo-gradient `g` of an optimizer.
 
-    `momentum`: `m <- momentum m + g`, `w <- w + lr m` (FedAvgM, Hsu et al. 2019; momentum 0 and lr 1 are no optimizer).
-    `adam` and `yogi`: Reddi et al. 2021, Alg. 2: `m <- momentum m + (1 - momentum) g`, `v <- 0.99 v + 0.01 g^2` or
-    `v <- v - 0.01 g^2 sign(v - g^2)`, `w <- w + lr m / (sqrt(v) + tau)`, tau = 1e-3, v starting at tau^2.
+    - `momentum`: `m <- momentum m + g` and `w <- w + lr m` (FedAvgM, Hsu et al. 2019). With momentum 0 and lr 1 the
+      result is that of the inner server.
+    - `adam` and `yogi` (Reddi et al. 2021, Alg. 2): `m <- momentum m + (1 - momentum) g` and `w <- w + lr m / (sqrt(v)
+      + tau)` with tau = 1e-3. v starts at tau^2. In `adam` `v <- 0.99 v + 0.01 g^2`, and in `yogi` `v <- v - 0.01 g^2
+      sign(v - g^2)`.
 
     Args:
-        base: The inner server, whose move is the pseudo-gradient.
+        base: The inner server.
         rows: The order of the models in the state.
-        trainable: p; the first p numbers of a model are moved.
+        trainable: p; the first p numbers of a model are changed by the optimizer.
         kind: `momentum`, `adam` or `yogi`.
         lr: Learning rate, above 0.
         momentum: Momentum, in [0, 1).
@@ -393,7 +412,9 @@ CONTROL = "broadcast/control"  # SCAFFOLD's c, which travels with the models
 
 
 def zero_buffers(rows: Tensor, p: int) -> Tensor:
-    """Returns vectors `[W, d]` with zeros after the first p numbers, because float buffers have no gradient to correct.
+    """Returns vectors `[W, d]` with zeros after the first p numbers.
+
+    The numbers after the first p are float buffers, which have no gradient to correct.
 
     Example:
         >>> zero_buffers(torch.ones(1, 4), 3)
@@ -409,10 +430,10 @@ def zero_buffers(rows: Tensor, p: int) -> Tensor:
 def feddyn_server(
     base: Server, rows: Rows, clients: int, alpha: float, trainable: int, *, held: Callable[[int], Tensor] | None = None
 ) -> Server:
-    """Returns FedDyn's server: `w <- mean of uploads - h / alpha`, with the mean h of all N clients' corrections.
+    """Returns FedDyn's server: `w <- mean of uploads - h / alpha`, where h is the mean of all N clients' corrections.
 
-    Clients change their corrections by `-alpha (u - w)`. So h moves by `-alpha n / N` times the mean delta of the n
-    uploads.
+    A client with the upload u changes its correction by `-alpha (u - w)`. So h changes by `-alpha n / N` times the mean
+    delta of the n uploads.
 
     Args:
         base: The inner server, which merges the uploads.
@@ -420,8 +441,9 @@ def feddyn_server(
         clients: N, the number of clients.
         alpha: Weight of the regularization, above 0.
         trainable: p; the first p numbers of a model are corrected.
-        held: Function from the round to the numbers that each of T tiers trains, `[T, d]` float64 of 0 and 1. For each
-            number, n then counts the uploads that hold it. None: all uploads hold all numbers.
+        held: Function that returns, for a round, whether each of T tiers trains each number: `[T, d]` float64 of 0 and
+            1. For each number of the model, n is then the number of uploads in which this number was trained. None: all
+            numbers were trained in all uploads.
     """
     tiers = 1 if held is None else len(held(0))
 
@@ -445,7 +467,9 @@ def feddyn_server(
 
 
 def scaffold_server(base: Server, rows: Rows, clients: int) -> Server:
-    """Returns SCAFFOLD's server, which adds `c <- c + 1/N sum of the clients' changes`; c is broadcast.
+    """Returns SCAFFOLD's server, which keeps the control variate c and sends it to the clients with the models.
+
+    The change of c is 1/N times the sum of the changes of the clients' control variates.
 
     Args:
         base: The inner server, which merges the uploads.

@@ -1,4 +1,4 @@
-"""`fedray check`: the facts about a resolved scenario, before anything runs."""
+"""`fedray check`: prints the facts about a resolved scenario before anything runs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from fedray.runtime.placement import Node
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A scenario's data and training in words, for `fedray check`.
+# The data and the training of a scenario in words, for `fedray check`.
 
 MOST_NAMED = 12  # columns that are named
 
 
 def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
-    """Lists facts on the samples of the clients, the inputs and the targets, as pairs (name, text)."""
+    """Yields facts about the clients' samples, the inputs and the targets, as pairs (name, text)."""
     number, data = study.clients.number, study.shards.data
     client = np.unique(np.linspace(0, number - 1, min(number, memory.SIZED_CLIENTS)).astype(np.int64))
     rows = study.shards.sizes(np.zeros_like(client), client)
@@ -63,13 +63,13 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
 
 
 def _name_some(names: tuple[str, ...]) -> str:
-    """Returns the first names and the number of further names, as text."""
+    """Returns the first names and the number of the other names, as text."""
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
-    """Lists facts on participation, local training and the weights of uploads, as pairs (name, text).
+    """Yields facts about participation, local training and the weights of uploads, as pairs (name, text).
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -108,11 +108,11 @@ def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str,
 
 
 def describe_local(local: Local, grid: list[float] | None = None) -> str:
-    """Returns how a client trains, in words.
+    """Returns a description of the local training of a client, in words.
 
     Args:
         local: The settings of local training, such as optimizer and steps.
-        grid: The candidates for the learning rate, of which each world takes the best; empty or None for a single rate.
+        grid: The candidates for the learning rate; each world takes the best one. Empty or None means a single rate.
 
     Example:
         >>> describe_local(Local(lr=0.1, lr_decay=0.99, momentum=0.9))
@@ -146,12 +146,12 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
 
     Args:
         scenario: The scenario.
-        address: The address of the Ray cluster on which the scenario will run, whose resources are looked up. None
-            means this machine.
-        plot: The path of a PNG for a picture of the partition; None: no picture.
+        address: The address of the Ray cluster on which the scenario will run; the resources of the cluster are looked
+            up. None means this machine.
+        plot: The path of the PNG file to which a picture of the partition is written; None: no picture.
 
     Raises:
-        BadInput: The scenario cannot run on this machine or cluster; one line with the remedy.
+        BadInput: The scenario cannot run on this machine or cluster. The message is one line with the remedy.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -171,7 +171,9 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
 
 
 def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
-    """Draws, as a PNG, the samples per client and class in the first world, and the sizes of all clients.
+    """Writes a PNG picture of the partition in the first world.
+
+    The picture shows the number of samples of each client and class, and the numbers of samples of all clients.
 
     Args:
         scenario: The scenario of the study.
@@ -179,7 +181,7 @@ def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
         path: The path of the picture.
 
     Raises:
-        BadInput: The path is not that of a PNG, or cannot be written.
+        BadInput: The path does not end with `.png`, or the file cannot be written.
     """
     from fedray.report.clients import draw_png  # matplotlib is slow to import
 
@@ -197,7 +199,13 @@ def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
 
 
 def list_scenario_facts(scenario: Scenario, study: Study, address: str | None) -> list[tuple[str, str]]:
-    """Returns the facts about a resolved scenario, as pairs (name, text); `address`: that of a cluster, or None."""
+    """Returns the facts about a resolved scenario, as pairs (name, text).
+
+    Args:
+        scenario: The scenario.
+        study: The study of this scenario.
+        address: The address of the Ray cluster on which the scenario will run; None: this machine.
+    """
     phase, keys = study.method.phase, scenario
     plan = phase.schedule(0, None)
     traffic = count_bytes(phase, np.zeros_like(plan.client), *job_traffic(study, phase, plan))  # if all jobs are ok
@@ -228,7 +236,7 @@ def list_scenario_facts(scenario: Scenario, study: Study, address: str | None) -
 
 
 def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
-    """Lists the networks, the engines that train them, and the classifiers of a stack, as pairs (name, text)."""
+    """Yields the networks, the engines that train the networks, and the classifiers of a stack, as (name, text)."""
     has_gpus = {bool(tier.num_gpus) and scenario.clients.device == "auto" for tier in study.clients.tiers}
     devices = ["cuda" if has else "cpu" for has in sorted(has_gpus)]
     for one in study.trained:
@@ -248,7 +256,10 @@ def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]
 
 
 def _describe_tier(tier: Tier, models: int) -> str:
-    """Describes a tier; `models` is the default number of models that each client trains per round."""
+    """Returns a description of a tier.
+
+    `models` is the number of models that a client trains per round if the tier does not set this number.
+    """
     models = models if tier.models_per_round is None else tier.models_per_round
     cpus = "a share of a CPU" if tier.num_cpus is None else f"{tier.num_cpus:g} CPU"
     links = f"{format_bytes(tier.uplink)}/s up, {format_bytes(tier.downlink)}/s down"
@@ -260,7 +271,7 @@ def _describe_tier(tier: Tier, models: int) -> str:
 
 
 def describe_models(study: Study) -> str:
-    """Returns the number of models in words, and for a stack the use of the rounds."""
+    """Returns the number of models in words; for a stack also the numbers of rounds of its parts."""
     if not study.parts:
         return f"{study.method.phase.models} models"
     bases = [part for part in study.parts if part.trained_before is None]
@@ -270,7 +281,10 @@ def describe_models(study: Study) -> str:
 
 
 def describe_schedule(scenario: Scenario, study: Study) -> str:
-    """Returns what decides which model a client trains: the schedule of the scenario, the method, or the clients."""
+    """Returns, in words, the rule that decides which model a client trains.
+
+    The rule is the schedule of the scenario, the method's own, or a choice of the clients.
+    """
     name, kind = scenario.method.name, scenario.schedule.kind
     if study.method.phase.choose is not None:
         return "clients choose their models"
@@ -281,9 +295,10 @@ def describe_schedule(scenario: Scenario, study: Study) -> str:
 
 
 def _describe_runtime(scenario: Scenario, study: Study, address: str | None) -> str:
-    """Returns where the scenario runs and why, with the number of client actors on Ray.
+    """Returns the runtime of the scenario and the reason for the choice, in words; on Ray also the number of actors.
 
-    The actors are counted for this machine, or for the cluster at the address with its present resources.
+    The actors are counted for the present resources of the cluster at `address`. If `address` is None, they are counted
+    for this machine.
     """
     from fedray.runtime.placement import Node, plan_actors
 
@@ -301,7 +316,7 @@ def _describe_runtime(scenario: Scenario, study: Study, address: str | None) -> 
 
 
 def ask_cluster(address: str) -> list[Node]:
-    """Returns the present nodes of a cluster.
+    """Returns the nodes that a Ray cluster has now.
 
     Raises:
         BadInput: The cluster cannot be reached.
@@ -314,6 +329,9 @@ def ask_cluster(address: str) -> list[Node]:
 
 
 def _count_gpus_here(scenario: Scenario, study: Study) -> int:
-    """Returns the number of GPUs of this machine, or the number to assume if GPUs are reserved and not used."""
+    """Returns the number of GPUs of this machine.
+
+    If tiers reserve GPUs but do not use them, the number is the one that `pretend_gpus` assumes.
+    """
     pretended = pretend_gpus(study.clients.tiers, scenario.clients.device)
     return count_gpus() if pretended is None else pretended

@@ -1,4 +1,4 @@
-"""Comparing runs from Python: `fedray.compare` and its result.
+"""The comparison of runs from Python: `fedray.compare` and the object that it returns.
 
 Example:
     >>> import fedray
@@ -34,11 +34,12 @@ COLUMNS = ("metric", "run", "baseline", "run_mean", "baseline_mean", "difference
 
 
 class Comparison:
-    """A comparison of runs with the first run, per score and over paired seeds.
+    """The comparison of several runs with the first of them, for each score and over the seeds that both runs share.
 
     Attributes:
-        pairs: the paired differences: one for each score and each run after the first.
-        notes: lines to know before the differences: data, lengths or seeds that differ, too few seeds.
+        pairs: the paired differences from the first run: one for each score and each other run.
+        notes: warnings, one per line, that a reader needs to interpret the differences. Examples are data, lengths or
+            seeds that differ between runs, and too few seeds.
     """
 
     def __init__(self, runs: Sequence[ReadRun], cost: str | None = None, metrics: Sequence[str] | None = None) -> None:
@@ -46,10 +47,10 @@ class Comparison:
 
         Args:
             runs: the contents of at least two run directories.
-            cost: the cost at which runs are compared (`fedray.report.compare`); None means equal rounds, if there are
-                rounds.
-            metrics: the scores to compare, columns of `rounds.parquet`; None means the usual scores and the user's own
-                metrics.
+            cost: the cost at which runs are compared (`fedray.report.compare`). None means equal rounds, if the runs
+                have rounds.
+            metrics: the scores to compare, as names of columns of `rounds.parquet`. None means the usual scores and the
+                user's own metrics.
         """
         from fedray.report.compare import compare_with_first, list_caveats, list_compared_metrics
 
@@ -61,9 +62,11 @@ class Comparison:
 
     @property
     def dataframe(self) -> Any:
-        """Returns one row per score and run: means over shared seeds, the difference with its interval, pairs.
+        """Returns a pandas DataFrame with one row for each score and each run after the first.
 
-        The column `chosen_on_test` names runs that ended in a round chosen by a score on the test samples.
+        A row has the means of both runs over their shared seeds, their difference with its interval, and the number of
+        pairs. If the round in which a run ends was chosen by a score on test samples, the column `chosen_on_test` names
+        this run.
         """
         import pandas as pd  # slow to import
 
@@ -83,12 +86,12 @@ class Comparison:
         """Returns a picture with the curves of all runs.
 
         Args:
-            metric: a score in `rounds.parquet`. None means accuracy or RMSE; of the clients' own predictions, if
-                clients of one run use such predictions and all runs have the score.
+            metric: a score in `rounds.parquet`. None means accuracy or RMSE. If clients of a run use predictions of
+                their own, and all runs have the score of such predictions, None means this score.
             over: the quantity on the horizontal axis: `rounds`, `bytes` (up and down) or `seconds` (of virtual time).
 
         Raises:
-            BadInput: there is no picture of this score.
+            BadInput: `over` is another quantity, or no run has a curve of this score.
         """
         from fedray.report.compare import overlay_curves
         from fedray.report.page import draw_alone
@@ -119,24 +122,24 @@ def compare(
     at_equal: str = "rounds",
     metrics: str | Sequence[str] | None = None,
 ) -> Comparison:
-    """Compares runs with the first run, over the seeds that both share.
+    """Compares each run with the first run, over the seeds that both runs share.
 
     Args:
         runs: at least two runs or run directories.
-        names: a name per run. None means the methods of the runs, or the value of the key in which they differ, or the
-            names of the directories.
-        at_equal: `rounds`, or a cost: `uplink`, `bytes` (up and down) or `seconds` (of virtual time). The scores of
-            each run are taken where the cost per seed equals the total cost of the cheapest run, by linear
-            interpolation between evaluations. A run without evaluations near enough is left out, and `notes` say so. If
-            a run has no rounds, `rounds` means `seconds`. With `rounds`, the scores of a method with phases are taken
-            at its end.
-        metrics: the scores to compare, columns of `rounds.parquet` with one number each. None means accuracy, RMSE and
-            the other usual scores, and your own metrics that all runs have. Personalized accuracy comes first if
-            clients of one of the runs use predictions of their own.
+        names: a name for each run. None means the methods of the runs if they all differ. Otherwise it means the values
+            of the only key in which the runs differ, or the names of the directories.
+        at_equal: the quantity at which runs are compared. `rounds`: the scores of each run at equal rounds; for a
+            method with phases the scores at its end. `uplink`, `bytes` (up and down) or `seconds` (of virtual time):
+            the scores at equal cost per seed, namely the total cost of the cheapest run. They are interpolated linearly
+            between evaluations. A run without evaluations near this cost is left out, and `notes` name it. If a run has
+            no rounds, `rounds` means `seconds`.
+        metrics: the scores to compare, as names of columns of `rounds.parquet` that hold numbers. None means accuracy,
+            RMSE and the other usual scores, and your own metrics that all runs have. If clients of a run use
+            predictions of their own, personalized accuracy comes first.
 
     Raises:
-        BadInput: there are fewer than two runs, two runs have the same name, the cost is unknown or missing in a run,
-            or the first run and another one do not share a score.
+        BadInput: there are fewer than two runs, two runs have the same name, or the cost is unknown or missing in a
+            run. Or a score of `metrics` is not shared by the first run and another run.
 
     Example:
         >>> import fedray
@@ -159,7 +162,7 @@ def compare(
 
 
 def _read_metrics(runs: list[ReadRun], metrics: str | Sequence[str] | None) -> list[str] | None:
-    """Returns the scores that are requested by name; None: the usual scores.
+    """Returns the requested scores as a list; None stands for the usual scores.
 
     Raises:
         BadInput: a name is no score that the first run shares with another run.
@@ -200,7 +203,7 @@ def _find_cost(runs: list[ReadRun], at_equal: str) -> str | None:
 
 
 def _name_runs(runs: list[ReadRun]) -> list[str]:
-    """Returns names that distinguish the runs: by method, by the only key that differs, or by directory."""
+    """Returns names that distinguish the runs: methods, values of the only key that differs, or directories."""
     from fedray.report.compare import find_differences
 
     keys = find_differences(runs)

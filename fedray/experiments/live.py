@@ -20,29 +20,29 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Messages about the phase that a command is in, and from time to time that the command still works.
+# Lines about the phase that a command is in, such as reading the data, and from time to time that it still works.
 #
-# The phases are messages of the logger `fedray` (Python's `logging`). So a program that uses fedray as a library can
-# show them too. A phase is shown when it has lasted for two seconds.
+# A phase is a message of the logger `fedray` (Python's `logging`). So a program that uses fedray as a library can show
+# phases too. A phase is printed after it has lasted for two seconds.
 
 log = logging.getLogger("fedray")
-SOON = 2.0  # seconds that a phase lasts before it is said
-SILENCE = 15.0  # seconds after which a line says that the command still works; half as many more after each such line
+SOON = 2.0  # seconds that a phase lasts before it is printed
+SILENCE = 15.0  # seconds after which a line says that the command still works; 1.5 times as many after each such line
 MOST_SILENCE = 25.0
 STILL = "still "  # how such a line begins
 
 
 class Heard:
-    """The phase that a command is in, and when lines about it were printed.
+    """The phase that a command is in, and the times at which lines about the phase were printed.
 
     Attributes:
-        phase: what the command does now, in words; empty before the first phase.
-        began: when the phase began, by `time.monotonic`.
-        spoke: when the last line was printed, by `time.monotonic`.
-        said: whether a line about the phase was printed.
-        pause: the seconds that may pass without a line.
-        shown: whether a live display shows the phase, so that no line is needed.
-        tell: a function that is called with each new phase, for displays that do not poll.
+        phase: a description of the present activity of the command; empty before the first phase.
+        began: the time at which the phase began, by `time.monotonic`.
+        spoke: the time at which the last line was printed, by `time.monotonic`.
+        said: whether a line about this phase was printed.
+        pause: the number of seconds that may pass without a line.
+        shown: whether a live display shows the phase; then no lines are printed.
+        tell: a function that is called with each new phase, for displays that do not look for the phase themselves.
     """
 
     def __init__(self) -> None:
@@ -51,20 +51,20 @@ class Heard:
         self.tell: Callable[[str], object] = lambda _phase: None
 
     def begin(self, phase: str) -> None:
-        """Begins another phase."""
+        """Begins a new phase, with its description in words."""
         self.phase, self.began, self.said, self.pause = phase, time.monotonic(), False, SILENCE
         self.tell(phase)
 
     def speak(self) -> None:
-        """Notes that other code has printed a line, which delays the next line."""
+        """Records that other code has printed a line; this delays the next line."""
         self.spoke, self.pause, self.said = time.monotonic(), SILENCE, True
 
 
 def next_line(heard: Heard, now: float) -> str | None:
-    """Returns the line that is due to be printed; None if none is.
+    """Returns the line that should be printed now; None if no line is due.
 
     Args:
-        heard: the phase of the command, which is updated if a line is due.
+        heard: the phase of the command. If a line is due, the times in it are updated.
         now: the present time, by `time.monotonic`.
     """
     if not heard.said and now - heard.began >= SOON:
@@ -78,10 +78,13 @@ def next_line(heard: Heard, now: float) -> str | None:
 
 @contextmanager
 def show_phases(say: Callable[[str], object]) -> Iterator[Heard]:
-    """Prints the phases of the block, unless the logger `fedray` is set to warnings only (`--quiet`).
+    """Prints the phases of the code in the `with` block, unless the logger `fedray` shows only warnings (`--quiet`).
 
     Args:
         say: the function that prints a line.
+
+    Yields:
+        The present phase, which is updated while the block runs.
 
     Example:
         >>> with show_phases(print) as heard:
@@ -135,7 +138,10 @@ def is_in_notebook() -> bool:
 
 
 def estimate_time_left(snapshot: dict[str, Any]) -> str:
-    """Returns the time that is left, if further rounds take as long as earlier ones; empty before the first round."""
+    """Returns an estimate of the remaining time of a run, as text; empty before the first round.
+
+    The estimate assumes that the remaining rounds take as long as the earlier ones.
+    """
     done, total = snapshot["round"], snapshot["rounds"]
     if not done:
         return ""
@@ -143,7 +149,7 @@ def estimate_time_left(snapshot: dict[str, Any]) -> str:
 
 
 def describe_snapshot(snapshot: dict[str, Any]) -> str:
-    """Returns a snapshot as one line.
+    """Returns a snapshot of a run as one line of text.
 
     Example:
         >>> snapshot = {"round": 5, "rounds": 20, "metrics": {"accuracy": 0.9}, "up_bytes": 3e6, "wall_seconds": 10.0}
@@ -163,11 +169,11 @@ def _describe_scores(snapshot: dict[str, Any]) -> str:
 
 @contextmanager
 def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a function that shows snapshots until the block ends.
+    """Returns a context with a function that shows snapshots: in a table, a bar, or plain lines.
 
     Args:
         title: the title of the table.
-        heard: the phase that the command is in.
+        heard: the phase that the command is in; None: no phase.
         note: a line that is printed with the first snapshot.
     """
     heard = heard or Heard()
@@ -211,13 +217,13 @@ def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterato
 def show_if_wanted(
     wanted: bool | None, title: str, watch: Callable[[dict[str, Any]], None] | None
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a function that shows each snapshot, if requested, and then calls the user's own function.
+    """Returns a context with a function that shows a snapshot, if requested, and then calls the user's own function.
 
     Args:
-        wanted: whether phases and rounds are shown: on stderr, or in a notebook as a bar. None means in a notebook
-            only.
+        wanted: whether phases and rounds are shown, on stderr or in a notebook as a bar. None means that they are shown
+            in a notebook only.
         title: the title of the table.
-        watch: the user's own function, or None.
+        watch: the user's own function, which is called with each snapshot; or None.
     """
     if not (is_in_notebook() if wanted is None else wanted):
         yield watch or (lambda _snapshot: None)
@@ -238,7 +244,10 @@ def show_if_wanted(
 
 @contextmanager
 def _show_bar(title: str, heard: Heard) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a function that updates the bar of a notebook: the phase before it, the newest scores after it."""
+    """Returns a context with a function that shows snapshots as a progress bar in a notebook.
+
+    The phase stands before the bar, and the newest scores after the bar.
+    """
     if importlib.util.find_spec("ipywidgets") is None:
         from tqdm import tqdm
     else:
@@ -264,7 +273,10 @@ def _show_bar(title: str, heard: Heard) -> Iterator[Callable[[dict[str, Any]], N
 
 
 def _make_line_printer(heard: Heard, note: str) -> Callable[[dict[str, Any]], None]:
-    """Returns a function that prints a line for a snapshot, but not too often, and a note before the first line."""
+    """Returns a function that prints a snapshot as a line, at most every two seconds; `note` comes before the first.
+
+    The last round is always printed.
+    """
     last_round, last_time = -1, 0.0
 
     def show(snapshot: dict[str, Any]) -> None:
@@ -282,7 +294,7 @@ def _make_line_printer(heard: Heard, note: str) -> Callable[[dict[str, Any]], No
 
 
 def _make_table(title: str, rows: list[dict[str, Any]], phase: str) -> Group:
-    """Returns the live table: the newest ten snapshots, a bar of the rounds done, and the phase, if there is one."""
+    """Returns the live table: the newest ten snapshots, a bar of the rounds done, and the phase if it is not empty."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""Opens a run directory again: loads its scenario and its study, and refuses what changed since the run began."""
+"""Opens a run directory again: loads the scenario and the study, and refuses both if they changed after the start."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from fedray.storage.summary import check_identity, check_scenario_file, read_ide
 
 
 def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
-    """Returns the scenario of a run directory, for the Python objects with which the run was started.
+    """Returns the scenario of a run directory, and checks that the right Python objects are given.
 
     Args:
         out: the run directory.
-        own: the user's Python objects.
+        own: the Python objects of the user with which the run was started.
 
     Raises:
-        BadInput: `out` is no run directory, or an object is missing, or was not passed when the run began.
+        BadInput: `out` is no run directory, an object of the run is missing, or an object was not part of the run.
     """
     require_run_directory(out)
     refuse_missing_names(out)
@@ -43,7 +43,7 @@ def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
 
 
 def read_data_options(out: Path) -> dict[str, Any]:
-    """Returns the options that were passed with the data object of a run; empty without any.
+    """Returns the options that were passed with the data object of a run; an empty dictionary if there are none.
 
     Args:
         out: the run directory, or any other path.
@@ -57,14 +57,14 @@ def read_data_options(out: Path) -> dict[str, Any]:
 
 
 def reopen_study(out: Path, own: UserObjects) -> Study:
-    """Returns the study of a run directory, built again from the scenario.
+    """Builds the study of a run directory again from the scenario, and returns it.
 
     Args:
         out: the run directory.
-        own: the user's Python objects.
+        own: the Python objects of the user with which the run was started.
 
     Raises:
-        BadInput: the scenario, the data, the network or the method was changed since the run began.
+        BadInput: the scenario, the data, the network or the method has changed since the run began.
     """
     scenario = read_run_scenario(out, own)
     check_scenario_file(out)
@@ -75,24 +75,25 @@ def reopen_study(out: Path, own: UserObjects) -> Study:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Errors of a user's own code in a run: one line with file and line of the code, and the traceback in `error.txt`.
+# Errors in a user's own code during a run: one line with file and line number, and the traceback in `error.txt`.
 
 TRACEBACK_FILE = "error.txt"  # in the run directory
 
 
 @contextmanager
 def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Callable[[Watch], Watch]]:
-    """Turns what the user's own objects raise in the block into a line; saves the traceback in `error.txt`.
+    """Turns an exception of the user's own objects in the `with` block into an error of one line.
 
-    Any error that ends the run is saved in the run directory too, for `Run.error`.
+    The traceback is saved in `error.txt`. Any error that ends the run is also saved in the run directory, for
+    `Run.error`.
 
     Args:
-        scenario: the scenario that is run.
+        scenario: the scenario of the run.
         out: the run directory.
         own: the user's Python objects.
 
     Yields:
-        A function that wraps the user's watcher. Exceptions of the wrapped watcher reach the user unchanged.
+        A function that wraps the user's watcher. An exception that the watcher raises reaches the user unchanged.
 
     Example:
         >>> import tempfile

@@ -67,11 +67,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Tables as pandas DataFrames, and the newest rows of a run as one.
+# The rows of the newest evaluated round of a run, averaged to one row.
 
 
 def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
-    """Returns the newest evaluated round as one row: each number is the mean over replicates and folds.
+    """Returns the scores of the newest evaluated round, each averaged over replicates and folds.
 
     Args:
         rounds: the table `rounds.parquet`.
@@ -92,18 +92,19 @@ def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conformal sets of a prediction: the rule by which they are made, and the thresholds of a checkpoint.
+# Conformal sets of a prediction: the rule by which sets are made, and the thresholds for a checkpoint.
 
 
 def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | None:
-    """Returns the rule for conformal sets: the scenario's rule, or another one instead.
+    """Returns the rule by which conformal sets are made: one from the given keys, or else the scenario's rule.
 
     Args:
         study: the study of the run.
-        keys: keys of `predict.conformal`; None: the rule of the scenario, if there is one.
+        keys: the keys of `predict.conformal` that set the rule. None means the rule of the scenario; without one the
+            result is None.
 
     Raises:
-        BadInput: a key is wrong, or the run withheld no samples or too few for alpha.
+        BadInput: a key is wrong, or the run withheld no samples from training, or too few samples for alpha.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -128,7 +129,7 @@ def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | N
 def calibrate_answers(
     study: Study, runtime: Runtime, state: State, rule: ConformalRule
 ) -> tuple[list[Thresholds], dict[int, float]]:
-    """Returns the thresholds for conformal sets of the models of a checkpoint.
+    """Returns the thresholds for the conformal sets that the models of a checkpoint predict.
 
     Args:
         study: the study of the run.
@@ -137,8 +138,8 @@ def calibrate_answers(
         rule: the rule by which sets are made.
 
     Returns:
-        The threshold of the score in each world. For a regression also the variance of the training residuals by
-        world, averaged over clients, in standardized units.
+        The thresholds of each world, and a dictionary by world. For a regression the dictionary holds the variance of
+        the residuals on training samples: averaged over clients, and in standardized units of the target.
     """
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
     study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
@@ -156,17 +157,19 @@ class Prediction:
     """The prediction of an ensemble for n inputs.
 
     Attributes:
-        mean: the predicted probabilities `[n, C]`, in the order of `Run.class_names`, or targets `[n, q]` in original
-            units.
-        variance: the variance of the prediction, in the shape of `mean`, without observation noise: the population
-            variance over the models' predictions (knowledge uncertainty, Fed-ensemble section V-B), plus the mean of
-            the variances that the models themselves predict (Gaussian heads, closed forms).
+        mean: the predicted probabilities `[n, C]`, in the order of `Run.class_names`. In a regression the predicted
+            targets `[n, q]`, in original units.
+        variance: the variance of the prediction, in the shape of `mean`, without the noise of observations. It is the
+            sum of two terms. The first is the population variance over the predictions of the models (knowledge
+            uncertainty, Fed-ensemble section V-B). The second is the mean of the variances that the models themselves
+            predict, if they do so (Gaussian heads, closed forms).
         probabilities: for classification the same as `mean`; None for regression.
-        members: the prediction of each single model, `[K, n, C]` or `[K, n, q]`: of the models of the ensemble, of the
-            base models of a stack, or of a client's own models.
-        sets: which labels are in the conformal set of each input, `[n, C]`; None without `predict.conformal`.
-        interval: the lower and upper end of the conformal interval of each input, `[n, 2]`, in original units; None
-            without `predict.conformal`.
+        members: the prediction of each single model, `[K, n, C]` or `[K, n, q]`. The models are those of the ensemble,
+            the base models of a stack, or a client's own models.
+        sets: whether each label is in the conformal set of each input, `[n, C]`. None without a conformal rule, and for
+            a regression.
+        interval: the lower and the upper end of the conformal interval of each input, `[n, 2]`, in original units. None
+            without a conformal rule, and for classification.
     """
 
     mean: FloatArray
@@ -178,15 +181,15 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts for raw inputs with the models of one checkpoint; made once, it can be called many times."""
+    """Predicts for raw inputs with the models of one checkpoint; the same object can be used for many predictions."""
 
     def __init__(self, study: Study, state: State, private: dict[str, Tensor]) -> None:
-        """Builds the worker that holds the data and the clients' private vectors.
+        """Makes a worker in this process, with the data and the private vectors of the clients.
 
         Args:
             study: the study of the run.
-            state: the models of the checkpoint.
-            private: the clients' private vectors, saved with the checkpoint.
+            state: the state of the checkpoint, with its models.
+            private: the private vectors of the clients, which are saved with the checkpoint.
         """
         self.study, self.state, self.answer = study, state, study.answer(state)
         self.runtime = Inline(study)
@@ -198,11 +201,13 @@ class Predictor:
             self.worker.private.restore(private)
 
     def ask(self, inputs: Tensor, world: int, client: int | None) -> tuple[Prediction, Answer]:
-        """Returns the prediction of a world's ensemble or a known client, without sets, and the models that predicted.
+        """Returns the prediction for new clients or for a known client, and the models that made the prediction.
+
+        The prediction has no conformal sets.
 
         Args:
             inputs: raw inputs `[n, *sample]`, as in the splits of the study.
-            world: the number of the world.
+            world: the number of the world whose models predict.
             client: the id of a known client; None: the prediction for new clients.
         """
         study, answer = self.study, self.answer
@@ -229,7 +234,17 @@ class Predictor:
     def add_sets(
         self, found: Prediction, rule: ConformalRule, world: int, answer: Answer, *, known: bool
     ) -> Prediction:
-        """Returns the prediction with conformal sets or intervals; thresholds are computed once per rule."""
+        """Returns a prediction to which conformal sets or intervals are added.
+
+        The thresholds are computed once per rule.
+
+        Args:
+            found: the prediction without sets.
+            rule: the rule by which sets are made.
+            world: the number of the world that made the prediction.
+            answer: the models that made the prediction.
+            known: whether the prediction is for a known client.
+        """
         study = self.study
         if rule not in self._calibrated:
             self._calibrated[rule] = calibrate_answers(study, self.runtime, self.state, rule)
@@ -247,7 +262,7 @@ class Predictor:
         return replace(found, interval=np.stack([mean - half, mean + half], axis=1))
 
     def _weights(self, world: int, client: int) -> FloatArray:
-        """Returns a known client's weights over the A models, `[A]`; models that do not predict have weight 0."""
+        """Returns the weights of a known client for the A models, `[A]`; models that do not predict have weight 0."""
         weights = np.zeros(self.answer.models)
         alone = [np.array([client] if one == world else [], dtype=np.int64) for one in range(self.study.worlds)]
 
@@ -268,14 +283,14 @@ class Predictor:
 
 
 def _pick_members(study: Study, answer: Answer, world: int, each: FloatArray) -> FloatArray:
-    """Returns, from the predictions of all models of a world, `[A, n, ...]`, the predictions of its members."""
+    """Returns the predictions of the members, from the predictions of all A models of a world, `[A, n, ...]`."""
     if study.parts:  # the answer of a stack comes first
         return each[1:]
     return each if answer.weights is None else each[answer.weights[world] > 0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The models of a run as files for plain torch, with the facts that a state dict lacks: inputs, classes, weights.
+# The models of a run as files for plain torch, with facts that a state dict does not hold: inputs, classes, weights.
 
 
 def _name_world(study: Study, world: int) -> str:
@@ -284,14 +299,19 @@ def _name_world(study: Study, world: int) -> str:
 
 
 def describe_answer(study: Study, state: State) -> dict[str, Any]:
-    """Describes how models predict together for new clients, and for known clients if tiers have weights of their own.
+    """Returns a description of the way in which the exported models predict together, for `models.json`.
 
     Returns:
-        A dictionary. `models` is `exported`, or `others` if the method makes other models from the exported ones for
-        predictions. If several exported models predict, `average` is the quantity that is averaged over them, and
-        `weights` are their weights by replicate and fold, which sum to 1. `average: own` stands for a rule of the
-        method's own. `tiers` holds the weights for known clients per tier, if the method has such weights. For a stack,
-        which is one module, `bases` holds the weights of the base models in the average, if no meta model predicts.
+        A dictionary with these keys:
+
+        - `models`: `exported` if the exported models predict. `others` if the method makes other models from them, and
+          those predict.
+        - `average`: the quantity that is averaged over the models; `own` if the method combines predictions by a rule
+          of its own.
+        - `weights`: the weights of the models in the average, by replicate and fold. They sum to 1.
+        - `tiers`: the weights for known clients by tier, if the method has such weights.
+        - `bases`: for a stack without a meta model, the weights of its base models in the average. A stack is exported
+          as one module.
     """
     if study.parts:
         bases = find_bases(study)
@@ -317,19 +337,24 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
 
 
 def _share_out(study: Study, weights: FloatArray) -> dict[str, list[float]]:
-    """Returns weights by replicate and fold, each set normalized to the sum 1."""
+    """Returns the weights of the models by replicate and fold, divided by their sum, so they sum to 1."""
     shares = (weights / weights.sum(axis=1, keepdims=True)).tolist()
     return {_name_world(study, world): each for world, each in enumerate(shares)}
 
 
 def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
-    """Returns the facts, beside the weights, that are needed to predict with the models without fedray.
+    """Returns the facts about inputs and outputs that are needed to predict with the models without fedray.
 
     Returns:
-        A dictionary. `network`: the torch module as text. `inputs`: kind and shape, and for a table the columns, the
-        values of each category in order, and the replacement of a missing input. `outputs`: the loss and the classes.
-        `standardization`, by fold: a network takes `(x - shift) / scale`, computed in float64 if x is large, or x
-        itself if these are absent. A predicted target is `output * target_scale + target_shift`.
+        A dictionary with these keys:
+
+        - `network`: the torch module as text.
+        - `inputs`: kind and shape of the inputs. For a table also the columns, the values of each category in order,
+          and the replacement of a missing input.
+        - `outputs`: the loss and the classes.
+        - `standardization`: numbers by fold. A network takes `(x - shift) / scale`, computed in float64 if x is large.
+          If there are no such numbers, the network takes x itself. A predicted target is `output * target_scale +
+          target_shift`.
 
     Example:
         >>> import fedray
@@ -358,11 +383,11 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Distillation: one network that learns the predictions of a run, small enough to be sent or to predict quickly.
+# Distillation: one network learns the predictions of a run. It may be small enough to be sent, or to predict quickly.
 #
-# The teacher is what predicts for the run: an ensemble, the networks of FENS with their aggregator, or a client's own
-# models. The student starts at new weights. It learns the teacher's probabilities on inputs without labels, by Adam at
-# a cosine rate (`fedray.components.distillation`). The run does not change.
+# The teacher is the predictor of the run: an ensemble, the networks of FENS with their aggregator, or a client's own
+# models. The student starts at new weights. The student learns the teacher's probabilities on inputs without labels, by
+# Adam at a cosine rate (`fedray.components.distillation`). The run does not change.
 #
 # Source: Allouah et al., *Revisiting Ensembling in One-Shot Federated Learning*, NeurIPS 2024 (FENS), the optional
 # last phase; Hinton, Vinyals, Dean 2015 at temperature 1.
@@ -370,11 +395,11 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Distilled:
-    """A network that has learned from a run.
+    """A network that has learned the predictions of a run.
 
     Attributes:
-        study: The study of the run, which standardizes inputs.
-        world: The number of the world whose statistics standardize inputs.
+        study: The study of the run.
+        world: The number of the world; inputs are standardized with the statistics of this world.
         net: The network.
         row: The parameters of the network, `[d]`.
     """
@@ -395,7 +420,7 @@ class Distilled:
 
 
 def _read_standardized(study: Study, x: Any, world: int) -> Tensor:
-    """Returns raw inputs in the standardized form that the networks of a world take."""
+    """Standardizes raw inputs with the statistics of a world, and returns them as a tensor."""
     inputs = torch.as_tensor(read_inputs(study.shards.data, x))
     return study.shards.normalize(inputs[None], torch.tensor([world]))[0]
 
@@ -405,15 +430,15 @@ def _read_standardized(study: Study, x: Any, world: int) -> Tensor:
 
 
 class Run:
-    """A run directory, of a run that is finished or still going."""
+    """A run directory as an object; the run may be finished or still going."""
 
     def __init__(self, path: Path, own: UserObjects | None = None, folder: str = "checkpoints") -> None:
-        """Opens a run directory; nothing is read yet.
+        """Opens a run directory; no file is read until a property or method needs the file.
 
         Args:
-            path: the directory.
+            path: the run directory.
             own: the Python objects with which the run was started.
-            folder: the folder from which models are loaded: `checkpoints` (the newest ones) or `best`.
+            folder: the folder from which models are loaded: `checkpoints` (the newest models) or `best`.
         """
         self.path, self._folder, self._own = path, folder, own or UserObjects()
         self._study: Study | None = None
@@ -421,7 +446,7 @@ class Run:
 
     @classmethod
     def from_path(cls, path: str | Path) -> Run:
-        """Opens a run directory; for a run that was started with Python objects use `fedray.load`.
+        """Opens a run directory and returns the run; if a run was started with Python objects, use `fedray.load`.
 
         Args:
             path: the run directory, the argument `out` of the run.
@@ -437,14 +462,14 @@ class Run:
     def metrics(self) -> dict[str, Any]:
         """The scores and costs of the newest evaluated round, from `rounds`.
 
-        Each number is the mean over replicates and folds. For a run that is not finished this is the newest round so
+        Each number is the mean over replicates and folds. If the run is not finished, the round is the newest one so
         far.
         """
         return average_last_rows(self.rounds)
 
     @property
     def metrics_dataframe(self) -> Any:
-        """`rounds` as a pandas DataFrame: one row per evaluated round, replicate and fold."""
+        """The table `rounds` as a pandas DataFrame: one row per evaluated round, replicate and fold."""
         return self.rounds.to_pandas()
 
     @property
@@ -456,7 +481,7 @@ class Run:
 
     @property
     def best(self) -> Run:
-        """The same run with the models of its best round (`checkpoint.best`) instead of the newest ones.
+        """The same run with the models of its best round (`checkpoint.best`) instead of the newest models.
 
         Raises:
             FedrayError: the run keeps no best round.
@@ -467,12 +492,16 @@ class Run:
 
     @property
     def error(self) -> FedrayError | None:
-        """The error that ended the run; None if the run is finished, or another process still writes it."""
+        """The error that ended the run; None if the run is finished, or another process still trains it."""
         return read_failure(self.path)
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The content of `summary.json`: final metrics, totals, hashes."""
+        """The content of `summary.json`: final metrics, totals, hashes.
+
+        Raises:
+            BadInput: the run is not finished.
+        """
         if not os.path.lexists(self.path / SUMMARY_FILE):
             raise BadInput(f"{self.path} has no summary.json: the run is not finished, `fedray resume {self.path}`")
         return {key: value for key, value in read_summary(self.path).items() if key != FILES_KEY}
@@ -495,7 +524,7 @@ class Run:
 
     @property
     def client_scores(self) -> pa.Table:
-        """The table of clients' scores: one row per evaluated round, replicate, fold and recorded client.
+        """The table of the scores of single clients: one row per evaluated round, replicate, fold and recorded client.
 
         Raises:
             FedrayError: the scenario has no `evaluate.clients`.
@@ -504,10 +533,10 @@ class Run:
 
     @property
     def drift(self) -> pa.Table:
-        """The table of drift scores: how unusual the data of each known client are to the final ensemble.
+        """The table of drift scores, which say how unusual the data of each known client are to the final ensemble.
 
-        There is one row per known client, replicate and fold. `z_knowledge` is the drift score, in standard deviations
-        over the clients; `anomaly` is true if it is above 3.
+        There is one row per known client, replicate and fold. The column `z_knowledge` holds the drift score, in
+        standard deviations over the clients. The column `anomaly` is true if the drift score is above 3.
 
         Raises:
             FedrayError: the run is not finished, has one model, or has more than 2,000 clients.
@@ -532,11 +561,11 @@ class Run:
 
     @property
     def models(self) -> list[dict[str, torch.Tensor]]:
-        """The trained models as plain torch state dicts, with frozen parameters: replicate, then fold, then model.
+        """The trained models as plain torch state dicts, with frozen parameters, by replicate, then fold, then model.
 
-        In some methods `predict` uses other models than the trained ones (samples of FedAG and FedBE, your own
-        `Method.answer`). The parameters of these are `run.study.method.answer(run.progress.state).state.models`. A
-        stack is one model with all its parts.
+        In some methods `predict` uses other models than the trained ones: the samples of FedAG and FedBE, and the
+        models of your own `Method.answer`. The parameters of these other models are
+        `run.study.method.answer(run.progress.state).state.models`. A stack is one model with all its parts.
         """
         state = self._read_state()
         return [whole_state_dict(self.study.net, *row) for row in zip(state.models, state.counters, strict=True)]
@@ -549,17 +578,18 @@ class Run:
         """Writes every trained model (see `models`) as a plain torch state dict in safetensors.
 
         Torch loads such a file without fedray: `module.load_state_dict(safetensors.torch.load_file(path))`. The
-        networks take standardized inputs. `models.json` in the same folder has the numbers for this, the classes, and
-        the weights of the models in the prediction (`docs/how-to/resume_move_share.md`).
+        networks take standardized inputs. The file `models.json` in the same folder holds the classes, the weights of
+        the models in the prediction, and the numbers by which inputs are standardized. See
+        `docs/how-to/resume_move_share.md`.
 
         Args:
             out: the folder for the files; None means `export` in the run directory.
 
         Returns:
-            The files, `replicate-R-fold-F-model-K.safetensors`.
+            The paths of the files `replicate-R-fold-F-model-K.safetensors`.
 
         Raises:
-            FedrayError: a file cannot be written; earlier files are unchanged.
+            FedrayError: a file cannot be written. An older file of the same name is then unchanged.
         """
         folder = self.path / "export" if out is None else expand_user_path("out", str(out))
         study, paths = self.study, []
@@ -573,11 +603,11 @@ class Run:
         return paths
 
     def plot(self, name: str | None = None) -> Figure:
-        """Returns a picture of the report as a Matplotlib figure.
+        """Returns one picture of the report as a Matplotlib figure.
 
         Args:
-            name: the name of a picture (`calibration`, `clients` ...), or of a score in `rounds`; None: `accuracy` or
-                `rmse`.
+            name: the name of a picture (`calibration`, `clients` ...), or the name of a score in `rounds`. None means
+                `accuracy` or `rmse`.
 
         Raises:
             BadInput: there is no picture of this name.
@@ -605,18 +635,19 @@ class Run:
     ) -> Prediction:
         """Predicts for raw inputs with the ensemble; column c of the probabilities is for the class `class_names[c]`.
 
-        The models are those of the newest checkpoint. It is loaded once; later calls load a checkpoint again only if
-        the run has written a newer one.
+        The models are those of the newest checkpoint, which is loaded once. Later calls load a checkpoint only if the
+        run has written a newer one.
 
         Args:
-            x: inputs `[n, *sample]`, as the data set stores them, or a table, whose columns are found by name.
-            client: the name or id, 0 to N - 1, of a known client. The prediction then uses the client's own models if
-                there are such (`ditto`), else the weights of the client over the models (Fed-ensemble, equations 3 and
-                4) or of its tier. None: the prediction for new clients.
+            x: inputs `[n, *sample]` in the form in which the data set stores them. A table is accepted too; its columns
+                are found by name.
+            client: the known client for which the run predicts: a name, or an id from 0 to N - 1. If the client has
+                models of its own (`ditto`), these predict. Otherwise the models of the ensemble have the weights of the
+                client (Fed-ensemble, equations 3 and 4) or of the client's tier. None: the prediction for new clients.
             replicate: the number of the replicate that predicts, from 0.
-            fold: the position, among the folds that were run, of the fold that predicts, from 0.
-            conformal: keys of `predict.conformal` to use instead of the scenario's, such as `{"alpha": 0.2}`; this
-                needs no training.
+            fold: the fold that predicts, as a position from 0 among the folds that were run.
+            conformal: keys of `predict.conformal` that replace the scenario's keys, such as `{"alpha": 0.2}`. No
+                training is needed for this.
 
         Raises:
             BadInput: an argument does not fit the run.
@@ -653,14 +684,15 @@ class Run:
         steps: int = 2000,
         lr: float = 1e-3,
     ) -> Distilled:
-        """Trains one network to give the predictions of the run, on inputs without labels; the run does not change.
+        """Trains one network to predict as the run does, on inputs without labels; the run does not change.
 
         Args:
-            x: inputs `[n, *sample]`, as the data set stores them.
+            x: inputs `[n, *sample]` in the form in which the data set stores them.
             model: the network, as keys of the section `model`; None: the network of the scenario.
-            client: a known client whose predictions are learned, as in `predict`; None: those for new clients.
+            client: the known client whose predictions are learned, as in `predict`. None means the predictions for new
+                clients.
             replicate: the number of the replicate whose predictions are learned, from 0.
-            steps: the number of steps of Adam at a cosine rate, with 128 inputs each.
+            steps: the number of steps of Adam, with 128 inputs each. The learning rate falls along a cosine.
             lr: the learning rate at the first step.
 
         Raises:
@@ -683,7 +715,7 @@ class Run:
         return Distilled(study, world, net, row)
 
     def _require_newest_checkpoint(self) -> None:
-        """Checks that the newest checkpoint of a finished run is there; an older one must not predict instead."""
+        """Checks that a finished run still has its last checkpoint, because an older one must not predict instead."""
         if self._folder != "checkpoints":
             return
         file, newest = self.path / SUMMARY_FILE, max(find_checkpoints(self.path / "checkpoints"), default=-1)
@@ -693,7 +725,10 @@ class Run:
             raise Damaged(f"{folder} is missing", f"`fedray resume {self.path}` makes it again")
 
     def _newest_predictor(self) -> Predictor:
-        """Returns the predictor with the models of the newest checkpoint, kept until there is a newer one."""
+        """Returns the predictor with the models of the newest checkpoint.
+
+        The same predictor is returned until the run writes a newer checkpoint.
+        """
         folder, version = self.path / self._folder, None
         for newest in find_checkpoints(folder)[-1:]:
             with suppress(FileNotFoundError):  # a run that goes on removes the older ones

@@ -1,4 +1,4 @@
-"""From a scenario to a finished run directory, on either runtime; shared by the Python API and the command line."""
+"""Runs scenarios in run directories, on either runtime, for the Python API and the command line."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ from fedray.storage.summary import build_loggers, check_scenario_file, extend_ro
 from fedray.training.block import count_steps, samples_seen
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Where a run trains with `runtime: auto`: in this process, unless there is a cluster, a GPU or enough work for Ray.
+# The choice of the runtime with `runtime: auto`: this process, unless there is a cluster, a GPU or enough work for Ray.
 #
-# The results of both runtimes are equal bit for bit, so only time matters. Ray takes seconds to start, and milliseconds
-# per round.
+# The results of both runtimes are equal bit for bit, so only time matters. Ray takes seconds to start, and some
+# milliseconds in each round.
 
 FLOPS = 1e10  # floating-point operations a second of small networks on a core (measured 9e9 to 6e10)
 JOB_SECONDS = 5e-5  # of a core for a job besides its arithmetic (measured 28 to 73 us)
-SHORT_ROUND = 0.03  # seconds: of shorter rounds Ray's own milliseconds take too much
-START_SECONDS = 20.0  # of Ray on two cores, with the processes that import torch
+SHORT_ROUND = 0.03  # seconds; in shorter rounds Ray's own milliseconds cost too much
+START_SECONDS = 20.0  # seconds that Ray takes to start on two cores, with the processes that import torch
 
 
 class RuntimeChoice(NamedTuple):
@@ -70,7 +70,7 @@ class RuntimeChoice(NamedTuple):
 
 
 def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> RuntimeChoice:
-    """Returns the runtime of a scenario; for `auto` the faster one.
+    """Returns the runtime of a scenario, with the reason; for `auto` it is the one that is expected to be faster.
 
     Args:
         scenario: The scenario.
@@ -103,9 +103,9 @@ def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> Run
 
 
 def estimate_seconds(study: Study) -> float:
-    """Estimates the seconds of one core for the training of a round, to within a factor of a few.
+    """Estimates how many seconds one core needs to train a round; the estimate may be wrong by a factor of a few.
 
-    For a study that trains one part after another this is the mean over all rounds.
+    If a study trains one part after another, the estimate is the mean over all rounds.
     """
     if study.parts:
         return sum(estimate_seconds(p.study) * (p.ends - p.begins) for p in study.parts) / max(1, study.rounds)
@@ -118,18 +118,16 @@ def estimate_seconds(study: Study) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# From a scenario to a finished run directory, on either runtime; shared by the Python API and the command line.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # The learning rate of each world, chosen on training samples alone: `local.lr_grid`.
 #
-# Before the run every (replicate, fold) trains with each candidate; all of them train together as further worlds of one
-# training. The share `data.hold_out` of every client's samples is withheld (a fifth, if the scenario withholds none).
-# Each world takes the candidate with the lowest nll on the withheld samples. If known clients predict with models or
-# weights of their own, the nll of each client on its own withheld samples is averaged (for a regression the RMSE). Test
-# samples are never used. The run itself then trains on the samples that the scenario sets.
+# Before the run, every world (replicate and fold) trains once with each candidate. All candidates train together, as
+# additional worlds of one training. The share `data.hold_out` of every client's samples is withheld (a fifth, if the
+# scenario withholds none). Each world takes the candidate with the lowest nll on the withheld samples. Known clients
+# may predict with models or weights of their own. Then the score is the nll of each client on its own withheld
+# samples, averaged over clients (for a regression the RMSE). Test samples are never used. Afterwards the run trains on
+# the samples that the scenario sets.
 
-HELD_OUT_SHARE = 0.2  # of every client's rows, where the scenario withholds none
+HELD_OUT_SHARE = 0.2  # of every client's samples, if the scenario withholds none
 SCORE = "hold_out_nll"
 OWN_SCORE, OWN_ERROR = "hold_out_personal_nll", "hold_out_personal_rmse"  # of the answers that clients use
 Scores = dict[tuple[int, int], list[float]]
@@ -137,9 +135,10 @@ Train = Callable[[Scenario, Path, UserObjects, Callable[[Snapshot], None], Measu
 
 
 def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train: Train) -> UserObjects:
-    """Returns `own` with the learning rate of each world, which is kept in `learning_rates.json` of the run directory.
+    """Chooses the learning rate of each world, and returns `own` with these rates.
 
-    While training diverges in some world, the largest candidate is dropped.
+    The rates are kept in `learning_rates.json` in the run directory, and are not chosen again. If training diverges in
+    some world, the largest candidate is dropped, and the other candidates are trained again.
 
     Args:
         scenario: the scenario; its key `local.lr_grid` holds the candidates.
@@ -165,7 +164,10 @@ def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train
 def _score_candidates(
     scenario: Scenario, folder: Path, own: UserObjects, grid: list[float], train: Train
 ) -> tuple[str, Scores]:
-    """Returns, by (replicate, fold), the held-out score of each candidate that trains, the smallest candidate first."""
+    """Trains the candidates, and returns the name of the held-out score and the scores of each (replicate, fold).
+
+    The scores are in the order of the candidates, from the smallest. They end before the candidates that were dropped.
+    """
     trial, own = drop_watchers(make_candidate_scenario(scenario), own)
     for number in range(len(grid), 0, -1):
         candidates = folder / f"smallest_{number}"
@@ -191,7 +193,7 @@ def _score_candidates(
 
 
 def make_candidate_scenario(scenario: Scenario) -> Scenario:
-    """Returns the scenario for the candidates: in one process, with samples withheld, evaluated once, at the end."""
+    """Returns the scenario by which candidates train: in one process, with withheld samples, evaluated at the end."""
     data = replace(scenario.data, hold_out=scenario.data.hold_out or HELD_OUT_SHARE)
     once = EvaluateKeys(every=max(1, scenario.rounds), personal=answers_clients_apart(to_plain(scenario)))
     local = replace(scenario.local, lr_grid=[])
@@ -199,7 +201,10 @@ def make_candidate_scenario(scenario: Scenario) -> Scenario:
 
 
 def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
-    """Returns a function that computes the usual scores without the test set, and the nll of clients' own answers."""
+    """Returns a function that computes the usual scores on withheld samples, without the test set.
+
+    If known clients predict with models or weights of their own, the function adds the nll of these predictions.
+    """
     usual = make_evaluator(study, runtime, test=False)
 
     def evaluate(progress: Progress) -> list[dict[str, Any]]:
@@ -242,15 +247,16 @@ def run_scenario(
         scenario: the scenario to run.
         out: the run directory; it must be empty or missing, unless the run is resumed.
         own: the user's Python objects.
-        watch: called with a snapshot after each evaluated round.
+        watch: the function that is called with a snapshot after each evaluated round.
         address: the address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
             Ray.
         wait_for: the resources that the cluster must have before the run begins, by Ray's names.
-        resume: whether to go on from the newest checkpoint of `out`.
-        force: whether an earlier run in `out` is replaced. It is removed only when the new run is known to be possible.
+        resume: whether the run goes on from the newest checkpoint in `out`.
+        force: whether an earlier run in `out` is replaced. The earlier run is removed only after the new run was found
+            to be possible.
 
     Raises:
-        BadInput: the scenario or the directory cannot be used; a directory that was made for the run is removed.
+        BadInput: the scenario or the directory cannot be used. A directory that was made for the run is removed again.
         FedrayError: the run failed; `fedray resume` continues from the newest checkpoint.
     """
     address = find_address(scenario.runtime, address)
@@ -296,9 +302,9 @@ def run_scenario(
 def _choose_runtime(
     scenario: Scenario, own: UserObjects, address: str | None, *, resume: bool
 ) -> tuple[str, Study | None]:
-    """Returns the runtime of a run, and for a new run in this process also the study.
+    """Returns the runtime of a run; for a new run in this process also the study, else None.
 
-    Bad input is found here, before the directory of a new run is made.
+    For a new run, bad input is found here, before the run directory is made.
     """
     elsewhere = address is not None and scenario.runtime != "inline"
     if elsewhere or (resume and scenario.runtime != "auto"):
@@ -340,13 +346,14 @@ def resume_run(
     Args:
         out: the run directory.
         own: the user's Python objects.
-        watch: called with a snapshot after each evaluated round.
+        watch: the function that is called with a snapshot after each evaluated round.
         address: the address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
             Ray.
         wait_for: the resources that the cluster must have before the run goes on, by Ray's names.
-        rounds: the total number of rounds, to make the run longer; None: unchanged. Learning rates that `local.lr_grid`
-            chose stay.
-        report: whether the page is written, if the scenario asks for one.
+        rounds: a new total number of rounds, which makes the run longer; None: unchanged. Learning rates that were
+            chosen from `local.lr_grid` stay.
+        report: whether the page `report.html` is written. With False, no page is written even if the scenario has
+            `report: true`.
 
     Raises:
         BadInput: `out` is no run directory, or the run began with another scenario, other data or other code.
@@ -373,17 +380,18 @@ def run_inline(
     study: Study | None = None,
     actors: int = 0,
 ) -> dict[str, Any]:
-    """Runs a scenario in this process, in a run directory that exists, and returns the summary.
+    """Runs a scenario in this process and returns the summary; the run directory must exist.
 
     Args:
         scenario: the scenario to run.
         out: the run directory; the run goes on from its newest checkpoint, if there is one.
         own: the user's Python objects.
-        watch: called with a snapshot after each evaluated round.
-        measure: returns the function that scores the models.
-        study: the study of the scenario, if it is built already; nothing else may use this study.
-        actors: the number of client actors that train for this process, for a trial that has reserved them; 0: this
-            process trains.
+        watch: the function that is called with a snapshot after each evaluated round.
+        measure: the function that makes the function that scores the models.
+        study: the study of the scenario, if it is built already; no other code may use this study. None: it is built
+            here.
+        actors: the number of client actors that train for this process, if a trial has reserved actors. 0: this process
+            trains.
     """
     use_one_thread()
     if study is None:

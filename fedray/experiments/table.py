@@ -1,4 +1,4 @@
-"""`fedray table`: runs every cell of a scenario's table, and resumes unfinished ones."""
+"""`fedray table`: runs every cell of a scenario's table, and resumes unfinished cells."""
 
 from __future__ import annotations
 
@@ -36,19 +36,20 @@ from fedray.storage.checkpoint import write_parquet
 from fedray.storage.directory import watch_place
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The lines that the processes of cells write while they train, reduced to a few lines for a person.
+# The lines that the processes of cells print while they train, reduced to a few lines for a person.
 
-EVERY = SILENCE - 1  # seconds between two lines of a cell: less than what makes the command say that it still works
+EVERY = SILENCE - 1  # seconds between two lines of a cell; shorter than the silence after which a STILL line is printed
 
 
 class CellLines:
-    """Collects the lines of all cells: prints from time to time how far a cell is, and warns of the notes of cells.
+    """Collects the lines that the processes of cells print.
 
-    Lines that a cell still works are dropped: the table prints such a line itself, and they would delay the next round.
+    From time to time the newest line of a cell is printed again. A note of a cell becomes a warning. Lines that say
+    that a cell still works are dropped, because the table itself prints such lines.
 
     Args:
-        say: prints a line.
-        clock: the time in seconds.
+        say: the function that prints a line.
+        clock: the function that returns the time in seconds.
 
     Example:
         >>> lines = CellLines(print, clock=iter([0.0, 2.0, 15.0]).__next__)
@@ -65,7 +66,7 @@ class CellLines:
         self._spoke: dict[str, float] = {}
 
     def hear(self, cell: str, line: str) -> None:
-        """Takes a line that the process of a cell has written."""
+        """Takes a line that the process of a cell has printed."""
         if line.startswith(NOTE):
             errors.warn_user(line.removeprefix(NOTE), errors.FedrayWarning)
         elif line.strip() and not line.startswith(STILL):
@@ -76,12 +77,12 @@ class CellLines:
                 self._say(f"cell {cell}: {line}")
 
     def newest(self, cell: str) -> str:
-        """Returns the last line of a cell that is no note; empty before the first line."""
+        """Returns the last line of a cell, without notes; empty before the first line."""
         return self._newest.get(cell, "")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The training of cells: each is a run of its own in a child process, which ends when the process of the table does.
+# The training of cells. Each cell is a run of its own in a child process, which ends when the table's process ends.
 
 log = logging.getLogger("fedray")
 DONE = "summary.json"
@@ -90,17 +91,18 @@ DONE = "summary.json"
 def train_cells(
     cells: Sequence[NamedCell], folder: Path, jobs: int, options: dict[str, list[str]], say: Callable[[str], None]
 ) -> dict[str, str]:
-    """Trains the unfinished cells; returns, by name, the reason for each cell that failed.
+    """Trains the unfinished cells, and returns the reason for each cell that failed, by the name of the cell.
 
     Args:
         cells: the cells, in the order in which they begin.
-        folder: the folder that holds the run directory of each cell, under the name of the cell.
-        jobs: the number of cells that train at the same time.
-        options: returns the options of the command line for a cell.
-        say: the function that prints a line: for each cell that ends, and from time to time on the progress of a cell.
+        folder: the folder with the run directories of the cells, which have the names of the cells.
+        jobs: the largest number of cells that train at the same time.
+        options: the options on the command line for each cell, by the name of the cell.
+        say: the function that prints a line. It is called for each cell that ends, and from time to time with the
+            progress of a cell.
 
     Raises:
-        FedrayError: the folder cannot be written, or another process trains one of its cells.
+        FedrayError: the folder cannot be written, or another process trains one of the cells.
     """
     failed: dict[str, str] = {}
     children: list[subprocess.Popen[str]] = []
@@ -113,7 +115,7 @@ def train_cells(
     lines = CellLines(say)
 
     def train_cell(cell: NamedCell) -> str | None:
-        """Runs or resumes one cell; returns None if the cell is finished, else the reason for the failure."""
+        """Runs or resumes one cell, and returns the reason if it failed; None if the cell is finished."""
         place = folder / cell.name
         busy = FedrayError(f"another `fedray table` trains {place}: let it finish, or stop it")
         with hold_lock(folder / f".{cell.name}.lock", busy) as lock:  # its process holds it too
@@ -154,7 +156,7 @@ def train_cells(
     pool = ThreadPoolExecutor(at_once)
 
     def stop() -> None:
-        """Ends the cells that train, and prevents further cells from beginning."""
+        """Ends the cells that train now, and prevents the other cells from beginning."""
         pool.shutdown(wait=False, cancel_futures=True)
         stop_children(list(children))
 
@@ -174,15 +176,18 @@ def train_cells(
 # Notes that a reader needs before comparing the scores of a table.
 
 CellRows = Mapping[tuple[str, str], Mapping[str, Any]]  # (cell, score) -> row
-PERSONAL = ("personal_accuracy", "personal_rmse")  # of the clients' own answers
+PERSONAL = ("personal_accuracy", "personal_rmse")  # scores of the clients' own predictions
 
 
 def find_first_score(rows: CellRows) -> list[str]:
-    """Returns the score of the clients' own predictions, if clients of a cell use these and all cells have the score.
+    """Returns the score that comes first in a table: that of the clients' own predictions, or no score.
+
+    The list holds this score if the clients of some cell use predictions of their own, and all cells have the score.
+    Otherwise the list is empty.
 
     Args:
-        rows: the rows of the table, by cell and metric; `apart` is true if the clients of the cell use predictions of
-            their own.
+        rows: the rows of the table, by cell and metric. The field `apart` of a row is true if the clients of the cell
+            use predictions of their own.
 
     Example:
         >>> rows = {("a", name): {"mean": 0.9, "apart": True} for name in ("accuracy", "personal_accuracy")}
@@ -198,17 +203,21 @@ def find_first_score(rows: CellRows) -> list[str]:
 
 
 def _find_personal(rows: CellRows) -> tuple[str, list[str], list[str]]:
-    """Returns the score of the clients' own predictions, the cells whose clients use these, and cells without it."""
+    """Returns the score of the clients' own predictions, the cells with such predictions, and cells without the score.
+
+    The score is an empty string if no cell has it.
+    """
     apart = list(dict.fromkeys(cell for (cell, _), row in rows.items() if row.get("apart")))
     name = next((name for name in PERSONAL if any((cell, name) in rows for cell in apart)), "")
     return name, apart, [cell for cell in dict.fromkeys(cell for cell, _ in rows) if (cell, name) not in rows]
 
 
 def list_table_notes(rows: CellRows) -> list[str]:
-    """Returns the lines below a table.
+    """Returns the notes that are printed below a table, one per line.
 
     Args:
-        rows: as in `find_first_score`; `chosen` is a line if test samples chose the round in which the cell ended.
+        rows: the rows of the table, as in `find_first_score`. The last round of a cell may have been chosen by a score
+            on test samples. Then the field `chosen` of the cell's rows is a note about this.
     """
     chosen = list(dict.fromkeys(row["chosen"] for row in rows.values() if row.get("chosen")))
     name, apart, lacking = _find_personal(rows)
@@ -220,11 +229,11 @@ def list_table_notes(rows: CellRows) -> list[str]:
 
 
 def mark_row(text: str, row: Mapping[str, Any] | None) -> str:
-    """Returns a score of a cell as text, with a mark if test samples chose the round in which the cell ended.
+    """Returns a score as text, with a mark if the last round of the cell was chosen by a score on test samples.
 
     Args:
         text: the score as text; an empty text gets no mark.
-        row: the row of the score; `chosen` is set if test samples chose the round.
+        row: the row of the score. Its field `chosen` decides whether there is a mark.
 
     Example:
         >>> mark_row("0.9", {"chosen": "a line"}), mark_row("0.9", {})
@@ -244,18 +253,20 @@ FIRST_METRICS = (
     "entropy",
 )  # fmt: skip
 BYTES = "bytes_to_target"
-MOST_METRICS = 6  # that are shown, unless more are published; seconds and bytes to a target come on top
+MOST_METRICS = 6  # metrics that are shown, unless more are published; seconds and bytes to a target are added
 PUBLISHED_NOTE = "Published values are those of the papers, as the scenario names them; sd and n are those found here."
 BAR = r"\|"  # within a cell of Markdown
 SPREAD_NOTE = "Mean +- standard deviation over the n replicates and folds of a cell"
 
 
 def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) -> None:
-    """Refuses, before anything trains, a requested metric that is no pattern and no score of fedray or of the cells.
+    """Refuses a requested metric that is unknown, before anything trains.
+
+    A metric is known if it is a pattern, a score of fedray or a published score of a cell.
 
     Args:
         wanted: the requested metrics, as names or patterns.
-        cells: the cells of the table; if one has the user's own metrics, any name is accepted.
+        cells: the cells of the table. If a cell has the user's own metrics, any name is accepted.
 
     Raises:
         BadInput: a metric is unknown; the message names it.
@@ -272,13 +283,13 @@ def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) ->
 
 
 def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:
-    r"""Returns the table as Markdown: one line per cell, with published values beside those found.
+    r"""Returns the table as Markdown: one line per cell, with published values beside the values that were found.
 
     Args:
         rows: the rows of `table.parquet`: one per cell and metric, and one with the `error` of each cell that failed.
-        names: the names of the cells, in order.
-        wanted: the requested metrics, as names or patterns such as `conformal_*`, in the order of the columns. If there
-            are none, or none fits, the table shows published metrics and then others by importance.
+        names: the names of the cells, in the order of the lines.
+        wanted: the requested metrics, as names or patterns such as `conformal_*`, in the order of the columns. If no
+            metric is requested or none fits, the table shows published metrics, and then other metrics by importance.
 
     Example:
         >>> row = {"cell": "a_1", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91, "rounds": 5,
@@ -310,9 +321,9 @@ def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> st
     """Returns the table as a LaTeX `tabular` in the style of booktabs, with the content of the Markdown table.
 
     Args:
-        rows: as in `format_markdown`.
-        names: the names of the cells, in order.
-        wanted: as in `format_markdown`.
+        rows: the rows of the table, as in `format_markdown`.
+        names: the names of the cells, in the order of the lines.
+        wanted: the requested metrics, as in `format_markdown`.
     """
     import pandas as pd  # slow to import
 
@@ -323,7 +334,10 @@ def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> st
 
 
 def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[list[str], list[list[str]], list[str]]:
-    """Returns head, lines (one per cell) and notes of a table; arguments as in `format_markdown`."""
+    """Returns the head, the lines (one per cell) and the notes of a table.
+
+    The arguments are those of `format_markdown`.
+    """
     failed = {r["cell"]: r["error"] for r in rows if r.get("error") is not None}
     found = {(r["cell"], r["metric"]): r for r in rows if r["cell"] not in failed}
     published = list(dict.fromkeys(metric for (_, metric), r in found.items() if r["published"] is not None))
@@ -360,10 +374,10 @@ def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[l
 
 
 def list_published(rows: Rows) -> Table:
-    """Returns header and rows of a table with every published value beside the mean that was found.
+    """Returns the head and the lines of a table with each published value beside the mean that was found.
 
     Args:
-        rows: as in `format_markdown`.
+        rows: the rows of the table, as in `format_markdown`.
 
     Example:
         >>> row = {"cell": "a", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91}
@@ -417,21 +431,21 @@ def run_table(
     Args:
         scenario: the scenario; its key `table` lists the cells.
         out: the folder for the run directories `cells/NAME` and the files `table.md`, `table.tex` and `table.parquet`.
-            Unless the scenario has `report: false`, `report.html` compares the cells.
-        only: the cells to train, as names or patterns such as `dirichlet_*`. Other cells are not trained; those that
-            are finished already stay in the table.
-        metrics: the scores in `table.md` and `table.tex`, as names or patterns, in this order. Without any: scores with
-            published values, and the most important others.
+            Unless the scenario has `report: false`, a page `report.html` compares the cells.
+        only: the cells to train, as names or patterns such as `dirichlet_*`; empty: all cells. Other cells are not
+            trained, but they stay in the table if they are finished.
+        metrics: the scores in `table.md` and `table.tex`, as names or patterns, in the order of the columns. Empty:
+            scores with published values, and the most important other scores.
         jobs: the number of cells that train at the same time, each in a process of its own.
         address: the address of an existing Ray cluster. None starts a cluster on this machine for each cell that runs
             on Ray.
         wait_for: the resources that the cluster must have before a cell begins, by Ray's names.
         modules: the names of your modules, which the process of each cell imports first.
-        say: the function that prints a line: for each cell that is finished, and from time to time on the progress of a
-            cell.
+        say: the function that prints a line. It is called for each cell that ends, and from time to time with the
+            progress of a cell.
 
     Raises:
-        BadInput: the scenario has no table, an entry of `only` fits no cell, an entry of `metrics` fits no score, or
+        BadInput: the scenario has no table, an entry of `only` fits no cell, or an entry of `metrics` fits no score. Or
             `out` holds cells of another scenario, of other data or of other code.
     """
     if not scenario.table:
@@ -481,7 +495,7 @@ def run_table(
 
 
 def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedCell]:
-    """Returns the cells whose names fit one of the patterns, in order; without patterns all cells.
+    """Returns the cells with names that fit one of the patterns, in the order of the table; without patterns all cells.
 
     Raises:
         BadInput: a pattern fits no cell.
@@ -505,8 +519,8 @@ def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedC
 def _check_cell(cell: NamedCell, folder: Path) -> None:
     """Refuses a cell that was trained with another scenario, other data, or another version of the user's code.
 
-    Keys that change no result may differ: a table that began in one process may go on on a cluster. But a finished cell
-    keeps what it saved and logged, so keys for saving and logging may not differ there.
+    Keys that change no result may differ: a table that began in one process may continue on a cluster. But the saved
+    and logged files of a finished cell stay as they are. So keys for saving and logging may not differ for such a cell.
 
     Raises:
         BadInput: something was changed; the message names it.
@@ -528,7 +542,10 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
 
 
 def _list_changes(found: dict[str, Any], wanted: dict[str, Any], *, finished: bool) -> str:
-    """Lists the keys that decide the content of a cell and were changed since its training, with both values."""
+    """Returns, as text, the keys of a cell that were changed since its training, each with the old and the new value.
+
+    Only keys that decide the content of the cell count. At most three of these keys are named.
+    """
     old, new = flatten(found), flatten(wanted)
     keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key, UNSET) != new.get(key, UNSET)]
     keys = [key for key in keys if not is_free(key) or (finished and key.startswith(("checkpoint.", "loggers")))]

@@ -25,17 +25,17 @@ from fedray.simulation.study import Runtime, Study
 from fedray.storage import directory
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A trial with several client actors: the process of the trial coordinates them, within the resources from Ray.
+# A trial with several client actors: the process of the trial coordinates the actors, within the resources from Ray.
 
 
 def refuse_other_seats(scenario: Scenario) -> None:
-    """Refuses tiers whose actors need more than the CPU that is reserved for each actor of a trial.
+    """Refuses tiers with actors that need more than one CPU, which is all that a trial reserves per actor.
 
     Args:
         scenario: The scenario of a trial.
 
     Raises:
-        BadInput: There is such a tier; the message names the first one and the keys to drop.
+        BadInput: There is such a tier. The message names the first such tier and the keys to drop.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -53,14 +53,14 @@ def refuse_other_seats(scenario: Scenario) -> None:
 def open_runtime(
     scenario: Scenario, own: UserObjects, study: Study, actors: int, *, name: str, device: str = "cpu"
 ) -> Iterator[tuple[Runtime, dict[str, Any]]]:
-    """Yields the runtime of a trial, which is closed at the end, and facts for the manifest.
+    """Yields the runtime of a trial and facts for the manifest; the runtime is closed when the block ends.
 
     Args:
         scenario: The scenario of the trial.
         own: The user's Python objects.
         study: The study that is trained.
-        actors: The number of actors of the trial; 0: this process trains. They use the same number of bundles, the last
-            ones in the placement group of this process.
+        actors: The number of actors of the trial; 0: this process trains. Each actor uses one bundle. The bundles are
+            the last ones in the placement group of this process.
         name: The name of the trial in the tools of Ray.
         device: The device on which this process trains.
     """
@@ -78,8 +78,9 @@ def open_runtime(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A trial is a run that is scored on held-out samples, never on the test set. It reports every evaluated round, with its
-# run directory as the checkpoint. So a scheduler may end or pause the trial, or continue another trial from it.
+# A trial is a run that is scored on held-out samples, never on the test set. The trial reports every evaluated round,
+# with the run directory as the checkpoint. So a scheduler may end or pause the trial, or continue another trial from
+# this checkpoint.
 
 TOTALS = ("round", "up_bytes", "down_bytes", "sim_seconds")
 
@@ -88,7 +89,7 @@ class Trial(NamedTuple):
     """The settings that all trials share.
 
     Attributes:
-        read: The function that makes the scenario of a trial from its keys.
+        read: The function that makes the scenario of a trial from the keys of the trial.
         own: The user's Python objects.
         actors: The number of client actors of each trial; 0: a trial trains in its own process.
     """
@@ -99,7 +100,7 @@ class Trial(NamedTuple):
 
 
 def make_trainable(trial: Trial) -> Any:
-    """Returns a trainable function for `ray.tune.Tuner`, which trains a scenario.
+    """Returns a function for `ray.tune.Tuner` that trains a scenario.
 
     Args:
         trial: The settings that all trials share.
@@ -120,11 +121,14 @@ def make_trainable(trial: Trial) -> Any:
 
 
 def check_searchable(scenario: Scenario, actors: int) -> None:
-    """Refuses a scenario that Ray Tune cannot choose by, or whose resources it cannot give.
+    """Refuses a scenario that cannot be a trial of Ray Tune.
+
+    Such a scenario has no held-out scores, chooses the learning rate itself, or needs resources that Ray Tune does not
+    give to a trial.
 
     Args:
         scenario: The scenario of a trial.
-        actors: The number of actors of the trial.
+        actors: The number of actors of the trial; 0: the process of the trial trains.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -148,9 +152,9 @@ def run_trial(trial: Trial, config: Mapping[str, Any], reports: Any) -> None:
     Args:
         trial: The settings that all trials share.
         config: The keys of the trial, nested or dotted.
-        reports: The module `fedray.runtime.ray.tasks`, to which the trial reports, or an object of a test. `report`
-            takes the metrics of a round, and the run directory. `go_on` makes the run directory from the checkpoint of
-            a trial that goes on, and returns False if the trial begins anew.
+        reports: The module `fedray.runtime.ray.tasks`, or in a test an object with the same two functions. `report`
+            reports the metrics of a round, with the run directory. `go_on` restores the run directory from a
+            checkpoint; it returns False if the trial has no checkpoint and begins anew.
     """
     prepare_process()
     use_one_thread()

@@ -1,4 +1,4 @@
-"""Trains clients whose local training has code of a method or user: side by side in lanes, or one after another."""
+"""Trains clients with a loss or an optimizer that is code of a method or user: in lanes, or one after another."""
 
 from __future__ import annotations
 
@@ -23,31 +23,33 @@ from fedray.training.block import Block, Complete, Step, Trained, make_complete,
 from fedray.training.loop import DRAWS, quiet_fallbacks
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What code in local training uses: the batch of one client, features, outputs of other models; and its loss.
+# What code in local training can use: the batch of a client, features, outputs of other models. And the loss.
 #
-# Two engines share it, and the steps below: `train_client_lanes` maps the functions of one client over the lanes of a
-# block, `train_client_loop` calls them for one lane after another. Parameters and gradients of a lane are vectors
-# `[p]`.
+# Two engines share these parts and the steps below. `train_client_lanes` maps the functions of one client over the
+# lanes of a block. `train_client_loop` calls the functions for one lane after another. Parameters and gradients of a
+# lane are vectors `[p]`.
 
 Watched = list[Tensor]  # the inputs of the last layer
 
 
 class LaneBatch(NamedTuple):
-    """A batch of a lane, and what the lane's code uses; numbers that no code uses have length 0 in place of p or d.
+    """A batch of a lane, and the other tensors that code in the lane may use.
+
+    A tensor that no code uses has length 0 in place of p or d.
 
     Attributes:
         x: Inputs, `[B, ...]`.
         y: Targets, `[B]` or `[B, q]`.
         weight: Weight of each sample, `[B]`: 1 / batch size, or 0 for padding.
         steps: Number of steps of the lane.
-        noise: Standard normal numbers of the step, `[p]` or as many as the code requires.
+        noise: Standard normal numbers for the step, `[p]` or as many as the code requires.
         client: Id of the client.
         model: Index of the model that the client trains, 0 to K - 1.
         broadcast: The model that the client received, `[d]`.
-        previous: The model that the client trained the last time, `[d]`.
-        ensemble: All models when the round began, `[K, d]`.
+        previous: The model that the client had at the end of its last training, `[d]`.
+        ensemble: All models at the beginning of the round, `[K, d]`.
         size: Number of training samples of the client.
-        shared: The model's row of the server's tensor `LocalLoss.shared`.
+        shared: The part of the server's tensor `LocalLoss.shared` that belongs to the model.
     """
 
     x: Tensor
@@ -72,9 +74,9 @@ class Gradients(NamedTuple):
     """The functions by which an engine computes gradients of one lane.
 
     Attributes:
-        step: The gradient of the step itself, in training mode.
-        again: The gradient of the same batch at other parameters; the network's buffers stay unchanged.
-        samples: The gradient of each sample.
+        step: Computes the gradient for the step; the network's buffers are updated.
+        again: Computes the gradient of the same batch at other parameters; the network's buffers stay unchanged.
+        samples: Computes the gradient of each sample.
     """
 
     step: Gradient
@@ -83,7 +85,7 @@ class Gradients(NamedTuple):
 
 
 def name_parameters(layout: Layout, p: Tensor) -> dict[str, Tensor]:
-    """Returns the trainable tensors of a vector `[p]` by name."""
+    """Cuts a vector `[p]` into the trainable tensors of a network, and returns the tensors by name."""
     k = layout.trainable_tensors
     parts = p.split_with_sizes(layout.sizes[:k], dim=-1)
     return {n: part.reshape(s) for n, part, s in zip(layout.names[:k], parts, layout.shapes[:k], strict=True)}
@@ -96,7 +98,9 @@ def last_layer(layout: Layout) -> str:
 
 @contextmanager
 def watching_features(net: Net, wanted: bool) -> Iterator[Watched]:
-    """Returns a context with a list that every forward pass fills with the inputs of the last layer, if `wanted`.
+    """Returns a context with a list; every forward pass writes the inputs of the last layer into the list.
+
+    If `wanted` is false, the list stays empty.
 
     Example:
         The features of a network are the inputs of its last layer.
@@ -134,12 +138,12 @@ def read_features(net: Net, watched: Watched) -> Tensor:
 
 
 class LaneCode(NamedTuple):
-    """The network and settings of a training with code; it also computes outputs of other models for a loss.
+    """The network and the settings of a training with code.
 
     Attributes:
         net: The network.
-        block: The block with the clients' settings; its tensors are not used here.
-        watched: The features of the newest forward pass.
+        block: The block with the settings of local training; the tensors of the block are not used here.
+        watched: The list with the features of the newest forward pass.
     """
 
     net: Net
@@ -148,11 +152,11 @@ class LaneCode(NamedTuple):
 
     @property
     def round(self) -> int:
-        """The round, from 0."""
+        """The number of the round, from 0."""
         return 0 if self.block.reading is None else self.block.reading.round
 
     def forward(self, row: Tensor, x: Tensor) -> Tensor:
-        """Returns outputs of another model, in evaluation mode."""
+        """Returns the outputs of another model `[d]` for inputs, in evaluation mode."""
         self.net.module.eval()
         out: Tensor = functional_call(self.net.module, self.net.layout.views(row), (x,))
         self.net.module.train()
@@ -163,7 +167,7 @@ def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -
     """Returns the mean loss of a batch.
 
     Args:
-        code: The network and settings; a loss in them replaces the network's loss.
+        code: The network and the settings. If the settings have a loss, it replaces the network's loss.
         answer: The forward pass of the model: inputs `[n, ...]` -> outputs `[n, C]`.
         batch: The batch.
     """
@@ -202,7 +206,10 @@ def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -
 
 
 def read_lanes(block: Block) -> tuple[Tensor, ...]:
-    """Returns the last seven fields of `LaneBatch` for all lanes, `[W, ...]`; models that no code uses are `[W, 0]`."""
+    """Returns the last seven fields of `LaneBatch`, for all lanes together, `[W, ...]`.
+
+    Models that no code uses are `[W, 0]`.
+    """
     local, n, start = block.local, len(block.start), block.start
     reads = () if local.loss is None else local.loss.reads
     first = torch.zeros(n, dtype=torch.int64, device=start.device)
@@ -221,22 +228,24 @@ def read_lanes(block: Block) -> tuple[Tensor, ...]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A step of local training with code in it: transformations of the gradient, an optimizer of one's own or of torch.
+# A step of local training with code: transformations of the gradient, and an optimizer of the user or of torch.
 
 Advance = Callable[[Tensor, LaneBatch, int], Tensor]  # (parameters `[W, p]`, batches, step) -> losses `[W]`
 Over = Callable[[Callable[..., Any]], Callable[..., Any]]  # a function of one lane -> the same function of all lanes
-_NOISE = -1  # an extra part of the address, for noise; it keeps noise independent of permutations
+_NOISE = -1  # an additional part of the random key, for noise; it keeps noise independent of permutations
 
 
 def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tensor, offset: Tensor | None) -> Advance:
-    """Returns a function (parameters `[W, p]`, batches, step) -> losses `[W]` that makes one step in place.
+    """Returns a function that makes one step of all lanes: (parameters `[W, p]`, batches, step) -> losses `[W]`.
+
+    The function changes the parameters in place.
 
     Args:
-        code: The network and settings.
-        gradients: The gradients of one lane.
+        code: The network and the settings.
+        gradients: The functions that compute the gradients of one lane.
         over: A function that turns a function of one lane into a function of all lanes.
-        anchor: The parameters that each lane is pulled towards, `[W, p]`.
-        offset: The vector that is added to each lane's gradient, `[W, p]`; None: nothing is added.
+        anchor: The parameters towards which each lane is pulled, `[W, p]`.
+        offset: The vector that is added to the gradient of each lane, `[W, p]`; None: nothing is added.
     """
     local, lr = code.block.local, code.block.lr
     terms = [anchor] if local.pull else [], [] if offset is None else [offset]
@@ -273,7 +282,10 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
 
 
 def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callable[..., Tensor]:
-    """Returns a function (transformation, gradients `[W, p]`, parameters, batches, step) -> new gradients."""
+    """Returns a function that applies a transformation to the gradients `[W, p]` and returns the new gradients.
+
+    The function also takes the parameters, the batches and the step. It keeps the state of each transformation.
+    """
     lr, t, states = code.block.lr, code.round, dict[int, Any]()
 
     def transform(rule: method.Transform, g: Tensor, now: Tensor, batch: LaneBatch, step: int) -> Tensor:
@@ -303,7 +315,10 @@ def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callabl
 
 
 def _check_vector(name: str, found: Any, p: int) -> Tensor:
-    """Checks that a result has one number for each parameter; torch would silently broadcast another shape."""
+    """Checks that the result of a user's function has one number for each parameter, and returns the result.
+
+    Without this check torch would silently broadcast another shape.
+    """
     if not isinstance(found, Tensor) or found.shape != (p,):
         raise BadInput(
             f"local.optimizer = {name} returned {_name_form(found)}: return one number for each of {p:,} parameters"
@@ -312,14 +327,17 @@ def _check_vector(name: str, found: Any, p: int) -> Tensor:
 
 
 def _name_form(found: Any) -> str:
-    """Returns a description of a value: the shape and type of a tensor, or the name of a Python type."""
+    """Returns a description of a value: for a tensor its shape and type, otherwise the name of its Python type."""
     if not isinstance(found, Tensor):
         return name_type(found)
     return f"shape {list(found.shape)} of {str(found.dtype).removeprefix('torch.')}"
 
 
 def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, complete: Complete) -> Step:
-    """Returns the step of a torch optimizer for one lane, `[1, p]`; the optimizer starts without memory."""
+    """Returns a function that makes a step of a torch optimizer in one lane, with parameters `[1, p]`.
+
+    The optimizer starts with an empty memory.
+    """
     held: list[tuple[torch.optim.Optimizer, list[Tensor]]] = []
 
     def step(rows: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> None:
@@ -337,10 +355,10 @@ def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, com
 
 
 def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
-    """Draws standard normal numbers for each lane and step, `[W, p]`; `[W, 0]` if no code uses noise.
+    """Draws the standard normal numbers of a step for each lane, `[W, p]`; `[W, 0]` if no code uses noise.
 
     Example:
-        Noise has the address of a client and a step.
+        The numbers differ between clients and between steps.
 
         >>> import numpy as np
         >>> from fedray.core.method import Local, Transform, start_empty
@@ -357,17 +375,17 @@ def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> 
 
 
 def _rules(local: method.Local) -> list[method.Transform]:
-    """Returns the transformations of a local training."""
+    """Returns the transformations in the settings of a local training: of the gradient, and as the optimizer."""
     return [rule for rule in (local.gradient, local.step) if isinstance(rule, method.Transform)]
 
 
 def _count_noise(rule: method.Transform, p: int) -> int:
-    """Returns how many numbers of noise a transformation of p parameters uses."""
+    """Returns the number of random numbers that a transformation of p parameters uses in a step."""
     return p if rule.numbers is None else rule.numbers
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Local training with code in it, one lane after another: every network, every function and every optimizer runs here.
+# Local training with code, one lane after another: every network, every function and every optimizer can run here.
 
 Buffers = dict[str, Tensor]
 
@@ -380,7 +398,7 @@ def train_client_loop(net: Net, block: Block) -> Trained:
         block: The lanes, `[W, d]`.
 
     Example:
-        Adam of torch, on a lane of one step.
+        One lane makes one step with torch's optimizer Adam.
 
         >>> import numpy as np
         >>> from fedray.core.method import Local
@@ -409,7 +427,7 @@ def train_client_loop(net: Net, block: Block) -> Trained:
 
 
 def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> tuple[Tensor, Tensor, Tensor]:
-    """Trains one lane; returns its model `[d]`, its counters `[c]` and the sum of its losses."""
+    """Trains one lane, and returns the trained model `[d]`, its counters `[c]` and the sum of the lane's losses."""
     layout, p = net.layout, net.layout.trainable
     views = {name: view.clone() for name, view in layout.views(block.start[lane]).items()}
     buffers = {name: views[name] for name in list(views)[len(name_parameters(layout, block.start[lane, :p])) :]}
@@ -452,7 +470,7 @@ def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
-    """Returns the gradients of one lane, computed by autograd; a step changes the buffers in place."""
+    """Returns functions that compute the gradients of one lane by autograd; a step changes the buffers in place."""
     net = written.net
 
     def differentiate(p: Tensor, batch: LaneBatch, held: Buffers) -> tuple[Tensor, Tensor]:
@@ -479,18 +497,18 @@ def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Local training with code in it, side by side: every function of one client is mapped over the lanes of a block.
+# Local training with code, side by side: every function of one client is mapped over the lanes of a block.
 
 
 def train_client_lanes(net: Net, block: Block) -> Trained:
     """Trains every lane of a block; each step is one call for all lanes.
 
     Args:
-        net: A network without buffers, whose module can be mapped over lanes.
-        block: The lanes, `[W, d]`, with code that can be mapped too.
+        net: A network without buffers; it must be possible to map its module over lanes.
+        block: The lanes, `[W, d]`. It must be possible to map their code over lanes, too.
 
     Example:
-        A loss that is half the network's own moves the models half as far.
+        Half the loss changes the models by half as much.
 
         >>> import numpy as np
         >>> from fedray.core.method import LocalLoss
@@ -527,7 +545,7 @@ def train_client_lanes(net: Net, block: Block) -> Trained:
 
 
 def _differentiate_lanes(written: LaneCode) -> Gradients:
-    """Returns the gradients of one lane, computed by the transformations of `torch.func`."""
+    """Returns functions that compute the gradients of one lane by the transformations of `torch.func`."""
     net = written.net
 
     def cost(p: Tensor, batch: LaneBatch) -> Tensor:
@@ -545,7 +563,7 @@ def _differentiate_lanes(written: LaneCode) -> Gradients:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Finds whether code in local training can be mapped over lanes: two lanes are trained together and one by one.
+# A test whether code in local training can be mapped over lanes: two lanes are trained together, and one by one.
 
 _ROWS, _WIDTH, _STEPS = 3, 8, 2  # samples of a batch, its width with padding, steps
 _EVERY = 5  # lanes of a trial, of which some are trained
@@ -553,9 +571,9 @@ _TOLERANCE = 1e-3  # relative to the change of the parameters
 
 
 def mixes_targets(net: Net, local: method.Local) -> bool:
-    """Returns whether a user's regression loss of one sample depends on other samples.
+    """Returns whether a user's loss mixes the samples of a batch: the loss of a sample then depends on other samples.
 
-    This happens by mistake when torch broadcasts `[B]` and `[B, 1]` to `[B, B]`.
+    Only losses for regressions are tested. The mistake happens when torch broadcasts `[B]` and `[B, 1]` to `[B, B]`.
 
     Args:
         net: The network.
@@ -575,7 +593,9 @@ def mixes_targets(net: Net, local: method.Local) -> bool:
 
 
 def find_code_refusal(net: Net, example: Tensor, local: method.Local, models: int = 1) -> str | None:
-    """Returns the reason why a local training cannot be mapped over lanes, found by trying two lanes; None if it can.
+    """Returns the reason why a local training with code cannot be mapped over lanes; None if this is possible.
+
+    The reason is found by a trial with two lanes.
 
     Args:
         net: A network that can be mapped over lanes.
@@ -621,9 +641,9 @@ def make_trial(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Block:
-    """Returns a block for a trial: some of five lanes, each with two steps and padded batches.
+    """Returns a block for a trial: some of five possible lanes, each with two steps and padded batches.
 
-    Lane w trains model w modulo K. The batches of a lane depend on its number alone.
+    Lane w trains model w modulo K. The batches of a lane depend only on the number of the lane.
 
     Args:
         net: The network; its device is the device of the block.

@@ -1,4 +1,4 @@
-"""Trains networks by the compiled kernels (linear layers, small convolutions, students), and computes outputs."""
+"""Trains networks of linear layers and small convolutions by compiled kernels, and computes outputs of models."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from fedray.training.block import BatchSource, Block, Trained
 from fedray.training.layers import LayerShape, has_plain_layers, read_shape, split_net
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The description of a block that a compiled kernel gets: the structures of `fedray/core/kernels/lane.h`, by field.
+# The description of a block for a compiled kernel: the fields of the structures in `fedray/core/kernels/lane.h`.
 
 MOST_LAYERS, MOST_STAGES = 16, 8
 
 
 class Stage(ctypes.Structure):
-    """The structure `Stage` of `kernels/lane.h`."""
+    """The structure `Stage` of `kernels/lane.h`: a convolution with its activation and pooling."""
 
     _fields_ = tuple(
         (name, ctypes.c_int32)
@@ -40,7 +40,10 @@ class Stage(ctypes.Structure):
 
 
 class LaneTask(ctypes.Structure):
-    """The structure `LaneTask` of `kernels/lane.h`; kernels without convolutions do not use the stages."""
+    """The structure `LaneTask` of `kernels/lane.h`, which describes a call of a kernel.
+
+    Kernels without convolutions do not use the stages.
+    """
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("layers", "objective")),
@@ -65,20 +68,20 @@ class LaneTask(ctypes.Structure):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Full batches of plain SGD: lanes that use their inputs only before the first step and after the last one.
+# Full batches of plain SGD: lanes that use their inputs only before the first step and after the last step.
 #
-# Where every step reads the same rows x, the gradient of the first layer's weight is x' g, with g of its outputs z =
-# x w. So a step moves z by -rate (x x') g, and all steps together move w by -rate x' (sum of g): products of rows x
-# rows take the place of rows x inputs, which are a fifth of the operations for ten steps of 100 images on a
-# perceptron 784-200-10. The sums have another order, so weights differ by rounding from those of steps that read
-# their inputs. `kernels/lane.h` trains such a lane, which is called still.
+# Let every step train on the same samples x. The first layer has the outputs z = x w. With the gradient g of z, the
+# gradient of w is x' g. So a step changes z by -rate (x x') g, and all steps together change w by -rate x' (sum of g).
+# Products of size samples x samples replace products of size samples x inputs. For ten steps of 100 images on a
+# perceptron 784-200-10, this takes a fifth of the operations. The sums have another order, so the weights differ by
+# rounding errors from the weights of ordinary steps. Such a lane is called still; `kernels/lane.h` trains it.
 
 
 def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
-    """Returns the least number of steps for which full batches halve a lane's operations; 0: never.
+    """Returns the least number of steps with which a still lane takes at most half the operations; 0: there is none.
 
-    Multiply-adds of the first layer are 2 S rows inputs outputs, and in a still lane 2 rows inputs outputs + rows^2
-    inputs + S rows^2 outputs.
+    Only multiply-adds of the first layer are counted. In S steps an ordinary lane takes `2 S rows inputs outputs`. A
+    still lane takes `2 rows inputs outputs + rows^2 inputs + S rows^2 outputs`.
 
     Args:
         rows: Number of samples in the batch.
@@ -93,7 +96,7 @@ def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
 
 
 def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
-    """Returns the least number of steps with which a lane of a block is trained as a still lane; 0: no lane is.
+    """Returns the least number of steps with which a lane of a block becomes a still lane; 0: no lane becomes one.
 
     Args:
         block: The lanes.
@@ -109,29 +112,30 @@ def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
 # ---------------------------------------------------------------------------------------------------------------------
 # Linear layers with ReLU or Tanh between them, trained by the compiled kernel: `fedray/core/kernels/mlp.c`.
 #
-# A lane is the whole local training of one client, with its weights in the cache; lanes are trained one after
-# another, so the numbers of a lane cannot depend on its neighbors. The kernel gathers the batches by itself where the
-# block has a `source`, and else gets them a piece at a time. It computes what `train_mlp` computes, with sums in index
-# order, to the same bits on every processor that has fused multiply-add.
+# A lane is the whole local training of one client, with the weights in the cache. Lanes are trained one after another,
+# so the numbers of a lane cannot depend on other lanes. If the block has a `source`, the kernel gathers the batches by
+# itself; otherwise it gets them piece by piece. The kernel computes what `train_mlp` computes, with sums in the order
+# of indices. The results are equal bit for bit on every processor with fused multiply-add.
 
-MOST_OPERATIONS = 8_000_000_000  # of a call, about a tenth of a second
+MOST_OPERATIONS = 8_000_000_000  # operations of a call, which take about a tenth of a second
 _OBJECTIVES = {"cross_entropy": 0, "half_mse": 1, "mse": 2, "gaussian_nll": 3}
 ACTIVATION_CODES: dict[type[nn.Module] | None, int] = {None: 0, nn.ReLU: 1, nn.Tanh: 2}
 _KINDS = {torch.float32: 0, torch.uint8: 1, torch.float64: 2}
 _ERRORS = {1: "a row number outside the data", 2: "a label that is no class"}
 _KEPT_BYTES = 32 << 20  # scratch memory above this is given back after a call
-_scratch = threading.local()  # one a thread, because threads train at the same time
+_scratch = threading.local()  # one memory per thread, because threads train at the same time
 
 
 class Kernel(NamedTuple):
     """A compiled kernel, with the function that describes a network to the kernel.
 
     Attributes:
-        name: Beginning of the names of the kernel's functions in the library.
+        name: The beginning of the names of the kernel's functions in the library.
         prefix: Modules that torch computes before the first layer.
-        reads_flat: Whether these modules only reshape; the kernel may then read the data as they are stored.
-        describe: A function (task, network, shape of an input) -> operations per sample; it writes the network into the
-            task.
+        reads_flat: Whether the modules in `prefix` only reshape their inputs. The kernel may then use the data in the
+            form in which they are stored.
+        describe: A function (task, network, shape of an input) that writes the network into the task. It returns the
+            number of operations per sample.
     """
 
     name: str
@@ -146,7 +150,7 @@ class _Piece(NamedTuple):
     Attributes:
         first: The first step.
         end: One past the last step.
-        source: The data; `index` holds only the samples of these steps.
+        source: The data; the field `index` holds only the samples of these steps.
     """
 
     first: int
@@ -155,7 +159,7 @@ class _Piece(NamedTuple):
 
 
 def find_mlp_kernel(net: Net) -> Kernel | None:
-    """Returns the kernel of linear layers for a network of plain layers; None if it does not cover the network."""
+    """Returns the kernel of linear layers for a network; None if this kernel cannot compute the network."""
     shape = read_shape(net.module)
     if shape is None or len(shape.layers) > MOST_LAYERS:
         return None
@@ -163,14 +167,14 @@ def find_mlp_kernel(net: Net) -> Kernel | None:
 
 
 def train_compiled(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block.
+    """Trains every lane of a block by a compiled kernel.
 
     Args:
-        net: A network that a kernel covers.
+        net: A network that a kernel can compute.
         block: The lanes, `[W, d]`, in main memory.
 
     Example:
-        Two lanes on the same data, from different models; the second lane is trained alone, too.
+        Two lanes train on the same data from different models. The second lane is also trained alone.
 
         >>> from fedray.core.method import Local
         >>> from fedray.models.nets import build_net
@@ -215,14 +219,17 @@ def train_compiled(net: Net, block: Block) -> Trained:
 
 
 def _load(name: str, dtype: torch.dtype) -> Callable[..., int]:
-    """Returns a function of the library, for one type of number."""
+    """Returns a function of the compiled library, in the version for a type of numbers."""
     library = sums.load_library()
     assert isinstance(library, sums.Library)
     return library.function(name, dtype)
 
 
 def _reserve_memory(kernel: Kernel, task: LaneTask, dtype: torch.dtype, *, again: bool = False) -> Tensor:
-    """Reserves the memory that a task needs, and writes its address into the task; `again`: the thread reuses it."""
+    """Reserves the memory that a task needs, and writes the memory address into the task.
+
+    With `again`, the thread uses the same memory for its later tasks.
+    """
     sizes = (ctypes.c_int64 * 2)()
     _load(f"{kernel.name}_sizes", dtype)(ctypes.byref(task), sizes)
     size = sum(sizes) * dtype.itemsize
@@ -236,7 +243,7 @@ def _reserve_memory(kernel: Kernel, task: LaneTask, dtype: torch.dtype, *, again
 
 
 class _Kept(NamedTuple):
-    """Keeps alive the arrays whose memory addresses a task holds."""
+    """Keeps arrays alive as long as a task holds their memory addresses."""
 
     arrays: list[Tensor | NDArray[Any] | None]
 
@@ -246,7 +253,10 @@ class _Kept(NamedTuple):
         return address(array)
 
     def rows(self, rows: Tensor | None) -> tuple[int | None, int]:
-        """Returns the memory address of rows `[W, d]` and the distance between rows; expanded rows are not copied."""
+        """Returns the memory address of a matrix `[W, d]`, and the distance between two of its rows.
+
+        The distance is a number of elements. Expanded rows are not copied.
+        """
         if rows is None or rows.stride(1) != 1:
             return self.hold(None if rows is None else rows.contiguous()), 0 if rows is None else rows.shape[1]
         self.arrays.append(rows)
@@ -254,7 +264,7 @@ class _Kept(NamedTuple):
 
 
 def _describe_perceptron(task: LaneTask, net: Net, _sample: tuple[int, ...]) -> float:
-    """Describes a network of linear layers; returns the operations per sample."""
+    """Writes a network of linear layers into a task, and returns the number of operations per sample."""
     shape = read_shape(net.module)
     assert shape is not None
     task.d = describe_layers(task, net, shape)
@@ -264,7 +274,13 @@ def _describe_perceptron(task: LaneTask, net: Net, _sample: tuple[int, ...]) -> 
 
 
 def describe_layers(task: LaneTask, net: Net, shape: LayerShape) -> int:
-    """Describes the linear layers of a network (widths, activations, biases); returns their number of parameters."""
+    """Writes the linear layers of a network into a task, and returns the number of their parameters.
+
+    Args:
+        task: The task, whose fields for widths, activations and biases are set.
+        net: The network.
+        shape: The form of the linear layers.
+    """
     assert len(shape.layers) <= MOST_LAYERS
     sizes = [size for size in net.layout.shapes if len(size) == 2]
     task.layers, task.objective = len(shape.layers), _OBJECTIVES[net.objective]
@@ -275,7 +291,7 @@ def describe_layers(task: LaneTask, net: Net, shape: LayerShape) -> int:
 
 
 def _describe_training(task: LaneTask, kept: _Kept, block: Block, final: Tensor, loss: NDArray[np.float64]) -> None:
-    """Describes the optimizer, and the rates and rows of the lanes."""
+    """Writes the optimizer into a task, and for each lane the rates and the memory addresses of the models."""
     local, lanes = block.local, len(block.start)
     task.optimizer = 2 if local.optimizer == "adam" else 1 if local.momentum else 0
     task.momentum, task.lanes, task.batch = local.momentum, lanes, block.weight.shape[2]
@@ -293,7 +309,7 @@ def _describe_training(task: LaneTask, kept: _Kept, block: Block, final: Tensor,
 
 
 def _describe_data(task: LaneTask, kept: _Kept, net: Net, block: Block, piece: _Piece) -> None:
-    """Describes the data of some steps, and checks every size that the kernel relies on."""
+    """Writes the data of some steps into a task, and checks every size on which the kernel relies."""
     x, y, index, first, world, *statistics = piece.source
     lanes, weight = len(block.start), block.weight[piece.first : piece.end]
     task.first_step, task.end_step, task.targets = piece.first, piece.end, y[0].numel() if len(y) else 1
@@ -320,9 +336,10 @@ def _describe_data(task: LaneTask, kept: _Kept, net: Net, block: Block, piece: _
 
 
 def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | None) -> list[_Piece] | None:
-    """Cuts the steps into pieces of a fraction of a second (one without `operations`), if the kernel can read the data.
+    """Cuts the steps of a block into pieces of a fraction of a second each; None if the kernel cannot use the data.
 
-    A signal (Ctrl-C, `client_timeout`) waits for the end of a call. Nearly all blocks are one piece.
+    Pieces are short because a signal (Ctrl-C, `client_timeout`) waits for the end of a call. If `operations` is None,
+    there is a single piece. Nearly all blocks are one piece.
     """
     if (source := block.source) is None or not kernel.reads_flat:
         return None
@@ -339,7 +356,10 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | 
 
 
 def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
-    """Yields the steps piece by piece, from `Block.read`; torch computes the modules before the first layer."""
+    """Yields the steps of a block piece by piece, with data from `Block.read`.
+
+    Torch computes the modules before the first layer.
+    """
     for a, b in block.pieces(0, len(block.weight)):
         x, y = block.read(a, b)
         steps, x = x.shape[:3], x.flatten(0, 2)
@@ -353,20 +373,21 @@ def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Small networks of convolutions and linear layers, trained by the compiled kernel: `fedray/core/kernels/conv.c`.
 #
-# A lane is the whole local training of one client. All activations of a sample stay in the cache; a convolution is a
-# product whose left factor is read from overlapping places, so that nothing is copied. It computes what `train_conv`
-# computes, with sums in a written-down order, to the same bits on every processor that has fused multiply-add.
+# A lane is the whole local training of one client. All activations of a sample stay in the cache. A convolution is a
+# matrix product; the rows of its left factor overlap in memory, so nothing is copied. The kernel computes what
+# `train_conv` computes, with sums in a fixed order. The results are equal bit for bit on every processor with fused
+# multiply-add.
 
 _POOLS: dict[type[nn.Module], int] = {nn.MaxPool2d: 1, nn.AvgPool2d: 2}
 
 
 class ConvStage(NamedTuple):
-    """A convolution with what follows it before the next one.
+    """A convolution, with the activation and the pooling that follow the convolution.
 
     Attributes:
         conv: The convolution.
         activation: The activation, or None.
-        pool_kind: MaxPool2d, AvgPool2d or None.
+        pool_kind: The kind of pooling: MaxPool2d, AvgPool2d or None.
         pool: Height and width of the pooling's windows.
         activation_first: Whether the activation comes before the pooling.
     """
@@ -380,10 +401,10 @@ class ConvStage(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
-    """Returns the convolutions of a network that `split_net` can cut, or a feature that the kernel does not support.
+    """Returns the convolutions of a network, or the description of a feature that the kernel does not support.
 
     Example:
-        Padding is covered, strides are not.
+        The kernel supports padding, but not strides.
 
         >>> from fedray.models.nets import build_net
         >>> find_stages(build_net("cnn", (1, 8, 8), 2, "cross_entropy", channels=[3], hidden=[4]).module)[0].pool
@@ -420,19 +441,22 @@ def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
 
 
 def _find_unusual_pool(part: nn.MaxPool2d | nn.AvgPool2d) -> str | None:
-    """Returns what the kernel does not support in a pooling; None if it supports the pooling."""
+    """Returns the reason why the kernel does not support a pooling; None if the kernel supports the pooling."""
     plain = _pair(part.stride) == _pair(part.kernel_size) and _pair(part.padding) == (0, 0) and not part.ceil_mode
     more = _pair(part.dilation) == (1, 1) if isinstance(part, nn.MaxPool2d) else part.divisor_override is None
     return None if plain and more else f"a pooling whose windows overlap or leave the image ({part})"
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:
-    """Returns height and width."""
+    """Returns the height and the width that a parameter of a layer stands for."""
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
 def _describe_network(task: LaneTask, net: Net, sample: tuple[int, ...]) -> float:
-    """Describes convolutions and linear layers for images of a shape, and checks all sizes that the kernel uses."""
+    """Writes a network with convolutions into a task, and returns the number of operations per sample.
+
+    All sizes that the kernel uses are checked. `sample` is the shape of an image.
+    """
     stages, cut = find_stages(net.module), split_net(net.module)
     assert cut is not None and not isinstance(stages, str)
     channels, height, width = sample
@@ -467,8 +491,8 @@ CONV_KERNEL = Kernel("conv", (), True, _describe_network)
 # ---------------------------------------------------------------------------------------------------------------------
 # Raw outputs of models by the compiled kernels, model after model, for evaluation.
 #
-# Sums run in the order that training has, so that the outputs of a row depend neither on the other rows nor on the
-# build of the kernel.
+# Sums are computed in the same order as in training. So the outputs of a sample depend neither on the other samples nor
+# on the build of the kernel.
 
 BATCH = 16  # samples that pass through a model at a time; their activations stay in the cache
 _OUTPUT_KINDS = {torch.float32: 0, torch.float64: 2}
@@ -478,10 +502,10 @@ def run_kernel(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
     """Returns raw outputs `[M, n, C]` of M models with convolutions, each on its own inputs.
 
     Args:
-        net: A network that the kernel covers.
+        net: A network that the kernel of convolutions can compute.
         rows: The models, `[M, d]`, in main memory.
         _counters: Integer buffers, `[M, 0]`; such networks have none.
-        x: Inputs of each model, `[M, n, ...]`; expanded inputs are read once.
+        x: Inputs of each model, `[M, n, ...]`. If they are expanded from one set of inputs, the set is not copied.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -513,15 +537,15 @@ def run_kernel(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------------------
 # Students and teachers by the compiled kernels: a student is one lane that keeps its state between calls.
 #
-# Its steps have rates of their own, and its targets are the probabilities (or outputs) of teachers. Otherwise it is
-# computed as the lanes of clients are: calls of any length give the same bits.
+# Each step of a student has a rate of its own, and the targets are the probabilities (or outputs) of teachers.
+# Otherwise a student is computed like a lane of a client. Calls of any number of steps give the same bits.
 
 _HALF_MSE, _SOFT_CROSS_ENTROPY = 1, 4
 _OPTIMIZERS = {"momentum": 1, "adam": 2}
 
 
 def find_student_kernel(net: Net) -> Kernel | None:
-    """Returns the kernel that trains students of a network, on the network's own inputs; None without one."""
+    """Returns the kernel that can train students with a network; None if there is no such kernel."""
     if not (sums.is_available() and has_plain_layers(net)):
         return None
     if (kernel := find_mlp_kernel(net)) is not None:
@@ -531,17 +555,17 @@ def find_student_kernel(net: Net) -> Kernel | None:
 
 
 def ask_compiled(net: Net, row: Tensor, x: Tensor) -> Tensor:
-    """Returns raw outputs `[n, C]`, float64, of one model `[d]` of convolutions on inputs `[n, ...]`."""
+    """Returns the raw outputs `[n, C]`, float64, of one model `[d]` with convolutions on inputs `[n, ...]`."""
     return run_kernel(net, row[None], row[None, :0], x[None])[0].double()
 
 
 def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
-    """Begins the training of a student, see `fedray.core.method.StudentEngine.begin`.
+    """Returns a function that trains a student from a start; this is `StudentEngine.begin` of the compiled engine.
 
     Args:
-        net: A network that `find_student_kernel` has a kernel for.
-        start: The model that the student starts from, `[d]`, in main memory.
-        teaching: The data that the student learns from, and its optimizer.
+        net: A network for which `find_student_kernel` returns a kernel.
+        start: The model from which the student starts, `[d]`, in main memory.
+        teaching: The data from which the student learns, and the optimizer.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -558,7 +582,7 @@ def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
 
 
 class _Student:
-    """A student in training: the description of its lane, and the arrays whose memory addresses the lane holds."""
+    """A student in training: the description of its lane, and the arrays to which this description points."""
 
     def __init__(self, kernel: Kernel, net: Net, start: Tensor, teaching: Teaching) -> None:
         self.task, self.row, self.zeros, self.loss = LaneTask(), start.contiguous().clone(), np.zeros(1), np.zeros(1)
@@ -581,7 +605,12 @@ class _Student:
         self.most = max(1, int(MOST_OPERATIONS / max(1.0, operations * task.batch)))  # a signal waits for the end
 
     def train(self, batches: Sequence[Tensor], rates: Sequence[float]) -> Tensor:
-        """Trains the student for its next steps and returns it."""
+        """Trains the student for one step per batch, and returns the student's model `[d]`.
+
+        Args:
+            batches: Indices of the inputs in the batch of each step.
+            rates: Learning rate of each step.
+        """
         index = np.zeros((len(batches), self.task.batch), dtype=np.int64)
         weight = self.row.new_zeros(index.shape)
         for s, batch in enumerate(batches):

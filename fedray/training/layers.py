@@ -21,12 +21,12 @@ from fedray.training.chain import find_changed_call
 # ---------------------------------------------------------------------------------------------------------------------
 # The parameters of linear layers, stacked over lanes for batched products.
 #
-# A weight is stored so that its longer side is contiguous in memory: as `[W, out, in]`, as in the layout, or as `[W,
-# in, out]` where a layer has more outputs than inputs. With the shorter side contiguous, a matrix product runs at a
-# third of the speed or less.
+# The longer side of a weight is contiguous in memory. A layer is stored as `[W, out, in]`, as in the layout. If it has
+# more outputs than inputs, it is stored as `[W, in, out]`. With the shorter side contiguous, a matrix product would run
+# at a third of the speed or less.
 
 _ACTIVATIONS = (nn.ReLU, nn.Tanh)
-_PREFIX = (nn.Flatten, nn.Identity, RBF)  # modules that are known to work on each sample alone
+_PREFIX = (nn.Flatten, nn.Identity, RBF)  # modules that compute each sample without regard to other samples
 
 
 class LayerShape(NamedTuple):
@@ -34,7 +34,7 @@ class LayerShape(NamedTuple):
 
     Attributes:
         prefix: Modules without parameters before the first layer.
-        layers: For each layer: the activation after it (None: none), and whether the layer has a bias.
+        layers: For each layer: the activation after the layer (None: no activation), and whether the layer has a bias.
     """
 
     prefix: tuple[nn.Module, ...]
@@ -45,8 +45,8 @@ class LayerStack(NamedTuple):
     """The parameters of the layers of W lanes.
 
     Attributes:
-        weights: Weight of each layer, seen as `[W, in, out]`; its longer side is contiguous.
-        biases: Bias of each layer, `[W, 1, out]`, or None.
+        weights: Weight of each layer, as a view `[W, in, out]`; the longer side is contiguous in memory.
+        biases: Bias of each layer, `[W, 1, out]`; None for a layer without bias.
     """
 
     weights: list[Tensor]
@@ -63,7 +63,7 @@ def read_shape(module: nn.Module) -> LayerShape | None:
     """Returns the form of a sequence of linear layers with ReLU or Tanh between them; None for any other module.
 
     Example:
-        Two models of one layer, 3 inputs and 2 outputs, on one row each.
+        Two models have one layer with 3 inputs and 2 outputs. Each model gets one sample.
 
         >>> shape = read_shape(nn.Sequential(nn.Linear(3, 2)))
         >>> stack = stack_layers(shape, [torch.ones(2, 2, 3), torch.zeros(2, 2)])
@@ -89,11 +89,11 @@ def read_shape(module: nn.Module) -> LayerShape | None:
 
 
 def stack_layers(shape: LayerShape, views: Iterable[Tensor]) -> LayerStack:
-    """Copies parameters into a stack.
+    """Copies the parameters of linear layers into a stack, and returns the stack.
 
     Args:
         shape: The form of the layers.
-        views: Weights `[W, out, in]` and biases `[W, out]` in the layout's order.
+        views: Weights `[W, out, in]` and biases `[W, out]`, in the order of the layout.
     """
     rest = iter(views)
     params = LayerStack([], [])
@@ -107,11 +107,11 @@ def stack_layers(shape: LayerShape, views: Iterable[Tensor]) -> LayerStack:
 
 
 def write_rows(params: LayerStack, out: Tensor, a: int, b: int) -> None:
-    """Writes lanes a to b (exclusive) of a stack into the same rows of a matrix, in the layout's order.
+    """Writes some lanes of a stack into the rows of a matrix with the same numbers, in the order of the layout.
 
     Args:
-        params: The parameters.
-        out: The matrix that is written, `[W, d]`.
+        params: The stack of parameters.
+        out: The matrix into which the lanes are written, `[W, d]`.
         a: The first lane.
         b: One past the last lane.
     """
@@ -132,7 +132,7 @@ def run_layers(shape: LayerShape, params: LayerStack, x: Tensor, lanes: int) -> 
         shape: The form of the layers.
         params: The parameters of the layers.
         x: Inputs, `[lanes, B, in]`.
-        lanes: Number of lanes that are computed, from the first on.
+        lanes: Number of lanes; the first lanes of the stack are computed.
     """
     activations = [x]
     for (activation, _), w, b in zip(shape.layers, *params, strict=True):
@@ -143,10 +143,10 @@ def run_layers(shape: LayerShape, params: LayerStack, x: Tensor, lanes: int) -> 
 
 
 def has_plain_layers(net: Net) -> bool:
-    """Returns whether a row holds exactly the layers' weights and biases, in order and once each.
+    """Returns whether a model consists exactly of the weights and biases of its layers, in order and once each.
 
-    Nothing is then frozen, shared or reparametrized, and there are no buffers. No hook or replaced `forward` changes
-    what a layer computes.
+    In such a network no parameter is frozen, shared or reparametrized, and there are no buffers. No hook and no
+    replaced `forward` changes the results of a layer.
     """
     wanted = [
         f"{name}.{kind}"
@@ -162,27 +162,27 @@ def has_plain_layers(net: Net) -> bool:
 # ---------------------------------------------------------------------------------------------------------------------
 # The backward pass through linear layers, together with the optimizer's step.
 #
-# With plain SGD the gradient of a weight is never stored: one matrix product computes it and subtracts it from the
-# weight, `w <- beta w - g^T h + shift`. Here h are the inputs of the layer, g is the gradient of its outputs times
-# the learning rate (which the weights of the samples may contain already, see `scaled`), beta holds weight decay and
-# pull, and shift the constant terms of the local gradient. With momentum or Adam the gradients are computed first,
-# and then the optimizer's step.
+# With plain SGD the gradient of a weight is never stored. One matrix product computes the gradient and subtracts it
+# from the weight: `w <- beta w - g^T h + shift`. Here h are the inputs of the layer, and g is the gradient of its
+# outputs times the learning rate. (With `scaled`, the weights of the samples contain the learning rate already.) The
+# number beta contains weight decay and pull, and shift contains the constant terms of the local gradient. With momentum
+# or Adam the gradients are computed first, and then the optimizer's step.
 
-# (stack, activations of `run_layers`, gradient of the outputs, lanes) -> gradient of the inputs, where it was asked for
+# (stack, activations of `run_layers`, gradient of the outputs, lanes) -> gradient of the inputs, if it is requested
 Descent = Callable[[LayerStack, list[Tensor], Tensor, int], "Tensor | None"]
 
 
 def output_gradient(objective: Objective, z: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradient of the weighted loss at the outputs, `[W, B, C]`, and the loss of each lane, `[W]`.
+    """Returns the gradient of the weighted loss in the outputs, `[W, B, C]`, and the loss of each lane, `[W]`.
 
     Args:
-        objective: The loss.
+        objective: The name of the loss.
         z: Outputs, `[W, B, C]`.
         y: Labels `[W, B]` or targets `[W, B, q]`.
         weight: Weight of each sample, `[W, B]`.
 
     Example:
-        The gradient of half the squared error is the error, and the loss of a lane is its weighted sum.
+        The gradient of half the squared error is the error. The loss of a lane is the weighted sum of its losses.
 
         >>> outputs, targets = torch.tensor([[[3.0]], [[1.0]]]), torch.zeros(2, 1, 1)
         >>> gradient, loss = output_gradient("half_mse", outputs, targets, torch.ones(2, 1))
@@ -219,16 +219,16 @@ def make_descent(
     inputs: bool = False,
     scaled: bool = False,
 ) -> Descent:
-    """Returns the backward pass together with the update, a function that changes the stack in place.
+    """Returns a function that makes the backward pass and the optimizer's step, and changes the stack in place.
 
-    With plain SGD the backward pass updates each weight: `w <- beta w - lr gradient + shift`.
+    With plain SGD the backward pass itself updates each weight: `w <- beta w - lr gradient + shift`.
 
     Args:
         shape: The form of the layers.
-        block: The lanes; rates, anchor and offset are used in the update.
-        to_stack: A function: rows `[W, d]` -> the stack of their parameters.
-        inputs: Whether the gradient of the layers' inputs is returned, `[lanes, B, in]`.
-        scaled: Whether gradients of plain SGD are already multiplied by the learning rate.
+        block: The lanes, with learning rate, anchor and offset.
+        to_stack: A function that turns models `[W, d]` into the stack of their parameters.
+        inputs: Whether the function returns the gradient of the inputs of the first layer, `[lanes, B, in]`.
+        scaled: Whether the gradients are already multiplied by the learning rate, which is for plain SGD only.
     """
     local = block.local
     if not is_plain_sgd(local):
@@ -274,7 +274,10 @@ def make_descent(
 
 
 def _make_two_pass(shape: LayerShape, update: Step, inputs: bool) -> Descent:
-    """Returns the descent of momentum and Adam: gradients first, then the optimizer step that all engines share."""
+    """Returns the function of `make_descent` for momentum and Adam.
+
+    The function first computes all gradients, and then makes the optimizer step that all engines share.
+    """
 
     def descend(params: LayerStack, activations: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
         grads: list[Tensor] = []
@@ -294,7 +297,10 @@ def _make_two_pass(shape: LayerShape, update: Step, inputs: bool) -> Descent:
 
 
 def _backward_activation(activation: type[nn.Module] | None, g: Tensor, h: Tensor) -> Tensor:
-    """Returns the gradient before an activation, from the gradient `g` after it and the activation's values `h`."""
+    """Returns the gradient in the inputs of an activation.
+
+    `g` is the gradient in the outputs of the activation, and `h` are these outputs.
+    """
     relu = activation is nn.ReLU
     before: Tensor = torch.ops.aten.threshold_backward(g, h, 0) if relu else torch.ops.aten.tanh_backward(g, h)
     return before
@@ -305,14 +311,14 @@ def _backward_activation(activation: type[nn.Module] | None, g: Tensor, h: Tenso
 
 
 def train_mlp(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block.
+    """Trains every lane of a block of networks of linear layers.
 
     Args:
-        net: A network whose shape `read_shape` can read.
+        net: A network for which `read_shape` returns a form.
         block: The lanes, `[W, d]`.
 
     Example:
-        A block of two lanes, one step of plain SGD on two rows each.
+        Each of two lanes makes one step of plain SGD on two samples.
 
         >>> import numpy as np
         >>> from fedray.core.method import Local
@@ -357,10 +363,10 @@ def train_mlp(net: Net, block: Block) -> Trained:
 
 
 def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
-    """Returns raw outputs `[M, n, C]` of M models, each on its own inputs.
+    """Returns raw outputs `[M, n, C]` of M models of linear layers, each on its own inputs.
 
     Args:
-        net: A network whose shape `read_shape` can read.
+        net: A network for which `read_shape` returns a form.
         rows: The models, `[M, d]`.
         _counters: Integer buffers, `[M, 0]`; such networks have none.
         x: Inputs of each model, `[M, n, ...]`.
@@ -377,20 +383,20 @@ def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Grouped convolutions whose bits do not depend on the number of groups, and so not on a lane's neighbors.
+# Grouped convolutions with results that do not depend on the number of groups, and so not on the number of lanes.
 #
-# On processors without AVX-512 oneDNN takes other loops for an odd number of groups, whose sums differ in the last
-# bit. There the convolutions of lanes are torch's own, one group after another. The switch is one for the whole
-# process, so it stays off until the last thread that needs it has left.
+# On processors without AVX-512, oneDNN uses other loops for an odd number of groups, and the sums differ in the last
+# bit. On such processors the convolutions of lanes are computed by torch itself, one group after another. torch has one
+# switch of oneDNN for the whole process. So oneDNN stays off until the last thread has left the context.
 
 
 _LOCK = threading.Lock()
-_OUTSIDE: list[bool] = []  # for each block that runs without oneDNN now: whether it may be used outside
+_OUTSIDE: list[bool] = []  # for each context that is open now: whether oneDNN was on before the first of them
 
 
 @contextmanager
 def invariant_convolutions(device: torch.device) -> Iterator[None]:
-    """Returns a context in which the bits of a group of a convolution do not depend on the number of groups.
+    """Returns a context in which each group of a convolution gives the same bits for any number of groups.
 
     Args:
         device: The device that computes the convolutions; on a GPU the context has no effect.
@@ -415,23 +421,24 @@ def invariant_convolutions(device: torch.device) -> Iterator[None]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Small convolution networks: lanes folded into channels, one grouped convolution a layer, channels_last.
+# Small networks of convolutions: lanes are folded into channels, so each layer is one grouped convolution.
 #
-# Activations are `[B, W * C, H, V]`; each lane is one group. The linear layers behind the convolutions are trained as
-# in the `mlp` engine, with its hand-written backward pass; autograd differentiates the convolutions alone.
+# Activations are `[B, W * C, H, V]` with channels last in memory, and each lane is one group. The linear layers after
+# the convolutions are trained as in the `mlp` engine, with its hand-written backward pass. Autograd differentiates only
+# the convolutions.
 
 NARROW_CHANNELS = 32  # wider convolutions fill a core by themselves (measured, docs/design.md)
 CONV_LANES = {"cpu": 12, "cuda": 256}
-_EVALUATED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 26}  # activations of a layer at a time: near the caches
+_EVALUATED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 26}  # activations of a layer that are computed at a time
 
 
 class SplitNet(NamedTuple):
     """A network cut into convolutions and linear layers.
 
     Attributes:
-        features: The convolutions, and the pooling and activations between them.
+        features: The convolutions, with their activations and poolings.
         dense: The linear layers after the convolutions.
-        tensors: Number of parameter tensors in `features`; these tensors come first in a row.
+        tensors: Number of parameter tensors in `features`; these tensors come first in the layout of a model.
     """
 
     features: tuple[nn.Module, ...]
@@ -441,7 +448,10 @@ class SplitNet(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def split_net(module: nn.Module) -> SplitNet | None:
-    """Cuts a network of Conv2d, pooling, ReLU or Tanh, then Flatten, then linear layers; None for any other network."""
+    """Cuts a network into convolutions and linear layers; returns None if the network has another form.
+
+    The form is: Conv2d with pooling, ReLU or Tanh, then Flatten, then linear layers.
+    """
     if type(module) is not nn.Sequential or not len(module) or type(module[0]) is not nn.Conv2d:
         return None
     flat = [i for i, part in enumerate(module) if type(part) is nn.Flatten]
@@ -459,22 +469,22 @@ def split_net(module: nn.Module) -> SplitNet | None:
 
 
 def find_max_channels(module: nn.Module) -> int:
-    """Returns the largest number of output channels of a convolution."""
+    """Returns the number of output channels of the widest convolution in a network."""
     return max(part.out_channels for part in module.modules() if isinstance(part, nn.Conv2d))
 
 
 def choose_lanes(channels: int, device: str) -> int:
-    """Returns how many networks run side by side.
+    """Returns the number of networks that are computed side by side.
 
     Args:
-        channels: The largest number of channels of a convolution.
+        channels: The number of output channels of the widest convolution.
         device: "cpu" or "cuda".
     """
     return CONV_LANES[device] if channels <= NARROW_CHANNELS or device == "cuda" else 1
 
 
 def train_conv(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block.
+    """Trains every lane of a block of networks with convolutions.
 
     Args:
         net: A network that `split_net` can cut.
@@ -520,7 +530,9 @@ def train_conv(net: Net, block: Block) -> Trained:
 
 
 def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
-    """Returns raw outputs `[M, n, C]` of M models, each on its own inputs, some models and inputs at a time.
+    """Returns raw outputs `[M, n, C]` of M models with convolutions, each on its own inputs.
+
+    Only some models and some inputs are computed at a time.
 
     Args:
         net: A network that `split_net` can cut.
@@ -548,20 +560,23 @@ def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor
 
 
 def _kernel(view: Tensor) -> Tensor:
-    """Copies `[W, out, in, h, v]` with input channels last in memory; a bias `[W, out]` stays as it is."""
+    """Copies a weight `[W, out, in, h, v]` with input channels last in memory; a bias `[W, out]` is copied as it is."""
     if view.dim() != 5:
         return view.contiguous().clone()
     return view.permute(0, 1, 3, 4, 2).contiguous().clone().permute(0, 1, 4, 2, 3)
 
 
 def _flat(z: Tensor, lanes: int) -> Tensor:
-    """Reshapes `[B, W * C, H, V]` to `[W, B, C * H * V]`."""
+    """Reshapes the outputs of convolutions, `[B, W * C, H, V]`, to inputs of linear layers, `[W, B, C * H * V]`."""
     b, _, h, v = z.shape
     return z.view(b, lanes, -1, h, v).transpose(0, 1).reshape(lanes, b, -1)
 
 
 def _fold(x: Tensor) -> Tensor:
-    """Reshapes `[s, W, B, C, H, V]` to `[s, B, W * C, H, V]`, with strides of channels last, even for one channel."""
+    """Reshapes images `[s, W, B, C, H, V]` to `[s, B, W * C, H, V]`, with channels last in memory.
+
+    The strides are those of channels last even if there is only one channel.
+    """
     s, w, b, c, h, v = x.shape
     n = w * c
     rows = x.permute(0, 2, 4, 5, 1, 3).reshape(s, b, h, v, n).contiguous()
@@ -569,7 +584,7 @@ def _fold(x: Tensor) -> Tensor:
 
 
 def conv_features(cut: SplitNet, kernels: list[Tensor], x: Tensor, lanes: int) -> Tensor:
-    """Returns the outputs of the convolutions, which are the inputs of the linear layers, `[B, W * C', H', V']`.
+    """Returns the outputs of the convolutions of all lanes, `[B, W * C', H', V']`.
 
     Args:
         cut: The network.
@@ -591,7 +606,10 @@ def conv_features(cut: SplitNet, kernels: list[Tensor], x: Tensor, lanes: int) -
 
 
 def _move_relu(parts: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
-    """Moves each ReLU after the max pooling that follows it: the same numbers from a quarter of the entries."""
+    """Moves each ReLU after the max pooling that follows the ReLU.
+
+    The results are the same, but the ReLU is computed on fewer numbers (a quarter of them for windows of 2 x 2).
+    """
     out = list(parts)
     for i in range(len(out) - 1):
         if type(out[i]) is nn.ReLU and type(out[i + 1]) is nn.MaxPool2d and out[i + 1].padding in (0, (0, 0)):

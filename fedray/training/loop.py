@@ -1,4 +1,4 @@
-"""Trains networks without an engine of their own: one lane after another, or mapped over lanes by `torch.func`."""
+"""Trains networks that have no special engine: one lane after another, or mapped over lanes by `torch.func`."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from fedray.training.chain import find_changed_call
 # ---------------------------------------------------------------------------------------------------------------------
 # Steps of the loop as CUDA graphs: the host starts a whole step with one call.
 #
-# A step of ResNet-18 with batch 16 is some four hundred kernels, which keep a GPU busy for 2 to 5 ms; to start them
-# one after another takes the host 6 to 10. So the step of a lane is recorded once and replayed: the same kernels in
-# the same order, and so the same bits. The lanes that follow, also in later blocks, are trained in the same tensors
-# and replay the same record (`loop.py` keeps it). Only what is known to do the same in every step is recorded:
-# networks of torch's and torchvision's own layers that draw no random numbers and ask the GPU nothing, and SGD.
+# A step of ResNet-18 with batch 16 consists of about four hundred CUDA kernels. They keep a GPU busy for 2 to 5 ms, but
+# the host takes 6 to 10 ms to start them one after another. So the step of a lane is recorded once and replayed: the
+# same kernels run in the same order, and give the same bits. Later lanes, also in later blocks, are trained in the same
+# tensors and replay the same record (`_KEPT` holds it). A step is recorded only if it is known to do the same each
+# time. This holds for SGD and for networks of torch's and torchvision's own layers, if these layers draw no random
+# numbers and the host requests nothing from the GPU.
 
-AS_WRITTEN = 2  # steps before the recorded one: libraries choose their algorithms, and momentum begins at zeros
+AS_WRITTEN = 2  # steps before the recorded step, in which libraries choose algorithms and momentum gets its tensors
 _KNOWN = ("torch.nn.modules.", "torchvision.models.")
 _RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
-_LAST: list[torch.cuda.CUDAGraph] = []  # the newest graph; the next graph takes over its memory
+_LAST: list[torch.cuda.CUDAGraph] = []  # the newest graph; the next graph uses the same memory
 TakeStep = Callable[[Tensor, Tensor, Tensor, bool], None]  # (inputs, targets, weights, whether weights are alike)
 
 
@@ -43,7 +44,7 @@ def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
 
     Args:
         module: The network.
-        local: How the network trains; only SGD is recorded, as Adam counts its steps on the host.
+        local: The settings of local training. Only SGD is recorded, because Adam counts its steps on the host.
         device: The device that trains the network.
     """
     if device.type != "cuda" or local.optimizer != "sgd":
@@ -52,7 +53,7 @@ def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
 
 
 def _is_alike_in_all_steps(part: nn.Module) -> bool:
-    """Returns whether a layer is known to do the same in every step, without a request from the host to the GPU."""
+    """Returns whether a layer is known to do the same in every step, while the host requests nothing from the GPU."""
     if not type(part).__module__.startswith(_KNOWN) or isinstance(part, _RANDOM):
         return False
     if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is None:  # a step's weight is 1 / its number
@@ -63,7 +64,10 @@ def _is_alike_in_all_steps(part: nn.Module) -> bool:
 
 @contextmanager
 def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
-    """Returns a context that runs on a CUDA stream on which steps can be recorded; without effect if not `wanted`."""
+    """Returns a context that runs on a CUDA stream on which steps can be recorded.
+
+    If `wanted` is false, the context has no effect.
+    """
     if not wanted:
         yield
         return
@@ -78,23 +82,29 @@ def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
 
 @lru_cache
 def _stream_of(device: torch.device) -> torch.cuda.Stream:
-    """Returns the stream of a device, always the same one; memory that it frees is reused only after `wait_stream`."""
+    """Returns the CUDA stream for recording on a device, which is the same stream in every call.
+
+    Memory that is freed on this stream is used again only after `wait_stream`.
+    """
     made: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return made
 
 
 class RecordedStep:
-    """A training step, recorded as a CUDA graph and replayed for full batches; must run within `recording_stream`."""
+    """A training step that is recorded as a CUDA graph and replayed for full batches.
+
+    All steps must run within `recording_stream`.
+    """
 
     def __init__(self, step: TakeStep, batch: int) -> None:
-        """Takes the function of the step, and the number of samples in a full batch."""
+        """Stores the function that makes a step, and the number of samples in a full batch."""
         self._step, self._batch = step, batch
         self._before = AS_WRITTEN
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...] = ()
 
     def __call__(self, x: Tensor, y: Tensor, weight: Tensor, alike: bool) -> None:
-        """Makes one step."""
+        """Makes one step; arguments are those of `TakeStep`. A full batch with equal weights replays the record."""
         given = (x, y, weight)
         if self._before or len(x) < self._batch or not alike:
             self._before = max(0, self._before - 1)
@@ -113,7 +123,7 @@ class RecordedStep:
         self._graph.replay()
 
     def _record(self) -> torch.cuda.CUDAGraph | None:
-        """Records the step on its own inputs, without computing it; None if torch cannot record it."""
+        """Records the step without computing it, and returns the graph; None if torch cannot record the step."""
         graph, (x, y, weight) = torch.cuda.CUDAGraph(), self._inputs
         try:
             graph.capture_begin(pool=_LAST[0].pool() if _LAST else None)
@@ -130,7 +140,7 @@ class RecordedStep:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The loop engine, one lane after another: a functional call, gradients, one optimizer step. Every module runs here.
+# The loop engine, one lane after another: a functional call, gradients, one optimizer step. Every module can run here.
 #
 # The loop engine is also the reference that the other engines are tested against.
 
@@ -159,19 +169,19 @@ def train_loop(net: Net, block: Block) -> Trained:
 
 
 class _Lane(NamedTuple):
-    """The tensors of a lane in training, and the function of a step."""
+    """The tensors of a lane in training, and the function that makes a step."""
 
-    tensors: list[Tensor]  # of the model, in the order of its layout
+    tensors: list[Tensor]  # the model, in the order of its layout
     counters: list[Tensor]
-    anchor: list[Tensor]  # empty: no pull
-    offset: list[Tensor]  # empty: nothing is added to the gradients
-    velocities: list[Tensor]  # of momentum; empty before the first step
+    anchor: list[Tensor]  # the parameters towards which the model is pulled; empty: no pull
+    offset: list[Tensor]  # added to the gradients; empty: nothing is added
+    velocities: list[Tensor]  # the memory of momentum; empty before the first step
     total: Tensor  # the sum of the losses
     step: TakeStep
 
 
 class _Kept(NamedTuple):
-    """A lane whose step is recorded; the record refers to tensors by their addresses in memory."""
+    """A lane with a recorded step, which refers to the lane's tensors by their addresses in memory."""
 
     net: Net
     alike: tuple[object, ...]  # settings that must be equal, besides the network, for the record to be used again
@@ -182,7 +192,15 @@ _KEPT: list[_Kept] = []  # at most one
 
 
 def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Trains one lane; returns model `[d]`, counters `[c]` and the sum of the losses. `last`: channels are last."""
+    """Trains one lane, and returns the model `[d]`, the counters `[c]` and the sum of the losses.
+
+    Args:
+        net: The network.
+        block: The lanes.
+        lane: Number of the lane in the block.
+        last: Whether images and weights have channels last in memory.
+        recorded: Whether the steps are recorded as a CUDA graph.
+    """
     layout = net.layout
     own = _make_lane(net, block, lane, last)
     kept = _keep(net, block, own, last) if recorded else None
@@ -197,7 +215,7 @@ def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -
     held = [f"held.{name}" for name in (*layout.names, *layout.counters)]
     with rng.torch_scope(int(block.keys[lane]), block.start.device):
         tensors = dict(zip(held, (*own.tensors, *own.counters), strict=True))
-        functional_call(_Holder(net.module), tensors, (descend,))  # they are put in once, and not once a step
+        functional_call(_Holder(net.module), tensors, (descend,))  # tensors are put in once per lane, not once per step
     if kept is not None:  # after a failure nothing is kept
         _KEPT[:] = [kept]
     row = torch.cat([t.detach().reshape(-1) for t in own.tensors])
@@ -205,7 +223,7 @@ def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -
 
 
 def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
-    """Makes a lane before its first step; its tensors are copies."""
+    """Returns a lane before its first step; all tensors of the lane are copies."""
     layout, k = net.layout, net.layout.trainable_tensors
     tensors = _lane_tensors(layout, block.start[lane], last)
     params = [t.requires_grad_() for t in tensors[:k]]
@@ -231,7 +249,11 @@ def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
 
 
 def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
-    """Returns the kept lane with its recorded step and the numbers of `fresh`; else `fresh` with a step to record."""
+    """Returns a lane with a step that is recorded already or will be recorded.
+
+    If the kept lane has the same network and settings, it is returned with the numbers of `fresh`. Otherwise `fresh`
+    is returned with a new step, which records itself later.
+    """
     batch, start = block.weight.shape[2], block.start
     alike = (block.local, block.lr, batch, last, block.offset is None, start.dtype, start.device)
     kept = _KEPT.pop() if _KEPT else None
@@ -249,8 +271,8 @@ def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
 def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
     """Yields inputs, targets and weights of each step of a lane, and whether all weights of the step are equal.
 
-    Padding is left out, as normalization must not see it. Padding and equality are found once per lane, because each
-    request to a GPU waits until the GPU has finished.
+    Padding is left out, because it would change the statistics of normalization layers. Padding and equal weights are
+    looked up once per lane, because each request to a GPU waits until the GPU has finished.
     """
     steps, batch = int(block.steps[lane]), block.weight.shape[2]
     weights = block.weight[:steps, lane]
@@ -271,16 +293,17 @@ def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor,
 def sum_losses(
     objective: Objective, outputs: Tensor, y: Tensor, weight: Tensor, alike: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns the loss of a batch, and a factor by which the loss must be multiplied; None for the factor 1.
+    """Returns the loss of a batch, and a factor by which the loss must be multiplied; None stands for the factor 1.
 
-    If torch has a function for the loss, it is called, as it has fewer operations than `per_sample`.
+    For the cross entropy with equal weights, torch's own function is called. It takes fewer operations than
+    `per_sample`.
 
     Args:
         objective: Name of the loss.
         outputs: Raw outputs, `[B, C]`.
         y: Class numbers `[B]`, or targets.
         weight: Weight of each sample, `[B]`.
-        alike: Whether all weights are the same.
+        alike: Whether all weights are equal.
     """
     if objective == "cross_entropy" and alike:
         return F.cross_entropy(outputs, y, reduction="sum"), weight[0]
@@ -288,7 +311,7 @@ def sum_losses(
 
 
 class _Holder(nn.Module):
-    """A module that holds another module, and calls a function with it."""
+    """A module that holds another module, and calls a function with the held module."""
 
     def __init__(self, held: nn.Module) -> None:
         nn.Module.__init__(self)
@@ -299,17 +322,20 @@ class _Holder(nn.Module):
 
 
 def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tensor]:
-    """Splits a row `[d]` into a copied tensor for each name; with `channels_last`, weights have channels last."""
+    """Copies the numbers `[d]` of a model into one tensor for each name in the layout, and returns the tensors.
+
+    With `channels_last`, weights of convolutions have channels last in memory.
+    """
     copies = [view.clone() for view in layout.views(row).values()]
     return [to_channels_last(one) for one in copies] if channels_last else copies
 
 
 @lru_cache(maxsize=16)  # every lane asks
 def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
-    """Returns whether a module runs on images whose channels are last in memory.
+    """Returns whether a module can be computed on images with channels last in memory, found by a trial.
 
-    A module does not if it calls `x.view(len(x), -1)`, for example. A module is not tried if torch's gradient of one of
-    its layers with channels last overwrites memory (oneDNN #6035, only on AVX2).
+    A module that calls `x.view(len(x), -1)`, for example, cannot. Some modules are refused without a trial: with
+    channels last, torch's gradient of one of their layers overwrites memory (oneDNN #6035, only on AVX2).
 
     Args:
         net: The network.
@@ -334,7 +360,7 @@ def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) ->
 def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
     """Returns raw outputs `[M, n, C]` of M models, each on its own inputs, in evaluation mode.
 
-    If a user's network draws random numbers in evaluation, too, they are the same for each model.
+    If a user's network draws random numbers in evaluation mode, too, all models get the same numbers.
 
     Args:
         net: Any network.
@@ -354,17 +380,17 @@ def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The vmap engine, for any small functional module: torch.func.vmap of the gradient, one call per step for all lanes.
+# The vmap engine, for small modules that change no buffers: each step is one call of torch.func.vmap for all lanes.
 
 DRAWS = "it draws random numbers outside torch, which would be the same for all lanes"
 
 
 @contextmanager
 def quiet_fallbacks() -> Iterator[None]:
-    """Returns a context without torch's warnings of operations that it maps over lanes by one call per lane.
+    """Returns a context without a warning of torch: that some operation is mapped over lanes by one call per lane.
 
-    Fused attention is such an operation, and so is the product of `weight_norm`. Users can do nothing about these
-    warnings, and the numbers are the same.
+    Examples of such operations are fused attention and the product of `weight_norm`. Users can do nothing about this
+    warning, and the results are the same.
     """
     switch = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # no stub has it
     switch(False)
@@ -375,14 +401,16 @@ def quiet_fallbacks() -> Iterator[None]:
 
 
 def find_refusal(net: Net, example: Tensor) -> str | None:
-    """Returns the reason why a module cannot be mapped over lanes, found by trying two lanes; None if it can.
+    """Returns the reason why a module cannot be mapped over lanes; None if this is possible.
+
+    The reason is found by a trial with two lanes.
 
     Args:
         net: The network.
         example: One network input; its values do not matter.
 
     Example:
-        Nothing forbids mapping a small perceptron over lanes.
+        A small perceptron can be mapped over lanes.
 
         >>> from fedray.models.nets import build_net
         >>> find_refusal(build_net("mlp", (2,), 3, "cross_entropy", hidden=[4]), torch.zeros(2)) is None
@@ -412,7 +440,7 @@ def train_vmap(net: Net, block: Block) -> Trained:
     """Trains every lane of a block; each step is one call for all lanes.
 
     Args:
-        net: A network whose module `find_refusal` and `find_mixing` accept.
+        net: A network with a module that `find_refusal` and `find_mixing` accept.
         block: The lanes, `[W, d]`.
     """
     layout, names = net.layout, net.layout.names
