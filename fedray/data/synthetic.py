@@ -278,7 +278,7 @@ class GeneratedShards:
         return None
 
     def client_holdout(self, world: int, client: int) -> IntArray:
-        """Returns the indices of the client's samples in `holdout(world)`: a range, as samples there are sorted by client."""
+        """Returns the indices of this client's samples in `holdout(world)`, `[n]`."""
         if world not in self._held:
             known = np.arange(min(self.number, EVALUATED_CLIENTS))
             size = count_withheld(self._total(np.full_like(known, world), known), self._hold_out)
