@@ -97,7 +97,7 @@ def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
 
 
 def _read_header(picture: Any) -> tuple[str, int]:
-    """Returns the packing of numbers in an opened file, and the largest level (0 if unknown), without reading pixels."""
+    """Returns how an opened file packs numbers, and the largest level (0 if unknown), without reading pixels."""
     tiles = getattr(picture, "tile", ())
     if not tiles:
         return "", 0
