@@ -45,10 +45,10 @@ REMEDY = "restore it, or let the run that wrote it write it again"
 def pack_partition(
     data: Dataset, dealt: Dealt, folds: list[int], clusters: Sequence[IntArray | None] = (None,)
 ) -> bytes:
-    """Returns the bytes of a partition file.
+    """Returns the content of a partition file as bytes.
 
-    The column `row` has indices of training samples. If the data set knows the index of each sample in the data that
-    the user gave, the column `given_row` has these indices.
+    The column `row` has the index of each training sample. If known, the column `given_row` has the index of the same
+    sample in the data that the user gave.
 
     Args:
         data: The data set.
@@ -254,9 +254,9 @@ def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callabl
 
     Args:
         rows: Indices of the samples to deal, `[n]`.
-        copy: Number of the copy that each of these samples belongs to, `[n]`.
+        copy: For each sample, the number of the copy that the sample belongs to, `[n]`.
         cluster: Group of each client, `[N]`.
-        deal: Function (indices of samples, number of clients) -> a cut of positions in these indices.
+        deal: Function (indices of samples, number of clients) -> a cut that deals positions in the array of indices.
 
     Raises:
         BadInput: A group has no client.
@@ -288,7 +288,7 @@ class Dealing(NamedTuple):
         own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None: `name` is
             used.
         dealt: The finished partition, if another process has dealt the samples already; otherwise None.
-        copies: The shifts, if each of their groups has a copy of all samples; None if there is one copy only.
+        copies: The shifts, if every group of clients has its own copy of all samples; None if there is a single copy.
     """
 
     name: str
@@ -325,8 +325,8 @@ def build_shards(
         folds: The F folds to run; None means the first fold only.
         hold_out: Share of each client's samples that is withheld for validation, at least 0 and below 1.
         server: Share of all samples that the server holds, without labels, instead of the clients.
-        pooled: If the samples of several clients are pooled: the settings before pooling, with wrong labels and shifts.
-            None: no pooling.
+        pooled: Settings for the clients before pooling, with wrong labels and shifts; None: the samples of clients are
+            not pooled.
         own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None: `name` is
             used.
         dealt: The finished partition, if another process has dealt the samples already; otherwise None.

@@ -177,7 +177,7 @@ def shuffle_by(values: Array, generator: Generator) -> IntArray:
 
 
 def deal_sizes(order: IntArray, size: IntArray) -> Cut:
-    """Returns the cut that deals the samples `order` one after another: the next `size[i]` samples go to client i."""
+    """Returns the cut that gives the first `size[0]` samples of `order` to client 0, the next `size[1]` to 1, ..."""
     return Cut(order.astype(np.int64), np.concatenate([[0], np.cumsum(size)]).astype(np.int64))
 
 
@@ -292,7 +292,7 @@ def time(
     _generator: Generator | None = None,
     column: str = "",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
 ) -> Cut:
-    """Sorts the samples by a column and deals them in spans of equal numbers; client 0 gets the earliest samples.
+    """Sorts the samples by a column and deals spans of equal length to the clients; client 0 gets the earliest span.
 
     Client i gets the samples from the quantile `i / N` to `(i + 1) / N`. Samples of the same time keep their order.
     Columns of a table come as text. If every text is a number, samples are sorted by number, and missing numbers come
@@ -408,10 +408,10 @@ def dirichlet_clients(
 ) -> Cut:
     """Draws the class shares of each client from Dirichlet(alpha), and the number of samples of each client separately.
 
-    Client i gets the class shares `q_i ~ Dir(alpha, ..., alpha)` and n_i samples. The table `n_i q_ic` is fitted to the
-    sizes n_i and to the number of samples of each class, in turn (iterative proportional fitting). As a result, every
-    sample is dealt and every size is exact. The partition `dirichlet` draws one vector over the clients for each class
-    instead; its sizes follow from these vectors.
+    Client i gets the class shares `q_i ~ Dir(alpha, ..., alpha)` and n_i samples. The table `n_i q_ic` is scaled in
+    turn to the sizes n_i and to the number of samples of each class (iterative proportional fitting). As a result,
+    every sample is dealt and every size is exact. The partition `dirichlet` draws one vector over the clients for each
+    class instead; its sizes follow from these vectors.
 
     Source: Hsu et al. 2019 (class shares of a client; there, the distribution of classes in the data is the prior).
     Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes given in addition to the shares). Deming
@@ -446,7 +446,7 @@ def dirichlet_clients(
 
 
 def _fit_sizes(cut: Cut, size: IntArray, generator: Generator) -> Cut:
-    """Moves random samples from clients above their required size to clients below; rounding leaves a few of both."""
+    """Moves random samples from clients with too many to clients with too few, as rounding leaves a few of both."""
     owner, have = cut.owner, np.diff(cut.offsets)
     order = np.lexsort((generator.random(len(owner)), owner))
     place = np.arange(len(owner)) - cut.offsets[:-1][owner]
@@ -624,7 +624,7 @@ def dirichlet(
 
 
 def _leave_out(share: FloatArray, full: NDArray[np.bool_]) -> FloatArray:
-    """Sets the shares of full clients to 0 and scales the rest to sum 1, `[N]`; if the rest is 0, makes it equal."""
+    """Sets the shares of full clients to 0 and scales the others to sum 1, `[N]`; equal shares if all others are 0."""
     left = np.where(full, 0.0, share)
     return left / left.sum() if left.sum() > 0 else ~full / np.count_nonzero(~full)
 

@@ -384,7 +384,7 @@ class StoredShards:
         return Fetched(self._x, labels, torch.from_numpy(rows), size, first)
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the test samples of the world's fold or of the data set; each copy has the labels of its group."""
+        """Returns the test samples of the world's fold or of the data set; each copy has its group's labels."""
         if self.data.folds:
             rows = self.data.folds[self._folds[world]][1]
             x, y = torch.from_numpy(self.data.train.x[rows]), torch.from_numpy(self.data.train.y[rows])
@@ -435,7 +435,10 @@ class StoredShards:
         return np.arange(first, first + int(self._held.size[place + client]))
 
     def label_counts(self, world: int) -> IntArray:
-        """Counts each client's true labels, even if clients train on wrong labels; with copies, its group's labels."""
+        """Counts the true labels of each client, even of clients that train on wrong labels.
+
+        If every group of clients has its own copy of all samples, the labels of the group are the true labels.
+        """
         rows, owner = self._train.of_world(world, EVALUATED_CLIENTS)
         number, classes = min(self.number, EVALUATED_CLIENTS), self.data.classes
         if not classes:
@@ -590,7 +593,7 @@ def count_held_labels(shards: Shards, world: int) -> IntArray:
 
 
 class ServerShards:
-    """Shards in which client 0 has the server's samples to train on; all other data are those of the wrapped shards.
+    """Shards in which client 0 trains on the server's samples; all other data are those of the wrapped shards.
 
     Example:
         >>> from fedray.data.store import load_data

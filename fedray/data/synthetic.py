@@ -98,7 +98,7 @@ def make_population(
     test: int = 2000,
     seed: int = 0,
 ) -> Dataset:
-    """Makes a data set whose clients are generated; it has test samples, but no stored training samples.
+    """Makes a data set with generated clients: test samples are stored, training samples are generated when needed.
 
     Args:
         samples: Number of samples of each client; if `spread` is above 0, the median of these numbers.
@@ -135,8 +135,8 @@ def draw_class_means(population: Population) -> Float32:
 # Clients whose samples are generated when they are needed. A million clients need no storage.
 #
 # The samples of a client are computed from the seed and the number of the client. A sample is the mean of its class
-# plus noise. The noise is the sum of two rows, chosen at random, of a table of numbers drawn from N(0, 1/2). A table of
-# 2^16 rows gives 2^32 different noises, all standard normal, at the price of two look-ups.
+# plus noise. The noise is the sum of two random rows of a table, which holds numbers drawn from N(0, 1/2). A table of
+# 2^16 rows gives 2^32 different noises, all standard normal, for two look-ups each.
 
 POOL_NUMBERS = 1 << 22  # float32 numbers in the table of noise: 16 MB
 
@@ -172,8 +172,8 @@ class GeneratedShards:
             clients: Number of clients, N.
             seeds: Seed of each world.
             hold_out: Share of each client's samples that is withheld from training.
-            server: Size of the server's data: the number of generated clients whose samples it gets, as a share of the
-                evaluated clients.
+            server: Size of the server's data. The server gets the samples of further generated clients. Their number is
+                this share of the N clients, or of the first `EVALUATED_CLIENTS` clients.
             label_noise: The shares of clients with wrong labels; None if all labels are true.
             owners: Number of clients before pooling. Each of these clients has either true or wrong labels. One of the
                 N clients pools the samples of `owners / N` of these clients. None: N, which means no pooling.
@@ -302,7 +302,7 @@ class GeneratedShards:
 
 
 def join_datasets(parts: Sequence[Dataset], apart: bool = False) -> Dataset:
-    """Joins several data sets to one, one after another; the inputs of all data sets are standardized together.
+    """Joins several data sets to one, sample after sample; standardizes the inputs of all data sets together.
 
     Args:
         parts: The data sets. Each must have classes and stored samples; all inputs must have one shape and type.

@@ -132,9 +132,9 @@ def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
         parts: The inputs of each part, `[n, *s]`, the training part first. Tokens, bytes and float32 stay unchanged.
 
     Returns:
-        The converted inputs of each part: images of whole numbers as bytes if the levels of all parts fit into bytes,
-        and all other numbers as float32. And the subtracted constants: `[*s]`, or `[C, 1, 1]` for images (one for each
-        channel); None if all constants are 0.
+        The converted inputs of each part, and the subtracted constants. Images of whole numbers become bytes if the
+        levels of all parts fit into bytes; all other numbers become float32. The constants are `[*s]`, or `[C, 1, 1]`
+        for images (one for each channel). They are None if all constants are 0.
 
     Example:
         >>> one, other = np.zeros((1, 1, 2, 2), np.int64), np.full((1, 1, 2, 2), 256)
@@ -158,8 +158,8 @@ def find_origin(x: Array) -> Float64 | None:
     """Returns the constant to subtract from each column before the column becomes float32; None if all constants are 0.
 
     Args:
-        x: Inputs `[n, ...]`; missing values are NaN. The constants can differ from 0 only for real numbers finer than
-            float32 and for images of whole numbers, because only there different values can become equal in float32.
+        x: Inputs `[n, ...]`; missing values are NaN. All constants are 0 unless the inputs are real
+            numbers with more bits than float32, or images of whole numbers with more than 16 bits.
     """
     whole_images = x.dtype.kind in "iu" and x.ndim == 4 and x.dtype.itemsize > 2
     if not len(x) or x.ndim < 2 or not (whole_images or (x.dtype.kind == "f" and x.dtype.itemsize > 4)):
@@ -177,7 +177,7 @@ def find_origin(x: Array) -> Float64 | None:
 
 
 def subtract(x: Array, origin: Float64 | None) -> Array:
-    """Subtracts from each input column its constant, in float64; returns the inputs unchanged if `origin` is None."""
+    """Subtracts the constants `origin` from the inputs in float64; returns the inputs unchanged if `origin` is None."""
     return x if origin is None else x.astype(np.float64) - origin
 
 
@@ -279,7 +279,7 @@ class Split(NamedTuple):
 
 
 class Population(NamedTuple):
-    """Settings of clients with generated samples, drawn when needed from a Gaussian mixture (one component per class).
+    """Settings of generated clients. Their samples come from a Gaussian mixture with one component for each class.
 
     Attributes:
         samples: Number of samples of each client; if `spread` is above 0, the median of these numbers.

@@ -119,7 +119,7 @@ class Block(NamedTuple):
 
     @property
     def min_lanes(self) -> int:
-        """Least number of lanes that a step computes: 2, as no kernel may get a single lane; 1 in a block of one lane."""
+        """Least number of lanes in a step: 2, as no kernel may get a single lane; 1 in a block of one lane."""
         return min(MIN_LANES, len(self.start))
 
     def pieces(self, lo: int, hi: int) -> list[tuple[int, int]]:
