@@ -204,7 +204,8 @@ def deal_batches(rows: IntArray, size: IntArray, steps: IntArray, width: int, ke
         key: Random key of each lane, `[W]`.
 
     Example:
-        Two lanes with batches of two rows. The second lane has three rows, so its second batch holds one of them.
+        Two lanes with batches of two samples. The second lane has three samples; the second batch of this lane holds
+        one sample.
 
         >>> keys = rng.keys(0, "example", np.arange(2))
         >>> batches = deal_batches(np.arange(8).reshape(2, 4), np.array([4, 3]), np.array([2, 2]), 2, keys)
@@ -400,7 +401,7 @@ def _check_inputs(where: str, found: Any, x: Tensor, axes: int) -> Tensor:
     """Checks inputs that a user's function returned, and converts them to the type of `x`; pictures may become floats.
 
     Args:
-        where: Beginning of messages.
+        where: Beginning of the messages of errors.
         found: The value that the user's function returned.
         x: The inputs that were passed to the function.
         axes: Number of axes of the array of all inputs. Six axes mean pictures, and bytes of pictures may become
@@ -447,7 +448,8 @@ def make_optimizer(
         lr: Learning rate of this round.
         anchor: The models towards which the lanes are pulled, stacked like the parameters; empty: there is no pull.
         offset: The vectors that are added to the gradients, stacked like the parameters; empty: nothing is added.
-        velocities: The list that keeps the momentum of SGD; if it is empty, momentum begins at zeros. None: a new list.
+        velocities: The list that keeps the momentum of SGD; momentum begins at zeros if the list is empty. None: a new
+            list.
 
     Example:
         Two lanes of one parameter; the second one gets no gradient.

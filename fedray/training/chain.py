@@ -38,7 +38,7 @@ class Chain(NamedTuple):
 
     Attributes:
         layers: Plain layers without values, and dropout layers, in the order in which the module applies them.
-        names: For each parameter of the layers, its name in the module; in the same order.
+        names: Names that the parameters of the layers have in the module, in the order of the layers.
         log_softmax: Whether the module's outputs are the log-softmax of the last layer's outputs.
     """
 
@@ -55,7 +55,7 @@ def trace_chain(module: nn.Module, sample: tuple[int, ...]) -> Chain:
         sample: Shape of one input.
 
     Raises:
-        Unread: The module is not a chain of layers, or its outputs depend on more than its inputs and parameters. The
+        Unread: The module is not a chain of layers, or the outputs depend on more than inputs and parameters. The
             message completes the sentence "its forward ...".
 
     Example:

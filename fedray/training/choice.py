@@ -1,4 +1,4 @@
-"""Chooses the engine that trains a network, and its number of lanes, by a rule that is the same in every process."""
+"""Chooses the engine that trains a network, and the number of lanes; the choice is the same in every process."""
 
 from __future__ import annotations
 
