@@ -208,9 +208,8 @@ def _digest(row: IntArray, client: IntArray, split: IntArray) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # Copies: every group of clients has its own shifted copy of all samples, and is tested on samples shifted in the same
 # way.
-#
-# The data set gets each of its n samples G times, once for each of G groups; the samples of group g begin at index `g
-# n`. Each copy is dealt to the clients of its group.
+# The data set gets each of its n samples G times, once for each of G groups. The samples of group g begin at index
+# `g n`. Each copy is dealt to the clients of its group.
 
 
 def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
@@ -320,8 +319,8 @@ def build_shards(
         name: Name of the partition.
         options: Options of the partition, of wrong labels, and of shifts.
         clients: Number of clients, N; None if the partition determines the number.
-        seeds: Seed of each replicate. World `r * F + f` is dealt with random numbers of `stream(seeds[r],
-            "partition")`.
+        seeds: Seed of each replicate. The random numbers for world `r * F + f` are those of
+            `stream(seeds[r], "partition")`.
         folds: The F folds to run; None means the first fold only.
         hold_out: Share of each client's samples that is withheld for validation, at least 0 and below 1.
         server: Share of all samples that the server holds, without labels, instead of the clients.

@@ -37,8 +37,8 @@ class Source(NamedTuple):
     """The functions that belong to the name of a data set.
 
     Attributes:
-        load: Function that reads the data set: `load(root, **options)`; if `own` is True, `load(root, reading,
-            **options)`.
+        load: Function that reads the data set: `load(root, **options)`. If `own` is True:
+            `load(root, reading, **options)`.
         where: Function `where(root, **options)` that returns the source file or folder. None: the data set is not
             stored, because the store would save no time.
         own: Whether the files are a user's own files, which are read with the options in `ReadOptions`.

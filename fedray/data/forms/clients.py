@@ -125,7 +125,7 @@ def is_torch_set(thing: Any) -> bool:
 
 
 def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
-    """Reads the samples of a map-style data set; if it has an attribute `classes`, this gives the names of the classes.
+    """Reads the samples of a map-style data set, and the names of the classes from the attribute `classes`, if any.
 
     Args:
         dataset: The data set, which has a length; `dataset[i]` is a pair of an input and a label.
