@@ -1,4 +1,4 @@
-"""Data sets, partitions of their rows, and the stores from which clients take samples."""
+"""Data sets, the partitions that deal samples to clients, and the stores that hold the samples."""
 
 from fedray.data.adaptation import adapt
 from fedray.data.types import Dataset, Split, classification, regression

@@ -1,4 +1,4 @@
-"""Conversion of a user's own data, in any known form, to a data set: the argument `data=` of the Python API."""
+"""Converts a user's own data, in any known form, to a data set: the argument `data=` of the Python API."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from fedray.files.layout import find_parts, is_leaf, list_tables
 from fedray.files.plain import expand_user_path
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The forms of a user's data and their readers. The first form in `FORMS` that recognizes an object reads it. A new form
-# is one row there, and the function that the row names.
+# The forms of a user's data, and the readers of these forms. An object is read by the first form in `FORMS` that
+# recognizes it. To add a form, add an entry to `FORMS`, and the function that the entry names.
 #
-# A reader may pass the content to another one: a table with its labels is a table, and a file may hold a table.
+# A reader may pass on the content to another reader: a table with its labels is a table, and a file may hold a table.
 
 
 class Form(NamedTuple):
@@ -36,11 +36,11 @@ class Form(NamedTuple):
 
     Attributes:
         name: Name of the form in messages.
-        is_it: Function that returns whether an object has this form. A `Path` passed to it exists.
-        open: Function that reads such an object with the given options.
-        options: Names of the options that act on this form; others are refused. None: `open` refuses options itself.
-        join: Function that joins the data of several clients, each of this form or of another form with this function.
-            None: the data of a single client cannot have this form.
+        is_it: Function that returns whether an object has this form. If the object is a `Path`, the path exists.
+        open: Function that reads an object of this form with the given options.
+        options: Names of the options that act on this form; other options are refused. None: `open` refuses options.
+        join: Function that joins the data of several clients. The data of each client have this form, or another form
+            with the same function. None: the data of a single client cannot have this form.
     """
 
     name: str
@@ -54,11 +54,11 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
     """Converts a user's data to a data set, in any of the known forms.
 
     Args:
-        thing: The data, in a form that `fedray.data.adapt` lists.
+        thing: The data, in one of the forms that `fedray.data.adapt` lists.
         reading: The options for reading the data.
 
     Raises:
-        BadInput: The data have no known form, or cannot be read; the message is one line with a remedy.
+        BadInput: The data have no known form or cannot be read. The message is one line with a remedy.
 
     Example:
         >>> read_form("digits", ReadOptions())
@@ -72,7 +72,10 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
 
 
 def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
-    """Returns the data, a path without `~`, and their form; refuses forms that the data of a client cannot have."""
+    """Finds the form of some data; returns the data (with `~` in a path expanded) and the form.
+
+    If `of_client` is True, the function refuses forms that the data of a client cannot have.
+    """
     if isinstance(thing, Path):
         place = expand_user_path("data", str(thing))
         if not place.exists():
@@ -90,14 +93,14 @@ def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
 
 
 def _read_table_with_labels(pair: Any, reading: ReadOptions) -> Dataset:
-    """Reads a table of inputs with a column of labels, and the same for the test rows."""
+    """Reads a pair (table of inputs, column of labels), and perhaps a second such pair with the test samples."""
     whole, target = _join_target(pair)
     test = None if reading.test is None else _join_target(reading.test)[0]
     return tables.read_table(as_frame(whole), reading._replace(target=target, test=test))
 
 
 def _join_target(pair: Any) -> tuple[Any, str]:
-    """Joins a table of inputs and a column of labels to one table; returns this table and the name of the target."""
+    """Joins a table of inputs and a column of labels; returns the joined table and the name of the column of labels."""
     import pandas as pd
 
     if not is_pair(pair) or not is_frame(pair[0]):
@@ -113,7 +116,7 @@ def _join_target(pair: Any) -> tuple[Any, str]:
 
 
 def _read_mapping(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
-    """Reads a mapping from clients to data, or from parts to data of any form."""
+    """Reads a mapping from clients to data, or from parts (`train`, `test`) to data of any form."""
     parts = find_parts(map(str, things), "data", reading.test if isinstance(reading.test, str) else None)
     if parts is None:
         return _read_clients(things, reading)
@@ -127,7 +130,7 @@ def _read_mapping(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
 
 
 def _read_clients(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
-    """Reads a mapping from clients to data; the data of all clients are joined by the function of their form."""
+    """Reads a mapping from clients to data, and joins the data of all clients."""
     if not things:
         raise BadInput("data: there is no client in the mapping: give {client: data}")
     found: dict[str, tuple[Any, Form]] = {}
@@ -206,21 +209,23 @@ FORMS = (
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conversion of new inputs, in the user's form, to the form of the inputs in a run's data set.
+# Conversion of new inputs, in a form that the user has, to the form of the inputs in the data set of a run.
 
 REMEDY = "fill them, or drop those rows"
 
 
 def read_inputs(data: Dataset, x: Any) -> Array:
-    """Converts new inputs to the form of a data set, `[n, *sample]`: less `origin`, gaps filled, not standardized.
+    """Converts new inputs to the form of the inputs of a data set, `[n, *sample]`.
+
+    The function subtracts `data.origin` and fills missing values, but does not standardize the inputs.
 
     Args:
         data: The data set that the run was trained on.
         x: The new inputs: an array, a tensor, a list of samples, or a table. Columns of a table are found by name and
-            encoded as in training. Columns that were no inputs in training, such as the target, are ignored.
+            encoded as in training. Columns that were not inputs in training, such as the target, are ignored.
 
     Raises:
-        BadInput: The inputs are no numbers, numbers are missing, or a column differs from the training table.
+        BadInput: The inputs are not numbers, numbers are missing, or a column differs from the training table.
 
     Example:
         >>> import pandas as pd
@@ -253,7 +258,7 @@ def read_inputs(data: Dataset, x: Any) -> Array:
 
 
 def _encode_table(data: Dataset, frame: Any) -> Array:
-    """Encodes the inputs of a table, `[n, f]`; columns are found by name."""
+    """Converts the inputs of a table to numbers, `[n, f]`; columns are found by name."""
     known = data.table or dict.fromkeys(data.features)
     if not known:
         raise BadInput("x is a table, but the data of this run name no columns: give an array, such as x.to_numpy()")
@@ -269,7 +274,7 @@ def _encode_table(data: Dataset, frame: Any) -> Array:
 
 
 def _check_column(name: str, column: Any, values: list[str] | None, *, fill: bool) -> None:
-    """Refuses an input column with missing values, text among numbers, or infinity, unless training had them."""
+    """Refuses an input column with missing values, text among numbers, or infinity, unless training allowed these."""
     gaps = column.isna().to_numpy(dtype=bool)
     if not fill if values is None else GAP not in values:
         arrays.refuse_rows(gaps, "x", f"no value in column {name}", REMEDY)
@@ -302,7 +307,7 @@ def adapt(
     length: int | None = None,
     size: int | None = None,
 ) -> Dataset:
-    """Converts your data, in the form that you have, to a data set of fedray.
+    """Converts your own data, in one of many forms, to a data set of fedray.
 
     Args:
         thing: The data, in one of these forms: a pair (x, y) of arrays or tensors, or of a list of texts and labels;
@@ -312,23 +317,25 @@ def adapt(
             or from parts (`train`, `test`), to any of these.
         target: The column to predict, or several columns for a regression with several targets.
         input: The input columns: a single column of pictures, lists or text, or columns of numbers and categories.
-            None: the only column of pictures, lists or text; else all columns of a table but target and group.
+            None: the only column of pictures, lists or text. If there is no such column: all columns except target and
+            group.
         group: The column that names the natural client of each sample.
-        test: The test data in the same form as `thing`, or the name of the split or folder in `thing` that holds them.
-            None: the test part of `thing`; if there is none, test samples are drawn at random.
-        test_fraction: Share of the samples drawn as test samples, with a fixed seed and the same share of each class.
-        task: `classification`, `regression` or `auto`. `auto` takes text, truth values, one-hot rows and whole numbers
-            as classes, and real numbers as targets.
-        missing: Treatment of missing values: `refuse` them, replace them by the `mean` of the training samples (for
-            text: by a category of their own), or `drop` the samples that have any.
+        test: The test data in the same form as `thing`, or the name of the split or folder in `thing` that holds the
+            test data. None: the test part of `thing`; if `thing` has no test part, test samples are drawn at random.
+        test_fraction: Share of the samples that are drawn as test samples. The seed is fixed, and the share is the same
+            in each class.
+        task: Kind of the task: `classification`, `regression` or `auto`. `auto` takes text, truth values, one-hot
+            labels and whole numbers as classes, and real numbers as targets.
+        missing: Treatment of missing values. `refuse`: raise an error. `mean`: replace a missing number by the mean of
+            the training samples, and missing text by an extra category. `drop`: leave out samples with missing values.
         tokenizer: Converter from text to tokens: a function from a text to whole numbers, a tokenizer of `tokenizers`
-            or `transformers`, or the file of one.
-        length: Number of tokens of a sample. None: the length of the longest text, at most 256. Shorter texts are
+            or `transformers`, or the file of such a tokenizer.
+        length: Number of tokens of each sample. None: the length of the longest text, at most 256. Shorter texts are
             filled with zeros at the end.
-        size: Height and width in pixels to which pictures are resized; None: they keep their size.
+        size: Height and width in pixels to which pictures are resized; None: pictures are not resized.
 
     Raises:
-        BadInput: The data have no known form, or cannot be read; the message is one line with a remedy.
+        BadInput: The data have no known form or cannot be read. The message is one line with a remedy.
 
     Example:
         >>> import numpy as np
@@ -353,7 +360,7 @@ def adapt(
 
 
 def names_data(thing: Any) -> bool:
-    """Returns whether `data=` is a name or keys of a scenario, rather than the data themselves.
+    """Returns whether the argument `data=` is a name, or keys of a scenario, rather than the data themselves.
 
     Example:
         >>> names_data("digits"), names_data({"name": "digits"}), names_data({"Rome": ([[1.0], [2.0]], [0, 1])})
@@ -372,14 +379,14 @@ def names_data(thing: Any) -> bool:
 
 
 def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
-    """Moves the options of `adapt` from the overrides of a scenario to a dict, which is returned.
+    """Removes the options of `adapt` from the overrides of a scenario, and returns these options as a dict.
 
     Args:
         thing: The data, as a Python object.
-        overrides: Values by dotted key. The function removes all keys of `data` that no scenario has.
+        overrides: Values by dotted key. The function removes the keys of `data` that scenarios do not have.
 
     Raises:
-        BadInput: `adapt` has no such option, or the data are a `Dataset` already, to which no option applies.
+        BadInput: `adapt` has no such option. Or the data are a `Dataset` already, to which no option applies.
     """
     known = ReadOptions._fields[:-1]
     found = [key for key in overrides if key.startswith("data.") and key.split(".")[1] not in SCENARIO_KEYS]
@@ -395,7 +402,7 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_plain(value: Any) -> bool:
-    """Returns whether a value consists of types that YAML has."""
+    """Returns whether a value, with all values inside it, has only types that YAML has."""
     if isinstance(value, Mapping):
         return all(is_plain(inner) for inner in value.values())
     if isinstance(value, list | tuple):
@@ -404,7 +411,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
-    """Returns a name and a key that identify data without reading the samples; None if there is no such key."""
+    """Returns a name and a key that identify data without a look at the samples; None if there is no such key."""
     if not all(is_plain(value) for value in reading):
         return None
     if isinstance(thing, Path) and reading.test is None and reading.tokenizer is None:
@@ -419,7 +426,7 @@ def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
 
 
 def _keep_rows(data: Dataset) -> Dataset:
-    """Puts the samples of a data set into the store if they are large, and returns the data set."""
+    """Puts a large data set into the store, and returns the data set."""
     from fedray.data.shards import hash_array  # that module imports torch
 
     rows = (data.train.x, data.train.y, data.test.x, data.test.y)
@@ -433,19 +440,19 @@ def _keep_rows(data: Dataset) -> Dataset:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Names of clients. A client has a name if all its samples have this name: in a mapping from clients to data, or in a
-# natural group.
+# Names of clients. A client has a name if all of its samples carry the same name. The names come from a mapping from
+# clients to data, or from a column of natural groups.
 
 CLIENT_COLUMNS = ("client of the row", "client")  # columns with these names, for data given client by client
 MOST_NAMES = 10_000
 
 
 def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
-    """Returns the names of the N clients; empty if a client has samples of several names, or two share a name.
+    """Returns the names of the N clients; an empty tuple if a client has several names, or two clients share a name.
 
     Args:
         shards: The clients' data.
-        group: Name of the column of the natural clients, if a table has one.
+        group: Name of the column of the natural clients; None if there is no such column.
 
     Example:
         >>> from fedray.data.adaptation import adapt
@@ -470,10 +477,10 @@ def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
 
 
 def find_client(client: int | str, names: tuple[str, ...], number: int) -> int:
-    """Returns the number of a client that is given by name or by number.
+    """Finds a client by name or by number, and returns the number.
 
     Args:
-        client: Name of the client, or its number, 0 to N - 1.
+        client: Name of the client, or number of the client, 0 to N - 1.
         names: Names of the clients, as `name_clients` returns them.
         number: Number of clients, N.
 
@@ -489,7 +496,10 @@ def find_client(client: int | str, names: tuple[str, ...], number: int) -> int:
 
 
 def _name_owners(cut: Cut, column: Array) -> tuple[str, ...]:
-    """Returns for each client the value that all its samples and no others have; empty if one client has none."""
+    """Returns for each client the value that all of its samples, and no other samples, have in a column.
+
+    Returns an empty tuple if some client has no such value.
+    """
     values = column[cut.rows]
     first = cut.offsets[:-1]
     if not len(values) or (np.diff(cut.offsets) == 0).any() or (values != values[first][cut.owner]).any():

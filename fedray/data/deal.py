@@ -1,4 +1,4 @@
-"""Dealing of the samples of a data set to clients, server and validation in every world, and partition files."""
+"""Deals the samples of a data set to clients, server and validation in every world; also handles partition files."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A partition as a Parquet file: the client that holds each training sample. Every run writes such a file, and a
-# scenario can deal samples by such a file.
-#
-# The columns are `replicate`, `fold`, `row` (index of the training sample, from 0), `client` and `split`: `train`,
-# `hold_out`, or `server` for samples that the server holds instead of the client. If the true clusters are known, the
-# column `cluster` has the cluster of the client; fedray does not read this column. The samples of a client are in the
-# client's order. The metadata describe the data set. A file of another tool needs only `row` and `client`.
+# The partition file: a Parquet file with the client that holds each training sample. Every run writes one, and a
+# scenario can deal samples as a partition file says.
+# The columns are `replicate`, `fold`, `row` (index of the training sample, from 0), `client` and `split`. The values of
+# `split` are `train`, `hold_out`, and `server` for samples that the server holds instead of the client. If the true
+# clusters are known, the column `cluster` has the cluster of the client; fedray writes this column and never reads it.
+# The samples of a client are in the order in which the client holds them. The metadata describe the data set. A file
+# from another tool needs only the columns `row` and `client`.
 
 FILE_NAME = "partition.parquet"  # in a run directory
-MOST_ROWS = 50_000_000  # in all worlds together; a larger partition is not written
+MOST_ROWS = 50_000_000  # in all worlds together; larger partitions are not written
 SPLITS = ("train", "hold_out", "server")
 REMEDY = "restore it, or let the run that wrote it write it again"
 
@@ -45,13 +45,17 @@ REMEDY = "restore it, or let the run that wrote it write it again"
 def pack_partition(
     data: Dataset, dealt: Dealt, folds: list[int], clusters: Sequence[IntArray | None] = (None,)
 ) -> bytes:
-    """Returns the bytes of a partition file; `row` counts training rows, `given_row` the rows that the user gave.
+    """Returns the content of a partition file as bytes.
+
+    The column `row` has the index of each training sample. If known, the column `given_row` has the index of the same
+    sample in the data that the user gave.
 
     Args:
         data: The data set.
         dealt: The samples that clients and the server hold.
-        folds: Fold of each world; the replicate of a world is `world // number of folds`.
-        clusters: True cluster of each client, `[N]`, for each world; None if the clusters are not known.
+        folds: Fold of each world. The replicate of a world is the number of the world divided by the number of folds,
+            rounded down.
+        clusters: For each world, the true cluster of each client, `[N]`; None if the clusters are not known.
 
     Example:
         >>> import tempfile
@@ -96,7 +100,7 @@ def pack_partition(
 
 
 def _list_rows(dealt: Dealt, world: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Returns row, client and split of all samples of a world, `[n]` each: training first, client after client."""
+    """Returns row, client and split of all samples of a world, `[n]` each; training samples of all clients first."""
     cuts = [dealt.kept[world], *([dealt.held[world]] if dealt.held else [])]
     rows, owners = [cut.rows for cut in cuts], [cut.owner for cut in cuts]
     splits = [np.full(len(cut.rows), number) for number, cut in enumerate(cuts)]
@@ -110,15 +114,16 @@ def _list_rows(dealt: Dealt, world: int) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> Dealt:
-    """Reads from a partition file which samples the clients and the server hold.
+    """Reads the samples of the clients and of the server from a partition file.
 
     Args:
         path: Path of the file.
         data: The data set to deal.
-        worlds: (number of the replicate, fold) of each world. A file with a single replicate is used for all.
+        worlds: The pair (number of the replicate, fold) of each world. A file with a single replicate serves for all
+            replicates.
 
     Raises:
-        BadInput: The file cannot be read, is of another data set, or does not fit this one.
+        BadInput: The file cannot be read, belongs to another data set, or does not fit this data set.
     """
     key = f"data.partition.file = {path}"
     try:
@@ -169,7 +174,7 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
 
 
 def _describe_data(data: Dataset) -> dict[str, str]:
-    """Returns the metadata that describe a data set: name, number of rows, and digests of labels and inputs."""
+    """Returns the metadata that describe a data set: name, number of training samples, digests of labels and inputs."""
     return {
         "data": data.name,
         "rows": str(len(data.train.y)),
@@ -179,7 +184,7 @@ def _describe_data(data: Dataset) -> dict[str, str]:
 
 
 def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
-    """Returns a column of whole numbers from 0; all zeros if the file has no such column."""
+    """Returns a column of whole numbers, 0 or above; returns zeros if the file has no such column."""
     import pyarrow as pa
 
     if name not in table.column_names:
@@ -201,19 +206,19 @@ def _digest(row: IntArray, client: IntArray, split: IntArray) -> str:
 # Dealing of samples to clients, server and validation in every world.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Copies: every group of clients has its own shifted copy of all samples, and is tested on such samples.
-#
-# The data set gets each sample once for each of G groups; the samples of group g begin at `g n`. Every copy is dealt to
-# the clients of its own group.
+# Copies: every group of clients has its own shifted copy of all samples, and is tested on samples shifted in the same
+# way.
+# The data set gets each of its n samples G times, once for each of G groups. The samples of group g begin at index
+# `g n`. Each copy is dealt to the clients of its group.
 
 
 def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
-    """Returns the data set with each training and test row once per group, `[G n]`; each group's images are turned.
+    """Returns the data set with a copy of all samples for each group, `[G n]`; each copy's images are turned.
 
     Args:
         data: A data set with classes or images.
-        shifts: The shifts; `rotation` or `permute_labels` gives the number G of groups. Labels stay as they are here,
-            because their permutation depends on the world.
+        shifts: The shifts; `rotation` or `permute_labels` gives the number G of groups. This function does not permute
+            labels, because the permutation depends on the world.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -237,20 +242,20 @@ def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
         group = None if split.group is None else np.tile(split.group, groups)
         return Split(turn(split.x), np.concatenate([split.y] * groups), group)
 
-    first = len(data.train.y) * np.arange(groups)[:, None]  # first row of each copy
+    first = len(data.train.y) * np.arange(groups)[:, None]  # index of the first sample of each copy
     folds = tuple(((first + train).ravel(), (first + test).ravel()) for train, test in data.folds)
     columns = {name: np.tile(values, groups) for name, values in data.columns.items()}
     return data._replace(train=copy(data.train), test=copy(data.test), folds=folds, columns=columns)
 
 
 def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callable[[IntArray, int], Cut]) -> Cut:
-    """Deals the copy of each group to the clients of this group.
+    """Deals the copy of each group of clients to the clients of this group.
 
     Args:
-        rows: Indices of the rows to deal, `[n]`.
-        copy: Number of the copy that each of these rows belongs to, `[n]`.
+        rows: Indices of the samples to deal, `[n]`.
+        copy: For each sample, the number of the copy that the sample belongs to, `[n]`.
         cluster: Group of each client, `[N]`.
-        deal: Function (rows, number of clients) -> a cut of positions in these rows.
+        deal: Function (indices of samples, number of clients) -> a cut that deals positions in the array of indices.
 
     Raises:
         BadInput: A group has no client.
@@ -268,8 +273,8 @@ def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callabl
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Dealing of samples to clients, server and validation in every world.
-OPEN = ("flower", "file")  # partitions that no function of `fedray.data.partition` makes
-Deal = Callable[[IntArray | slice, Generator], Cut]  # (some rows, generator) -> a cut of positions in these rows
+OPEN = ("flower", "file")  # partitions without a function in `fedray.data.partition`
+Deal = Callable[[IntArray | slice, Generator], Cut]  # (indices, generator) -> a cut of positions in these indices
 
 
 class Dealing(NamedTuple):
@@ -279,9 +284,10 @@ class Dealing(NamedTuple):
         name: Name of the partition.
         options: Options of the partition, of wrong labels, and of shifts.
         clients: Number of clients, N; None if the partition determines the number.
-        own: A user's function or a partitioner of `flwr_datasets`, used instead of `name`; None for neither.
-        dealt: The finished partition, if another process has dealt the samples already; else None.
-        copies: The shifts whose groups each have a copy of all samples; None: there is one copy.
+        own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None: `name` is
+            used.
+        dealt: The finished partition, if another process has dealt the samples already; otherwise None.
+        copies: The shifts, if every group of clients has its own copy of all samples; None if there is a single copy.
     """
 
     name: str
@@ -306,20 +312,23 @@ def build_shards(
     own: Any = None,
     dealt: Dealt | None = None,
 ) -> Shards:
-    """Deals a data set to clients, once for each world.
+    """Deals a data set to clients, separately in each world.
 
     Args:
         data: The data set.
         name: Name of the partition.
         options: Options of the partition, of wrong labels, and of shifts.
         clients: Number of clients, N; None if the partition determines the number.
-        seeds: Seed of each replicate; world `r * F + f` is dealt by `stream(seeds[r], "partition")`.
+        seeds: Seed of each replicate. The random numbers for world `r * F + f` are those of
+            `stream(seeds[r], "partition")`.
         folds: The F folds to run; None means the first fold only.
-        hold_out: Share of every client's rows that is withheld for validation, at least 0 and below 1.
-        server: Share of all rows that the server holds without their labels, instead of the clients.
-        pooled: Dealing of the clients whose samples are pooled, with their wrong labels and shifts. None: no pooling.
-        own: A user's function or a partitioner of `flwr_datasets`, used instead of `name`; None for neither.
-        dealt: The finished partition, if another process has dealt the samples already; else None.
+        hold_out: Share of each client's samples that is withheld for validation, at least 0 and below 1.
+        server: Share of all samples that the server holds, without labels, instead of the clients.
+        pooled: Settings for the clients before pooling, with wrong labels and shifts; None: the samples of clients are
+            not pooled.
+        own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None: `name` is
+            used.
+        dealt: The finished partition, if another process has dealt the samples already; otherwise None.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -354,7 +363,7 @@ def build_shards(
     shards = StoredShards(data, [fold for _, fold in worlds], found, groups=groups, original=original)
     if noise is not None or shifts is not None:
         owned, each = found.owned, [seed for seed, _ in worlds]
-        if pooled is not None:  # the cuts of the clients without pooling
+        if pooled is not None:  # the cuts before pooling
             alone = pooled._replace(options=_split_kinds(pooled.options, data)[0], copies=copies)
             owned = _deal(data, alone, worlds).owned
         if shifts is not None:
@@ -367,7 +376,7 @@ def build_shards(
 
 
 def _split_kinds(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], LabelNoise | None, Shifts | None]:
-    """Splits the options into those of the partition, the shares of wrong labels, and the shifts."""
+    """Splits the options into the partition's own options, the shares of wrong labels, and the shifts."""
     rest, noise = split_options(options, data.classes)
     rest, shifts = split_shifts(rest, data)
     return rest, noise, shifts
@@ -376,7 +385,7 @@ def _split_kinds(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any]
 def _deal(
     data: Dataset, dealing: Dealing, worlds: list[tuple[int, int]], *, hold_out: float = 0.0, server: float = 0.0
 ) -> Dealt:
-    """Deals the samples of every world; `worlds` has the (seed, fold) of each."""
+    """Deals the samples of every world; `worlds` has the pair (seed, fold) of each world."""
     if dealing.copies is not None and dealing.own is None and dealing.name in partition.BY_VALUE:
         raise BadInput(
             f"data.partition.copies = true, but the clients of data.partition.name = {dealing.name} are those of the "
@@ -404,7 +413,7 @@ def _deal(
 
 
 def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
-    """Returns the function that deals given rows of a data set."""
+    """Returns the function that deals chosen samples of a data set."""
     name, options, clients, own = dealing.name, dealing.options, dealing.clients, dealing.own
     if name == "flower" or partition.is_partitioner(own):
         given = {key: value for key, value in options.items() if key != "partitioner"}
@@ -428,7 +437,7 @@ def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
 
 
 def _read_file(data: Dataset, dealing: Dealing, worlds: list[tuple[int, int]]) -> Dealt:
-    """Deals the samples as the partition file in the options says."""
+    """Deals the samples according to the partition file that the options name."""
     path = expand_user_path("data.partition.file", dealing.options["file"])
     seeds = list(dict.fromkeys(seed for seed, _ in worlds))
     dealt = read_partition(Path(path), data, [(seeds.index(seed), fold) for seed, fold in worlds])
@@ -441,7 +450,7 @@ def _read_file(data: Dataset, dealing: Dealing, worlds: list[tuple[int, int]]) -
 
 
 def _set_rows_aside(worlds: list[tuple[int, int]], dealt: Dealt, *, hold_out: float, server: float) -> Dealt:
-    """Takes the server's rows and the withheld rows from the clients of every world, unless a file did so."""
+    """Takes the server's samples and the withheld samples from the clients in every world, unless a file did so."""
     kept, held, taken = [], list(dealt.held), list(dealt.server)
     for (seed, fold), cut in zip(worlds, dealt.kept, strict=True):
         if server and not dealt.server:
@@ -455,7 +464,7 @@ def _set_rows_aside(worlds: list[tuple[int, int]], dealt: Dealt, *, hold_out: fl
 
 
 def _deal_fold(data: Dataset, dealing: Dealing, seed: int, fold: int) -> Cut:
-    """Deals the training rows of a fold; the rows of the result are indices of `data.train`."""
+    """Deals the training samples of a fold; the `rows` of the result are indices into `data.train`."""
     generator, copies = rng.stream(seed, "partition"), dealing.copies
     if copies is not None:
         rows = data.folds[fold][0] if data.folds else np.arange(len(data.train.y))
@@ -475,7 +484,7 @@ def _deal_fold(data: Dataset, dealing: Dealing, seed: int, fold: int) -> Cut:
 
 
 def _partition_values(data: Dataset, name: str, options: dict[str, Any]) -> Array:
-    """Returns the values by which a partition deals the rows, `[n]`: labels, groups, or a column."""
+    """Returns the values by which a partition deals the samples, `[n]`: labels, groups, or a column."""
     if name == "natural":
         if data.train.group is None:
             known = ", ".join(name for name in data.columns if name != GIVEN_ROW)

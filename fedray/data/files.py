@@ -1,4 +1,4 @@
-"""Data files on disk: where they are, how archives are unpacked, and arrays too large for memory."""
+"""Finds data files on disk, unpacks archives, and keeps arrays that are too large for memory in files."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from fedray.core.types import IntArray
 from fedray.files.plain import expand_user_path, explain_missing_path
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Places of data files, unpacking of archives, and the errors for files that are missing or damaged.
+# Paths of data files, unpacking of archives, and the errors for files that are missing or damaged.
 
 
 def find_cache_root() -> Path:
-    """Returns the folder for data that fedray derives from files: `FEDRAY_CACHE`, else the user's cache folder."""
+    """Returns the folder for data that fedray computes from files: `FEDRAY_CACHE`, or else the user's cache folder."""
     import platformdirs
 
     return Path(os.environ.get("FEDRAY_CACHE") or platformdirs.user_cache_dir("fedray")).expanduser()
 
 
 def find_data_root(root: Path | None) -> Path:
-    """Returns the folder of data files: `data.root`, else `FEDRAY_DATA`, else a folder in the user's cache.
+    """Returns the folder of data files: `data.root`, or else `FEDRAY_DATA`, or else a folder in the user's cache.
 
     Example:
         >>> find_data_root(Path("/data"))
@@ -50,11 +50,11 @@ def find_path(key: str, path: str | None, kind: str, wanted: str) -> Path:
     Args:
         key: The scenario key, for messages.
         path: The path as the user wrote it.
-        kind: What must be there: `file`, `folder` or `file or folder`.
-        wanted: What the user should name, for the message where the key is missing.
+        kind: Required kind: `file`, `folder` or `file or folder`.
+        wanted: Description of the file or folder that the user should name, for the message if the key is missing.
 
     Raises:
-        BadInput: There is no path, or nothing of this kind is there.
+        BadInput: The path is missing, or there is no file or folder of this kind at the path.
     """
     if not path:
         raise BadInput(f"{key} is missing: give {wanted}")
@@ -68,10 +68,10 @@ def find_file(root: Path | None, name: str, candidates: list[str], needs: str = 
     """Returns the first of several paths that exists.
 
     Args:
-        root: Folder of data files, as `data.root` names it, or None.
+        root: Folder of data files that `data.root` names, or None.
         name: Name of the data set, for the message.
         candidates: Paths to try, relative to the folder of data files.
-        needs: Pattern of file names; the path must hold a matching file. Empty: any path will do.
+        needs: Pattern of file names; the path must be a folder with a matching file. Empty: any path will do.
         fetchable: Whether `fedray data get` can download the data set.
 
     Raises:
@@ -93,11 +93,11 @@ DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, Asse
 
 @contextmanager
 def blame_file(name: str, path: Path) -> Iterator[None]:
-    """Raises `BadInput` with the name of a data file if the block, which reads this file, raises an error.
+    """Runs a block that reads a data file; turns an error of the block into `BadInput` with the name of the file.
 
     Args:
         name: Name of the data set.
-        path: The file or folder.
+        path: The file or folder that the block reads.
     """
     try:
         yield
@@ -108,7 +108,7 @@ def blame_file(name: str, path: Path) -> Iterator[None]:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yields a temporary folder in the cache for unpacked files; the folder with the data stays as it is."""
+    """Yields a temporary folder in the cache for unpacked files, so that the folder with the data is not changed."""
     base = find_cache_root()
     try:
         base.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def gunzip(name: str, source: Path, target: Path) -> None:
-    """Unpacks one .gz file.
+    """Unpacks a .gz file.
 
     Args:
         name: Name of the data set, for messages.
@@ -158,7 +158,7 @@ def untar(name: str, source: Path, target: Path) -> None:
 
 
 def list_stamps(path: Path) -> list[tuple[str, int, int]]:
-    """Returns path, size and time of change of a file, or of each file in a folder, to notice changed data."""
+    """Returns path, size and time of change of a file, or of each file in a folder. Changed data have other stamps."""
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     stats = [(file, file.stat()) for file in files]
     return [(str(file.relative_to(path.parent)), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
@@ -168,14 +168,14 @@ def list_stamps(path: Path) -> list[tuple[str, int, int]]:
 # Samples that arrive in pieces, and arrays that may be too large to keep in memory.
 #
 # Small arrays stay in memory. Large arrays are written to a file without a name in the temporary directory, and
-# mapped from there. The space on the disk is free again when nobody uses the array any more.
+# mapped from there. The space on the disk is freed when the array is no longer used.
 
 LARGE_BYTES = 1 << 26  # arrays of this size and above go to a file
 PIECE_BYTES = 1 << 24
 
 
 class Spool:
-    """Collects pieces of rows of one shape and type.
+    """Collects samples, which arrive in pieces and have one shape and type, in one array.
 
     Example:
         >>> spool = Spool()
@@ -186,16 +186,16 @@ class Spool:
     """
 
     def __init__(self) -> None:
-        """Makes an empty spool."""
+        """Makes a spool without samples."""
         self._pieces: list[NDArray[Any]] = []
         self._file: IO[bytes] | None = None
         self._bytes = self.rows = 0
 
     def append(self, piece: NDArray[Any]) -> None:
-        """Adds a piece of rows, `[n, ...]`.
+        """Adds a piece with n samples, `[n, ...]`.
 
         Raises:
-            ValueError: The rows have another shape or type than earlier ones.
+            ValueError: The samples have another shape or type than the samples added before.
         """
         if not len(piece):
             return
@@ -210,7 +210,7 @@ class Spool:
             self._write(piece)
 
     def finish(self) -> NDArray[Any]:
-        """Returns all rows, `[n, ...]`; an empty array if there was no piece."""
+        """Returns all samples as one array, `[n, ...]`; an empty array if no piece was added."""
         if self._file is None:
             return np.concatenate(self._pieces) if self._pieces else np.empty((0, 1), np.float32)
         self._file.flush()
@@ -220,7 +220,7 @@ class Spool:
         return np.frombuffer(mapped, form.dtype).reshape(self.rows, *form.shape[1:])
 
     def _move_to_file(self) -> None:
-        """Moves all pieces to a file; one row stays in memory to keep shape and type."""
+        """Moves all pieces to a file; one sample stays in memory to record shape and type."""
         pieces, self._pieces = self._pieces, [self._pieces[0][:1].copy()]
         self._file = tempfile.TemporaryFile(prefix="fedray-rows-")  # noqa: SIM115  (`finish` closes it)
         for piece in pieces:
@@ -237,11 +237,12 @@ class Spool:
 
 
 def read_pieces(array: NDArray[Any], mapped: mmap.mmap | None = None) -> Iterator[NDArray[Any]]:
-    """Yields an array in pieces of at most 16 MB; memory that a mapped file took for a piece is freed after it.
+    """Yields an array in pieces of at most 16 MB. If the array is a mapped file, the memory of used pieces is freed.
 
     Args:
         array: An array in memory, or a view of a mapped file.
-        mapped: The mapped file, if nobody has written to its pages. None: find it, if the array is read-only.
+        mapped: The mapped file, if nothing was written to its pages. None: the function looks for the mapped file if
+            the array is read-only.
     """
     rows = max(1, PIECE_BYTES // max(1, array[:1].nbytes))
     if mapped is None and array.nbytes >= LARGE_BYTES and not array.flags.writeable:
@@ -256,7 +257,7 @@ def read_pieces(array: NDArray[Any], mapped: mmap.mmap | None = None) -> Iterato
 
 
 def take_rows(array: NDArray[Any], rows: IntArray) -> NDArray[Any]:
-    """Returns the rows `array[rows]` for rising indices; a large array is not copied into memory.
+    """Returns the entries `array[rows]` for rising indices; a large array is not copied into memory.
 
     Example:
         >>> take_rows(np.arange(4) * 10, np.array([0, 3])).tolist()
@@ -275,6 +276,6 @@ def take_rows(array: NDArray[Any], rows: IntArray) -> NDArray[Any]:
 
 
 def release(mapped: mmap.mmap) -> None:
-    """Frees the memory that this process uses for a mapped file; nobody may have written to its pages."""
+    """Frees the memory that this process uses for a mapped file; nothing may have been written to the file's pages."""
     with suppress(AttributeError, OSError, ValueError):  # a system without this advice
         mapped.madvise(mmap.MADV_DONTNEED)

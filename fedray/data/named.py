@@ -1,4 +1,4 @@
-"""Loaders of the data sets that are read from files: pictures, tables and text."""
+"""Loads the data sets that come as files: pictures, tables and text."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from fedray.files.layout import list_leaf_files
 from fedray.files.plain import expand_user_path
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Pictures: scikit-learn's digits, the torchvision sets, and LEAF's FEMNIST.
+# Pictures: scikit-learn's digits, the data sets of torchvision, and LEAF's FEMNIST.
 
-IDX = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}  # torchvision's class, which is also the folder
-CIFAR = {"cifar10": ("CIFAR10", "cifar-10"), "cifar100": ("CIFAR100", "cifar-100")}  # class, and beginning of files
+IDX = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}  # name of torchvision's class and of the folder
+CIFAR = {"cifar10": ("CIFAR10", "cifar-10"), "cifar100": ("CIFAR100", "cifar-100")}  # class, and start of file names
 
 
 def load_digits(_root: Path | None) -> Dataset:
-    """Loads 1,797 handwritten digits of 8 x 8 pixels, levels 0 to 16; a fixed fifth of every class is the test part.
+    """Loads 1,797 handwritten digits, 8 x 8 pixels with levels 0 to 16; a fixed fifth of each class is for testing.
 
     Example:
         >>> load_digits(None).train.x.shape
@@ -48,7 +48,7 @@ def load_digits(_root: Path | None) -> Dataset:
 
 @cache
 def _read_digits() -> tuple[Any, Any]:
-    """Returns pictures and labels from scikit-learn's file, without the slow import of scikit-learn."""
+    """Returns the pictures and labels in scikit-learn's file, without the slow import of scikit-learn."""
     home = importlib.util.find_spec("sklearn")
     assert home is not None and home.origin is not None
     table = np.loadtxt(Path(home.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
@@ -56,7 +56,7 @@ def _read_digits() -> tuple[Any, Any]:
 
 
 def find_torchvision_folder(name: str, root: Path | None) -> Path:
-    """Returns the folder of a torchvision data set; raises BadInput if there is none."""
+    """Returns the folder of a torchvision data set; raises BadInput if there is no such folder."""
     if name in IDX:
         return find_file(root, name, [f"{IDX[name]}/raw"], "*-ubyte*")
     if name == "svhn":
@@ -79,7 +79,7 @@ def load_torchvision(name: str, root: Path | None) -> Dataset:
 
 
 def _unpack(name: str, folder: Path, space: Path) -> Path:
-    """Returns the root folder for torchvision: the user's if it has unpacked files, else `space`, and unpacks there."""
+    """Returns the root folder for torchvision: the user's folder, or `space` after unpacking the user's files there."""
     if name == "svhn":
         return folder
     if name in IDX:
@@ -101,12 +101,12 @@ def _unpack(name: str, folder: Path, space: Path) -> Path:
 
 
 def open_torchvision(name: str, root: Path, *, download: bool = False) -> list[Any]:
-    """Opens the training and the test part of a data set with torchvision's own class.
+    """Opens the training part and the test part of a data set with torchvision's own class.
 
     Args:
         name: Name of the data set.
         root: The folder that torchvision expects.
-        download: Whether torchvision downloads files that are missing.
+        download: Whether torchvision downloads missing files.
     """
     from torchvision import datasets
 
@@ -128,13 +128,13 @@ def _read_torchvision(name: str, root: Path) -> tuple[Split, Split, tuple[str, .
 
 
 def find_femnist_folder(root: Path | None) -> Path:
-    """Returns the folder that holds LEAF's `train/` and `test/`."""
+    """Returns the folder of FEMNIST, which holds LEAF's folders `train` and `test`."""
     places = ["femnist_leaf/data", "femnist/data", "femnist", "FEMNIST"]
     return find_file(root, "femnist", places, "train/*.json*", fetchable=False)
 
 
 def load_femnist(root: Path | None) -> Dataset:
-    """Loads LEAF's FEMNIST: pictures `[n, 1, 28, 28]` in 62 classes, dark ink on 255; each writer is a client."""
+    """Loads LEAF's FEMNIST: dark characters on white (255), `[n, 1, 28, 28]`, 62 classes; each writer is a client."""
     folder = find_femnist_folder(root)
     train, test = _read_leaf(folder / "train"), _read_leaf(folder / "test")
     writers = {user: i for i, user in enumerate(sorted(train))}
@@ -143,7 +143,7 @@ def load_femnist(root: Path | None) -> Dataset:
 
 
 def _read_leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
-    """Reads pictures `[n, 1, 28, 28]` uint8 and labels `[n]` of each writer from all JSON files of a folder."""
+    """Reads each writer's pictures `[n, 1, 28, 28]` uint8 and labels `[n]` from all JSON files of a folder."""
     found: dict[str, tuple[Any, IntArray]] = {}
     for path in sorted(folder.glob("*.json*")):
         with blame_file("femnist", path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -159,18 +159,18 @@ def _read_leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
 
 
 def _by_writer(found: dict[str, tuple[Any, IntArray]], writers: dict[str, int]) -> Split:
-    """Joins all samples, sorted by writer; a writer without training samples is no client (group -1)."""
+    """Joins the samples of all writers, sorted by writer; a writer without training samples is no client (group -1)."""
     users = sorted(found)
     group = np.repeat([writers.get(u, -1) for u in users], [len(found[u][1]) for u in users]).astype(np.int64)
     return Split(np.concatenate([found[u][0] for u in users]), np.concatenate([found[u][1] for u in users]), group)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Tables: the UCI regression sets in the standard layout of their splits, the printers, and any table.
+# Tables: UCI regression data sets with their standard splits, the printers, and any table of the user.
 
 
 def load_uci(name: str, root: Path | None) -> Dataset:
-    """Loads a UCI regression set; its standard splits are folds, each standardized by its own training samples."""
+    """Loads a UCI regression data set. Each standard split is a fold, standardized by its own training samples."""
     inside = name.removeprefix("uci/")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", inside):
         raise BadInput(f"data.name = {name}: write uci/ and the name of a folder, such as uci/yacht")
@@ -190,7 +190,7 @@ def load_uci(name: str, root: Path | None) -> Dataset:
 
 
 def _read_numbers(name: str, path: Path) -> FloatArray:
-    """Reads a file of finite numbers, `[rows, columns]`."""
+    """Reads a text file of finite numbers, `[rows, columns]`."""
     with blame_file(name, path):
         values = np.loadtxt(path, delimiter="," if path.suffix == ".csv" else None, ndmin=2, dtype=np.float64)
         if not values.size or not np.isfinite(values).all():
@@ -199,7 +199,7 @@ def _read_numbers(name: str, path: Path) -> FloatArray:
 
 
 def _read_rows(name: str, path: Path, limit: int) -> IntArray:
-    """Reads indices below `limit`, `[n]`, which the file holds as floats."""
+    """Reads the indices in a file, `[n]`, and checks that they are from 0 to `limit` - 1; the file holds floats."""
     index = _read_numbers(name, path).ravel().astype(np.int64)
     with blame_file(name, path):
         if index.min() < 0 or index.max() >= limit:
@@ -210,14 +210,15 @@ def _read_rows(name: str, path: Path, limit: int) -> IntArray:
 def load_printers(
     root: Path | None, speed: Literal["nominal", "measured"] = "nominal", test_speed: int = 30
 ) -> Dataset:
-    """Loads the vibration of 3D printers, `sqrt(rms_x^2 + rms_y^2)`, to predict from print speed and printer (one-hot).
+    """Loads the vibration of 3D printers: predict `sqrt(rms_x^2 + rms_y^2)` from print speed and printer (one-hot).
 
-    Each printer is a client. Every CSV row (measured speed, rms_x, rms_y) is a sample; the two accelerations are root
-    mean squares over a stretch of printing. The test samples are all samples of one nominal speed, of all printers.
+    Each printer is a client. Every row (measured speed, rms_x, rms_y) of a CSV file is a sample. rms_x and rms_y are
+    root mean squares of the acceleration over a stretch of printing. The test samples are all samples with one nominal
+    speed, from all printers.
 
     Args:
         root: Folder of data files; None for the usual folder.
-        speed: Speed to use as input: `nominal` (in the file name) or `measured` (column 0, which levels off near 43).
+        speed: Speed to use as input: `nominal` (from the file name) or `measured` (column 0; hardly exceeds 43).
         test_speed: Nominal speed of the test samples.
     """
     folder = find_file(root, "printers", ["printer_vibration", "printers"], "*Printer*_Speed*.csv", fetchable=False)
@@ -242,11 +243,12 @@ def load_printers(
 
 
 def load_table(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
-    """Loads any Parquet, CSV or Feather file with a sample in each row, or a folder with a file per client or part.
+    """Loads a Parquet, CSV or Feather file with a sample in each row, or a folder with a file for each client or part.
 
     Args:
-        root: Folder of data files, which plays no role for this path.
-        reading: The options for reading; `test` is another file with the test samples, or the name of the test part.
+        root: Folder of data files; not used, because `path` does not depend on it.
+        reading: The options for reading. `reading.test` is another file with the test samples, or the name of the test
+            part.
         path: Path of the file or the folder.
 
     Example:
@@ -264,14 +266,14 @@ def load_table(root: Path | None, reading: ReadOptions, *, path: str | None = No
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Shakespeare: predict the next character after 80 (LEAF's task); each role is a client.
+# Shakespeare: predict the character that follows 80 characters (LEAF's task); each role is a client.
 #
-# The text of a role is cut into a training part and a test part. A window and its target lie in one part; no character
-# is in both parts. Windows are tokens `[n, 80]`, uint8.
+# The text of a role is cut into a training part and a test part; no character is in both parts. A window of 80
+# characters and its target (the next character) lie in the same part. Windows are tokens `[n, 80]`, uint8.
 
 # LEAF's 80 characters, in its order (leaf/models/utils/language_utils.py).
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-LENGTH = 80  # characters of a window
+LENGTH = 80  # number of characters of a window
 _PLAIN_MARKS = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-", "\u2014": "-"})
 _LOOKUP = np.full(128, ALPHABET.index(" "), np.uint8)
 _LOOKUP[[ord(c) for c in ALPHABET]] = np.arange(len(ALPHABET))
@@ -283,7 +285,7 @@ _FOLDERS = {  # source -> folder, and pattern of its files
 
 
 def encode(text: str) -> NDArray[np.uint8]:
-    r"""Returns the tokens of a text, one per character; unknown characters and runs of white space become one space.
+    r"""Converts a text to tokens, one for each character; runs of white space and unknown characters become a space.
 
     Example:
         >>> ALPHABET[encode("na\u00efve")[2]]
@@ -296,7 +298,7 @@ def encode(text: str) -> NDArray[np.uint8]:
 
 
 def find_shakespeare_folder(root: Path | None, source: str = "mit_plays", **_: Any) -> Path:
-    """Returns the folder of one of the three texts, see `load_shakespeare`."""
+    """Returns the folder of one of the three editions, see `load_shakespeare`."""
     folder, needs = _FOLDERS[source]
     return find_file(root, "shakespeare", [f"shakespeare/{folder}", folder], needs, fetchable=False)
 
@@ -306,9 +308,10 @@ def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int =
 
     Args:
         root: Folder of data files; None for the usual folder.
-        source: Edition: `mit_plays` (five plays, public domain), `tiny` (roles by name), or `complete` (LEAF's).
-        stride: Number of characters from one window to the next; 80 for windows that do not overlap.
-        train: Share of each role's text for training, between 0 and 1.
+        source: Edition of the text: `mit_plays` (five plays in the public domain), `tiny` (roles by name), or
+            `complete` (the edition that LEAF uses).
+        stride: Number of characters from the start of one window to the start of the next; 80: windows do not overlap.
+        train: Share of each role's text that is used for training, between 0 and 1.
     """
     folder = find_shakespeare_folder(root, source)
     path = next(iter(sorted(folder.glob(_FOLDERS[source][1]))))
@@ -326,7 +329,7 @@ def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int =
 
 
 def _cut_windows(texts: list[NDArray[np.uint8]], stride: int) -> Split:
-    """Cuts texts into windows; each text is a natural group, and a text of at most 80 characters has no windows."""
+    """Cuts texts into windows; each text is a natural group. A text of at most 80 characters has no windows."""
     view = np.lib.stride_tricks.sliding_window_view
     cut = [view(t, LENGTH)[: len(t) - LENGTH : stride] if len(t) > LENGTH else t[:0] for t in texts]
     count = [len(c) for c in cut]
@@ -336,11 +339,11 @@ def _cut_windows(texts: list[NDArray[np.uint8]], stride: int) -> Split:
     return Split(x, y, group)
 
 
-Roles = dict[str, list[str]]  # role -> its lines
+Roles = dict[str, list[str]]  # name of the role -> lines of the role
 
 
 def _parse_mit_plays(folder: Path) -> Roles:
-    """Returns the lines of the roles `play_role` of all CSV files; stage directions belong to no role."""
+    """Returns the lines of all roles in the CSV files; a role is named `play_ROLE`. Stage directions are left out."""
     roles: Roles = {}
     for path in sorted(folder.glob("*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
@@ -354,7 +357,7 @@ def _parse_mit_plays(folder: Path) -> Roles:
 
 
 def _parse_tiny(path: Path) -> Roles:
-    """Returns the roles of all plays by name; a speech begins with `Name:` on a line of its own after an empty line."""
+    """Returns the lines of each role by name. A speech begins with a line `Name:` after an empty line."""
     roles: Roles = {}
     for speech in re.split(r"\n\s*\n", path.read_text(encoding="utf-8")):
         name, _, text = speech.strip().partition(":\n")
@@ -364,11 +367,11 @@ def _parse_tiny(path: Path) -> Roles:
 
 
 def _parse_complete(path: Path) -> Roles:
-    """Returns the roles `play_ROLE` with more than two lines: LEAF's parser for the 36 plays of Project Gutenberg."""
+    """Returns the lines of each role `play_ROLE` with more than two lines, as LEAF's parser finds them in 36 plays."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as file:
         lines = str(file.read()).splitlines()
-    titles = [i for i, line in enumerate(lines) if "by William Shakespeare" in line][1:]  # the first: the sonnets
+    titles = [i for i, line in enumerate(lines) if "by William Shakespeare" in line][1:]  # the first is of the sonnets
     end = min(124196, len(lines))  # LEAF's last line: poems follow
     roles: Roles = {}
     for start, stop in zip(titles, [*titles[1:], end], strict=True):
@@ -382,7 +385,7 @@ def _parse_complete(path: Path) -> Roles:
 
 
 def _parse_play(lines: list[str], flush: bool) -> Roles:
-    """Returns the lines of each role of one play; `flush` is for the play whose text is not indented."""
+    """Returns the lines of each role of one play; `flush` is True for the one play without indentation."""
     speech = re.compile(r"^([a-zA-Z][a-zA-Z ]*)\. (.*)" if flush else r"^  ([a-zA-Z][a-zA-Z ]*)\. (.*)")
     more = re.compile(r"^(.*)" if flush else r"^    (.*)")
     roles: Roles = {}
@@ -403,16 +406,16 @@ def _parse_play(lines: list[str], flush: bool) -> Roles:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The data set `leaf` of scenarios: the samples of users in LEAF's JSON.
+# The data set `leaf` of scenarios: JSON files of LEAF with the samples of each user.
 
 
 def load_leaf(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
-    """Loads LEAF's JSON; each user is a client.
+    """Loads JSON files of LEAF; each user is a client.
 
     Args:
         root: Folder of data files; None for the usual folder.
-        reading: The options for reading; `test` is another file or folder with the test samples.
-        path: Path of a file, a folder of files, or a folder with folders `train` and `test` of files.
+        reading: The options for reading. `reading.test` is another file or folder with the test samples.
+        path: Path of a file, of a folder of files, or of a folder with folders `train` and `test`.
 
     Example:
         >>> load_leaf(None, ReadOptions())
@@ -425,7 +428,7 @@ def load_leaf(root: Path | None, reading: ReadOptions, *, path: str | None = Non
 
 
 def find_leaf_place(root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
-    """Returns the file or folder of `data.path`; a relative path may also start at the folder of data files."""
+    """Returns the file or folder that `data.path` names; a relative path may also start at the folder of data files."""
     home, key = find_data_root(root), f"data.{key}"
     wanted = "a file of LEAF's JSON, or a folder of them"
     if path and not expand_user_path(key, path).exists() and (home / path).exists():

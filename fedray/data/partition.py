@@ -1,4 +1,4 @@
-"""Partitions: which client holds which training rows."""
+"""Defines partitions, which decide which client holds which training samples."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
 from fedray.own_code.user_code import describe_exception, name_callable, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A cut of rows into clients, and the samples taken from clients for the server and for validation.
+# The result of a partition, and the samples taken from clients for the server and for validation.
 
 
 class Cut(NamedTuple):
-    """A partition of rows: client i holds `rows[offsets[i]:offsets[i + 1]]`.
+    """The result of a partition of samples: client i holds the samples `rows[offsets[i]:offsets[i + 1]]`.
 
     Attributes:
         rows: Indices of the samples, client after client, `[n]`.
-        offsets: Positions in `rows` where each client's samples begin, and the end of the last client, `[N + 1]`.
+        offsets: Position in `rows` where the samples of each client begin, `[N + 1]`. The last entry is n, the end of
+            the last client's samples.
     """
 
     rows: IntArray
@@ -40,18 +41,18 @@ class Cut(NamedTuple):
 
     @property
     def owner(self) -> IntArray:
-        """The client that holds each entry of `rows`, `[n]`."""
+        """The client that holds each sample of `rows`, `[n]`."""
         return np.repeat(np.arange(self.clients), np.diff(self.offsets))
 
 
 class Dealt(NamedTuple):
-    """The samples that clients and the server hold; each list has one entry per world.
+    """The samples that clients and the server hold; each list has one entry for each world.
 
     Attributes:
-        owned: All samples that were dealt, with the clients that they were dealt to.
+        owned: All samples that were dealt, and the client that each sample was dealt to.
         kept: The samples that clients train on.
-        held: The samples that are withheld from training; an empty list without any.
-        server: Indices of the samples that the server holds instead of the clients; an empty list without any.
+        held: The samples that are withheld from training; an empty list if no samples are withheld.
+        server: Indices of the samples that the server holds instead of the clients; an empty list if it holds none.
     """
 
     owned: list[Cut]
@@ -61,11 +62,11 @@ class Dealt(NamedTuple):
 
 
 def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
-    """Returns the cut in which `owner[j]` holds `rows[j]`; the rows of a client keep their order.
+    """Returns the cut in which client `owner[j]` holds sample `rows[j]`; the samples of a client keep their order.
 
     Args:
         rows: Indices of samples, `[n]`.
-        owner: Client that holds each sample, `[n]`.
+        owner: Number of the client that holds each sample, `[n]`.
         clients: Number of clients, N.
 
     Example:
@@ -80,21 +81,21 @@ def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
 
 
 def count_withheld(size: IntArray, fraction: float) -> IntArray:
-    """Returns how many of each client's rows are withheld: `size * fraction` rounded down (0.29 of 100: 29)."""
+    """Returns how many samples of each client are withheld: `size * fraction`, rounded down (29 for 0.29 of 100)."""
     count: IntArray = np.floor(size * fraction + 1e-9).astype(np.int64)
     return count
 
 
 def share_with_server(cut: Cut, fraction: float, generator: np.random.Generator) -> tuple[Cut, IntArray]:
-    """Takes a share of all rows from the clients at random; each client keeps at least one row.
+    """Takes a random share of all samples from the clients; a client that has samples keeps at least one.
 
     Args:
         cut: The samples that the clients hold.
-        fraction: Share of all samples to take; their number is rounded down.
-        generator: Draws the samples.
+        fraction: Share of all samples to take; the number of samples is rounded down.
+        generator: Random generator that draws the samples.
 
     Returns:
-        The cut of the samples that clients keep, and the indices of the samples taken.
+        The cut of the samples that clients keep, and the indices of the samples that were taken.
     """
     first = np.zeros(len(cut.rows), dtype=bool)
     first[cut.offsets[:-1][np.diff(cut.offsets) > 0]] = True
@@ -106,15 +107,15 @@ def share_with_server(cut: Cut, fraction: float, generator: np.random.Generator)
 
 
 def withhold(cut: Cut, fraction: float, generator: np.random.Generator) -> tuple[Cut, Cut]:
-    """Withholds a share of every client's rows, drawn at random.
+    """Withholds a random share of each client's samples from training.
 
     Args:
         cut: The samples that the clients hold.
         fraction: Share of each client's samples to withhold, see `count_withheld`.
-        generator: Draws the samples.
+        generator: Random generator that draws the samples.
 
     Returns:
-        The cut of the samples that clients keep, and the cut of those withheld.
+        The cut of the samples that clients keep, and the cut of the withheld samples.
     """
     size, owner = np.diff(cut.offsets), cut.owner
     order = np.lexsort((generator.random(len(owner)), owner))
@@ -125,39 +126,41 @@ def withhold(cut: Cut, fraction: float, generator: np.random.Generator) -> tuple
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Functions for several partitions: how many rows each client gets, and more rows for clients with too few.
+# Functions that several partitions use: they choose the number of samples of each client, and give more samples to
+# clients with too few.
 
 Generator = np.random.Generator
 
 
 def check_rows(rows: int, clients: int, each: int = 1) -> None:
-    """Checks that there are at least `each` rows for every client.
+    """Checks that there are at least `each` samples for every client.
 
     Args:
-        rows: Number of rows of the data, n.
+        rows: Number of samples of the data, n.
         clients: Number of clients, N.
-        each: Least number of rows for each client.
+        each: Least number of samples for each client.
     """
     if rows < clients * each:
         raise BadInput(f"clients.number = {clients}, but {rows} rows are too few for {each} each: use {rows // each}")
 
 
 def check_labels(labels: Array, name: str) -> IntArray:
-    """Returns the labels as int64; targets of a regression are refused."""
+    """Converts the labels of a classification to int64; refuses the targets of a regression."""
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise BadInput(f"data.partition.name = {name}, but the data has no classes: use iid or natural")
     return labels.astype(np.int64, copy=False)
 
 
 def share_rows(weights: FloatArray, rows: int, least: int = 1) -> IntArray:
-    """Returns numbers of rows in proportion to weights, `[N]`; the numbers add up to `rows`.
+    """Shares samples among clients in proportion to weights; returns the number of samples of each client, `[N]`.
 
-    Client i gets `least + (rows - N least) w_i / sum(w)`, rounded by largest remainders.
+    Client i gets `least + (rows - N least) w_i / sum(w)` samples, rounded by largest remainders. The numbers of all
+    clients add up to `rows`.
 
     Args:
         weights: Positive weight of each client, `[N]`.
-        rows: Number of rows to share, n.
-        least: Number of rows that each client gets in any case.
+        rows: Number of samples to share, n.
+        least: Number of samples that each client gets in any case.
 
     Example:
         >>> share_rows(np.array([1.0, 3.0]), rows=10, least=1).tolist()
@@ -168,25 +171,26 @@ def share_rows(weights: FloatArray, rows: int, least: int = 1) -> IntArray:
 
 
 def shuffle_by(values: Array, generator: Generator) -> IntArray:
-    """Returns all rows sorted by their values, `[n]`; rows of one value are in random order."""
+    """Returns the indices of all samples in the order of their values, `[n]`; ties are in random order."""
     order = generator.permutation(len(values))
     return order[np.argsort(values[order], kind="stable")]
 
 
 def deal_sizes(order: IntArray, size: IntArray) -> Cut:
-    """Returns the cut in which client i gets the next `size[i]` rows of an order."""
+    """Returns the cut that gives the first `size[0]` samples of `order` to client 0, the next `size[1]` to 1, ..."""
     return Cut(order.astype(np.int64), np.concatenate([[0], np.cumsum(size)]).astype(np.int64))
 
 
 def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
-    """Moves rows to each client that has fewer than `least` rows, from the clients with the most rows.
+    """Moves samples from the clients with the most samples to each client that has fewer than `least` samples.
 
-    Imagine the rows of each client as a pile in random order. The function takes the highest rows of all piles.
+    Imagine the samples of each client as a pile in random order. The function takes samples from the tops of the
+    highest piles.
 
     Args:
         cut: The samples that the clients hold, at least `N * least` in all.
-        least: Least number of rows for each client.
-        generator: Draws the order of the piles.
+        least: Least number of samples for each client.
+        generator: Random generator that draws the order of each pile.
 
     Example:
         >>> from fedray.core import rng
@@ -199,25 +203,25 @@ def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
         return cut
     owner = cut.owner
     order = np.lexsort((generator.random(len(owner)), owner))
-    height = np.arange(len(owner)) - cut.offsets[:-1][owner]  # in the pile of its client, of each row in `order`
+    height = np.arange(len(owner)) - cut.offsets[:-1][owner]  # in its pile, of each sample of `order`
     given = order[np.argsort(-height, kind="stable")[: int(lacking.sum())]]  # never below `least`, as n >= N least
     owner[given] = np.repeat(np.arange(cut.clients), lacking)
     return gather_cut(cut.rows, owner, cut.clients)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Partitions: which client holds which training rows.
+# Partitions, which decide which client holds which training samples.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Partitions by known values of the rows: natural clients, the values of a column, domains, and time.
+# Partitions by known values of the samples: natural clients, the values of a column, domains, and time.
 
 
 def natural(values: Array, clients: int | None, _generator: Generator | None = None) -> Cut:
-    """Makes a client of each natural group, such as a writer, a role or a printer, in sorted order of the groups.
+    """Makes one client of each natural group (a writer, a role, a printer), in sorted order of the groups.
 
     Args:
-        values: Group of each row, `[n]`.
-        clients: Number of different values; None accepts any number.
+        values: Natural group of each sample, `[n]`.
+        clients: Expected number of groups; None accepts any number.
 
     Example:
         >>> natural(np.array([30, 10, 30]), None).rows.tolist()
@@ -229,7 +233,7 @@ def natural(values: Array, clients: int | None, _generator: Generator | None = N
 
 
 def _take_owners(values: Array, clients: int | None, what: str) -> Cut:
-    """Makes a client of each different value, in sorted order; `what` names the partition in the message."""
+    """Makes one client of each different value, in sorted order; `what` names the partition in the message."""
     found, owner = np.unique(values, return_inverse=True)
     if clients is not None and clients != len(found):
         raise BadInput(f"clients.number = {clients}, but {what} has {len(found)} clients: leave it out, or set it so")
@@ -237,11 +241,11 @@ def _take_owners(values: Array, clients: int | None, what: str) -> Cut:
 
 
 def column(values: Array, clients: int | None, _generator: Generator | None = None, column: str = "") -> Cut:
-    """Makes a client of each different value in a column of a table.
+    """Makes one client of each different value in a column of a table.
 
     Args:
         values: The column, `[n]`.
-        clients: Number of different values; None accepts any number.
+        clients: Expected number of different values; None accepts any number.
         column: Name of the column, for messages only.
     """
     return _take_owners(values, clients, f"the column {column}")
@@ -253,19 +257,19 @@ def domain(
     generator: Generator,
     column: str = "domain",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
 ) -> Cut:
-    """Deals the rows of each domain evenly to a group of clients; each value of a column is a domain.
+    """Deals the samples of each domain evenly to a group of clients; each value of a column is a domain.
 
-    Domain g of n_g rows gets `1 + (N - G) n_g / n` of the N clients, rounded by largest remainders. Client ids rise
-    with the domain.
+    A domain g with n_g samples gets `1 + (N - G) n_g / n` of the N clients, rounded by largest remainders. The clients
+    are numbered domain after domain.
 
-    Source: Peng et al. 2020 (federated adversarial domain adaptation: a client has one domain), here with several
-    clients per domain.
+    Source: Peng et al. 2020 (federated adversarial domain adaptation). There, each domain is one client; here, a domain
+    has several clients.
 
     Args:
-        values: Domain of each row, `[n]`, of G different values.
+        values: Domain of each sample, `[n]`, with G different values.
         clients: Number of clients, N >= G.
-        generator: Shuffles the rows of each domain.
-        column: Name of the column. A data set that joins several others has the column `domain`.
+        generator: Random generator that shuffles the samples of each domain.
+        column: Name of the column. A data set that was joined from several others has the column `domain`.
     """
     found, group, count = np.unique(values, return_inverse=True, return_counts=True)
     check_rows(len(values), clients)
@@ -288,15 +292,16 @@ def time(
     _generator: Generator | None = None,
     column: str = "",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
 ) -> Cut:
-    """Sorts the rows by a column and gives each client a span of equal length, the earliest rows to client 0.
+    """Sorts the samples by a column and deals spans of equal length to the clients; client 0 gets the earliest span.
 
-    Rows of the same time keep their order. Client i gets the rows from the quantile `i / N` to `(i + 1) / N`. Columns
-    of a table come as text. If every text is a number, rows are sorted by number, and missing numbers come last.
+    Client i gets the samples from the quantile `i / N` to `(i + 1) / N`. Samples of the same time keep their order.
+    Columns of a table come as text. If every text is a number, samples are sorted by number, and missing numbers come
+    last.
 
-    There is no paper to cite: this is the plain split of a stream by time.
+    There is no paper to cite: a stream of samples is simply split by time.
 
     Args:
-        values: The column, `[n]`: numbers, dates, or texts that sort as the times do.
+        values: The column, `[n]`: numbers, dates, or texts whose alphabetical order is the order of the times.
         clients: Number of clients, N.
         column: Name of the column.
     """
@@ -306,7 +311,7 @@ def time(
 
 
 def _read_numbers(values: Array) -> Array:
-    """Converts texts to numbers, `[n]`; returns the values unchanged if any text is no number."""
+    """Converts texts to numbers, `[n]`; returns the values unchanged if one of the texts is no number."""
     if values.dtype.kind != "U":
         return values
     for kind in (np.int64, np.float64):  # whole numbers first: float64 does not hold nanoseconds since 1970 exactly
@@ -318,38 +323,38 @@ def _read_numbers(values: Array) -> Array:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Partitions of skewed sizes, and of skewed sizes and labels at the same time.
+# Partitions with unequal sizes of clients, and with unequal sizes and labels at the same time.
 
-FITTINGS = 60  # rounds of fitting both margins of the table client x class; more would change the last bits only
+FITTINGS = 60  # fits of the table client x class to sizes and classes in turn; more would change only the last bits
 EQUAL = "equal"
 
 
 def lognormal(labels: Array, clients: int, generator: Generator, sigma: float = 1.0, *, min_rows: int = 1) -> Cut:
-    """Deals shuffled rows in lognormal sizes: `n_i ~ exp(sigma z_i)` with z_i standard normal.
+    """Deals shuffled samples in lognormal sizes: `n_i` is proportional to `exp(sigma z_i)`, with z_i standard normal.
 
     Source: Acar et al. 2021 (FedDyn, section 4, unbalanced data). `share_rows` rounds the sizes.
 
     Args:
-        labels: Labels of the rows, `[n]`; only the number of rows matters.
+        labels: Label of each sample, `[n]`; only the number n of samples is used.
         clients: Number of clients, N.
-        generator: Draws the partition.
-        sigma: Standard deviation of the logarithm of a size; 0 gives equal sizes.
-        min_rows: Least number of rows for each client.
+        generator: Random generator that draws the partition.
+        sigma: Standard deviation of the logarithm of a client's size; 0 gives equal sizes.
+        min_rows: Least number of samples for each client.
     """
     return _deal_by_law("lognormal", sigma, labels, clients, generator, min_rows)
 
 
 def power_law(labels: Array, clients: int, generator: Generator, exponent: float = 1.5, *, min_rows: int = 1) -> Cut:
-    """Deals shuffled rows in sizes by a power law: `n_i ~ r_i^-exponent`, with ranks r_i from 1 to N in random order.
+    """Deals shuffled samples in sizes by a power law: `n_i ~ r_i^-exponent`, with random ranks r_i from 1 to N.
 
     Source: Li et al. 2020 (FedProx, section 5.1: "the number of samples per device follows a power law").
 
     Args:
-        labels: Labels of the rows, `[n]`; only the number of rows matters.
+        labels: Label of each sample, `[n]`; only the number n of samples is used.
         clients: Number of clients, N.
-        generator: Draws the partition.
+        generator: Random generator that draws the partition.
         exponent: Exponent of the power law, 0 or above; 0 gives equal sizes.
-        min_rows: Least number of rows for each client.
+        min_rows: Least number of samples for each client.
 
     Example:
         >>> from fedray.core import rng
@@ -362,29 +367,31 @@ def power_law(labels: Array, clients: int, generator: Generator, exponent: float
 
 
 def exponential(labels: Array, clients: int, generator: Generator, rate: float = 3.0, *, min_rows: int = 1) -> Cut:
-    """Deals shuffled rows in exponentially falling sizes: `n_i ~ exp(-rate r_i / (N - 1))`, with ranks r_i from 0.
+    """Deals shuffled samples in exponential sizes: `n_i ~ exp(-rate r_i / (N - 1))`, with random ranks r_i from 0.
 
-    The largest client has about `exp(rate)` times the rows of the smallest. Source: flwr_datasets'
-    `ExponentialPartitioner` has `n_i ~ exp(i)`, which is `rate = N - 1` in a fixed order.
+    The largest client has about `exp(rate)` times as many samples as the smallest client.
+
+    Source: `ExponentialPartitioner` of flwr_datasets. There, `n_i ~ exp(i)`: the same as `rate = N - 1` with ranks in a
+    fixed order.
 
     Args:
-        labels: Labels of the rows, `[n]`; only the number of rows matters.
+        labels: Label of each sample, `[n]`; only the number n of samples is used.
         clients: Number of clients, N.
-        generator: Draws the partition.
-        rate: Rate of the fall, 0 or above; 0 gives equal sizes.
-        min_rows: Least number of rows for each client.
+        generator: Random generator that draws the partition.
+        rate: Logarithm of the ratio between the largest and the smallest size, 0 or above; 0 gives equal sizes.
+        min_rows: Least number of samples for each client.
     """
     return _deal_by_law("exponential", rate, labels, clients, generator, min_rows)
 
 
 def sizes(labels: Array, clients: int, generator: Generator, sizes: Sequence[int] = ()) -> Cut:
-    """Deals shuffled rows in exactly the given sizes.
+    """Deals shuffled samples in exactly the given sizes.
 
     Args:
-        labels: Labels of the rows, `[n]`; only the number of rows matters.
+        labels: Label of each sample, `[n]`; only the number n of samples is used.
         clients: Number of clients, N.
-        generator: Draws the partition.
-        sizes: Number of rows of each client, N numbers that add up to n.
+        generator: Random generator that draws the partition.
+        sizes: Number of samples of each client: N numbers that add up to n.
     """
     return deal_sizes(generator.permutation(len(labels)), _check_sizes(sizes, len(labels), clients))
 
@@ -399,25 +406,26 @@ def dirichlet_clients(
     skew: float = 1.0,
     min_rows: int = 1,
 ) -> Cut:
-    """Draws the class shares of each client from Dirichlet(alpha), and the number of rows of each client separately.
+    """Draws the class shares of each client from Dirichlet(alpha), and the number of samples of each client separately.
 
-    Client i has the shares `q_i ~ Dir(alpha, ..., alpha)` over the classes and n_i rows. The table `n_i q_ic` is fitted
-    in turns to the sizes n_i and to the rows of each class (iterative proportional fitting). As a result, every row is
-    dealt and every size is exact. `dirichlet` draws a vector over the clients for each class instead; there, the sizes
-    follow from these vectors.
+    Client i gets the class shares `q_i ~ Dir(alpha, ..., alpha)` and n_i samples. The table `n_i q_ic` is scaled in
+    turn to the sizes n_i and to the number of samples of each class (iterative proportional fitting). As a result,
+    every sample is dealt and every size is exact. The partition `dirichlet` draws one vector over the clients for each
+    class instead; its sizes follow from these vectors.
 
-    Source: Hsu et al. 2019 (shares of a client, there with the prior of the data); Acar et al. 2021 and flwr_datasets'
-    `InnerDirichletPartitioner` (sizes given besides the shares); Deming and Stephan 1940 (the fitting).
+    Source: Hsu et al. 2019 (class shares of a client; there, the distribution of classes in the data is the prior).
+    Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes given in addition to the shares). Deming
+    and Stephan 1940 (iterative proportional fitting).
 
     Args:
-        labels: Labels of the rows, `[n]` integers.
+        labels: Label of each sample, `[n]` integers.
         clients: Number of clients, N.
-        generator: Draws the partition.
-        alpha: Parameter of the Dirichlet distribution, 0.0001 to 1e9; clients differ more if it is smaller.
+        generator: Random generator that draws the partition.
+        alpha: Parameter of the Dirichlet distribution, 0.0001 to 1e9; the smaller alpha, the more clients differ.
         sizes: Law of the sizes: `equal`, or `lognormal`, `power_law` or `exponential` as in the partitions of these
-            names; or N exact sizes.
-        skew: Parameter of the law: sigma, exponent or rate.
-        min_rows: Least number of rows for each client, if the sizes follow a law.
+            names. Or the exact sizes, N numbers.
+        skew: Parameter of the law: `sigma`, `exponent` or `rate` of the partition with the name of the law.
+        min_rows: Least number of samples for each client, if the sizes follow a law.
     """
     y = check_labels(labels, "dirichlet_clients")
     check_rows(len(y), clients, max(1, min_rows))
@@ -438,7 +446,7 @@ def dirichlet_clients(
 
 
 def _fit_sizes(cut: Cut, size: IntArray, generator: Generator) -> Cut:
-    """Moves random rows from clients above the required size to clients below; rounding leaves a few of both."""
+    """Moves random samples from clients with too many to clients with too few, as rounding leaves a few of both."""
     owner, have = cut.owner, np.diff(cut.offsets)
     order = np.lexsort((generator.random(len(owner)), owner))
     place = np.arange(len(owner)) - cut.offsets[:-1][owner]
@@ -448,20 +456,20 @@ def _fit_sizes(cut: Cut, size: IntArray, generator: Generator) -> Cut:
 
 
 def _deal_by_law(law: str, skew: float, labels: Array, clients: int, generator: Generator, least: int) -> Cut:  # noqa: PLR0917
-    """Deals shuffled rows in sizes that follow a law."""
+    """Deals shuffled samples in sizes that follow a law."""
     check_rows(len(labels), clients, max(1, least))
     size = _draw_sizes(law, skew, len(labels), clients, generator, least)
     return deal_sizes(generator.permutation(len(labels)), size)
 
 
 def _draw_sizes(law: str, skew: float, rows: int, clients: int, generator: Generator, least: int) -> IntArray:  # noqa: PLR0917
-    """Draws the number of rows of each client by a law of sizes, `[N]`."""
+    """Draws the number of samples of each client by a law of sizes, `[N]`."""
     logs = LAWS[law](skew, clients, generator)
     return share_rows(np.exp(logs - logs.max()), rows, least)
 
 
 def _check_sizes(sizes: Sequence[int], rows: int, clients: int) -> IntArray:
-    """Checks that exact sizes fit the data, and returns them, `[N]`."""
+    """Checks that there are N sizes with sum n, and returns them as an array, `[N]`."""
     size = np.asarray(sizes, dtype=np.int64)
     if len(size) != clients or size.sum() != rows:
         raise BadInput(f"data.partition.sizes has {len(size)} of sum {size.sum()}: give {clients} of sum {rows}")
@@ -477,16 +485,17 @@ LAWS: dict[str, Callable[[float, int, Generator], FloatArray]] = {  # (skew, N, 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Every row goes to exactly one client. There is no rejection sampling: clients with too few rows get more directly.
+# Partitions by random order and by labels. Every sample goes to exactly one client. Nothing is drawn again: clients
+# with too few samples get samples of other clients.
 
 
 def iid(labels: Array, clients: int, generator: Generator) -> Cut:
-    """Shuffles the rows and deals them evenly; the first clients get the remaining rows, one each.
+    """Shuffles the samples and deals them evenly; the sizes of clients differ by at most 1.
 
     Args:
-        labels: Labels of the rows, `[n]`; only the number of rows matters.
+        labels: Label of each sample, `[n]`; only the number n of samples is used.
         clients: Number of clients, N.
-        generator: Draws the partition.
+        generator: Random generator that draws the partition.
 
     Example:
         >>> np.diff(iid(np.zeros(8), 3, np.random.default_rng(0)).offsets).tolist()
@@ -498,14 +507,14 @@ def iid(labels: Array, clients: int, generator: Generator) -> Cut:
 
 
 def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -> Cut:
-    """Sorts the rows by label, cuts them into `clients * shards` shards, and deals the shards at random.
+    """Sorts the samples by label, cuts them into `clients * shards` shards, and deals the shards at random.
 
-    Source: McMahan et al. 2017. With 4 shards per client: the "path" partition of SHEFL.
+    Source: McMahan et al. 2017. With 4 shards for each client, this is the "path" partition of SHEFL.
 
     Args:
-        labels: Labels of the rows, `[n]`, or one target for each row.
+        labels: Label of each sample, or its only target, `[n]`.
         clients: Number of clients, N.
-        generator: Draws the partition.
+        generator: Random generator that draws the partition.
         shards: Number of shards of each client.
     """
     flat = labels.reshape(len(labels), -1)
@@ -519,16 +528,16 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
 
 
 def classes(labels: Array, clients: int, generator: Generator, classes: int = 2) -> Cut:
-    """Gives every client the same number of classes; the rows of a class are dealt evenly to the clients that hold it.
+    """Gives every client the same number of classes, and deals each class evenly to the clients that hold it.
 
-    All classes are held by the same number of clients, to within 1, unless a class has too few rows. Client after
-    client takes the classes that still need the most clients, with ties broken at random. This works out whenever a
-    solution exists (Gale, Ryser).
+    The numbers of clients that hold a class differ by at most 1, unless a class has too few samples. One client after
+    another takes the classes that still need the most clients; ties are broken at random. By a theorem of Gale and
+    Ryser, this procedure finds a solution whenever there is one.
 
     Args:
-        labels: Labels of the rows, `[n]` integers.
+        labels: Label of each sample, `[n]` integers.
         clients: Number of clients, N.
-        generator: Draws the partition.
+        generator: Random generator that draws the partition.
         classes: Number of classes of each client.
     """
     y = check_labels(labels, "classes")
@@ -553,16 +562,16 @@ def classes(labels: Array, clients: int, generator: Generator, classes: int = 2)
 
 
 def _holders(count: IntArray, clients: int, classes: int, generator: Generator) -> IntArray:
-    """Returns how many clients hold each class, `[G]`: as equal as possible, and never more than the class has rows.
+    """Returns how many clients hold each class, `[G]`; the numbers add up to `clients * classes`.
 
-    The numbers add up to `clients * classes`.
+    The numbers are as equal as possible. No class has more clients than samples.
     """
     cap, need = np.minimum(count, clients), clients * classes
     if need < len(count) or cap.sum() < need:
         what = "more, so that every row is dealt" if need < len(count) else "fewer, as there are not enough rows"
         raise BadInput(f"data.partition.classes = {classes}, but {clients} clients have to hold {what}: correct it")
-    filled = np.minimum(cap[:, None], np.arange(clients + 1)).sum(axis=0)  # places filled for each limit per class
-    level = int(np.searchsorted(filled, need, side="right")) - 1  # the highest limit that fills no more than needed
+    filled = np.minimum(cap[:, None], np.arange(clients + 1)).sum(axis=0)  # client-class pairs for each limit per class
+    level = int(np.searchsorted(filled, need, side="right")) - 1  # the highest limit with at most `need` pairs
     places = np.minimum(cap, level)
     more = np.flatnonzero(cap > level)
     places[generator.permutation(more)[: need - int(places.sum())]] += 1
@@ -579,22 +588,24 @@ def dirichlet(
     min_rows: int | None = None,
     cap: bool = False,
 ) -> Cut:
-    """Deals the rows of each class in proportions drawn from a symmetric Dirichlet(alpha) over the clients.
+    """Deals the samples of each class in proportions drawn from a symmetric Dirichlet(alpha) over the clients.
 
-    `dirichlet_clients` draws one vector over the classes for each client instead.
+    The partition `dirichlet_clients` draws one vector over the classes for each client instead.
 
-    Source: Yurochkin et al. 2019 (PFNM, section 4). `cap` follows the code of Li et al. 2022 (NIID-Bench). That code
-    draws everything again until each client has 10 rows; here, clients below `min_rows` get rows of other clients.
+    Source: Yurochkin et al. 2019 (PFNM, section 4). `cap` follows the code of Li et al. 2022 (NIID-Bench). The code of
+    NIID-Bench draws everything again until each client has 10 samples. Here, clients below `min_rows` get samples of
+    other clients.
 
     Args:
-        labels: Labels of the rows, `[n]` integers.
+        labels: Label of each sample, `[n]` integers.
         clients: Number of clients, N.
-        generator: Draws the partition.
-        alpha: Parameter of the Dirichlet distribution, 0.0001 to 1e9; clients differ more if it is smaller.
-        allow_empty: Whether clients may have no rows.
-        min_rows: Least number of rows for each client, taken from the largest clients. None: 1, or 0 with
-            `allow_empty`.
-        cap: Whether a client with n / N rows or more gets no rows of the classes that follow, in order of the labels.
+        generator: Random generator that draws the partition.
+        alpha: Parameter of the Dirichlet distribution, 0.0001 to 1e9; the smaller alpha, the more clients differ.
+        allow_empty: Whether clients may be left without samples.
+        min_rows: Least number of samples for each client; missing samples are taken from the largest clients. None: 1,
+            or 0 with `allow_empty`.
+        cap: Whether a client that has n / N samples or more gets no samples of later classes. Classes are dealt in the
+            order of their labels.
     """
     y = check_labels(labels, "dirichlet")
     if allow_empty and min_rows:
@@ -619,7 +630,7 @@ def _leave_out(share: FloatArray, full: NDArray[np.bool_]) -> FloatArray:
 
 
 def _owners(edges: Array, n: int) -> IntArray:
-    """Returns the client of each of n rows, `[n]` and rising, for cumulated proportions `[N]`."""
+    """Returns the client of each of n samples in rising order, `[n]`, from the clients' cumulated shares `[N]`."""
     counts = np.diff(np.rint(np.minimum(edges, 1.0) * n).astype(np.int64), prepend=0)
     return np.repeat(np.arange(len(edges)), counts)
 
@@ -639,14 +650,15 @@ PARTITIONS: dict[str, Callable[..., Cut]] = {
     "domain": domain,
     "time": time,
 }
-BY_VALUE = ("natural", "column")  # the values give the number of clients
-BY_COLUMN = ("column", "domain", "time")  # `data.partition.column` names the values
+BY_VALUE = ("natural", "column")  # partitions whose values give the number of clients
+BY_COLUMN = ("column", "domain", "time")  # partitions whose values are in the column `data.partition.column`
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own partition: a function that returns the rows of each client. fedray calls it with a random generator.
+# A user's own partition: a function that returns the samples of each client. fedray passes the function a random
+# generator.
 
-# (labels [n], clients N, generator, options, perhaps columns=) -> rows of each client, N arrays of row numbers
+# (labels [n], clients N, generator, options, perhaps columns=) -> N arrays: the indices of each client's samples
 OwnPartition = Callable[..., Sequence[Any]]
 
 
@@ -660,20 +672,20 @@ def deal_by_function(
     columns: Mapping[str, Array] | None = None,
     declares: bool = False,
 ) -> Cut:
-    """Deals the rows with a user's function; rows that no client gets are not trained on.
+    """Deals the samples with a user's function; samples that no client gets are not used in training.
 
     Args:
         function: The user's function.
-        labels: Labels `[n]` or targets `[n, q]` of the rows.
+        labels: Label of each sample, `[n]`, or its targets, `[n, q]`.
         clients: Number of clients, N.
-        generator: Random generator for the function: the same in every process, a different one for each seed.
+        generator: Random generator for the function: the same in every process, and a different one for each seed.
         options: The options that the scenario sets besides the partition's name.
-        columns: Further columns of the rows by name, `[n]` each; None if the function has no argument `columns`.
-        declares: Whether the options of the function were declared; if so, the function may leave some unused.
+        columns: Further columns of the samples by name, `[n]` each; None if the function has no argument `columns`.
+        declares: Whether the options of the function were declared; if so, the function may leave options unused.
 
     Raises:
-        BadInput: The function raised, did not use an option, did not return the rows of N clients with each row at
-            most once, or returned other rows when called again.
+        BadInput: The function raised an error, did not use an option, or returned other samples when it was called
+            again. Or it did not return the samples of N clients, with each sample at most once.
 
     Example:
         >>> def halves(labels, clients, generator, options):
@@ -707,15 +719,15 @@ def wants_columns(function: Callable[..., Any]) -> bool:
 
 
 def cut_of_parts(parts: Sequence[Array], rows: int, where: str) -> Cut:
-    """Returns the cut in which each client holds the given rows.
+    """Returns the cut in which each client holds the given samples.
 
     Args:
-        parts: Indices of the rows of each client, N arrays.
-        rows: Number of rows of the data, n.
+        parts: Indices of the samples of each client, N arrays.
+        rows: Number of samples of the data, n.
         where: Name of the partition, for messages.
 
     Raises:
-        BadInput: A row is dealt twice.
+        BadInput: A sample is dealt twice.
     """
     every = np.concatenate([np.empty(0, np.int64), *(part.astype(np.int64) for part in parts)])
     count = np.bincount(every, minlength=rows)
@@ -729,7 +741,7 @@ _DECLARING: set[str] = set()  # names of the functions whose options were declar
 
 
 def register_partition(name: str, function: OwnPartition, *, declares: bool = False) -> None:
-    """Registers a partition of your own for scenarios, in this process; the last function of a name is used.
+    """Registers a partition of your own for scenarios in this process; a later function of the same name replaces it.
 
     Args:
         name: Name of the partition in scenarios.
@@ -752,25 +764,25 @@ def find_partition(name: str) -> OwnPartition | None:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Partitions of `flwr_datasets`: a Flower user gets exactly the index lists that Flower makes.
-#
-# The partitioner gets a table of the training rows without the inputs: the column `label`, every further column of
-# the data set, and `group` where the data has natural clients. The partitioner has a seed of its own (Flower's default
+# The partitioner gets a table of the training samples without the inputs. The columns are `label`, every further column
+# of the data set, and `group` if the data has natural clients. The partitioner has a seed of its own (Flower's default
 # is 42). All replicates therefore have the same partition.
 
 INSTALL = "pip install 'fedray[flower]'"
-ROW = "fedray_row"  # the column of row numbers, which a partition of the table keeps
+ROW = "fedray_row"  # the column of sample indices; each part of the table keeps this column
 
 
 def make_partitioner(name: str, options: Mapping[str, Any], clients: int | None) -> Any:
-    """Returns a partitioner of `flwr_datasets` by its name.
+    """Makes a partitioner of `flwr_datasets` from the name of its class.
 
     Args:
         name: Name of the class, such as `DirichletPartitioner`.
-        options: Arguments of the class. `num_partitions` defaults to `clients`, and `partition_by` to the labels.
+        options: Arguments of the class. The default of `num_partitions` is `clients`, and that of `partition_by` is
+            `label`.
         clients: Number of clients, N; None if the scenario does not set it.
 
     Raises:
-        BadInput: The package is missing, or has no such partitioner, or refuses the options.
+        BadInput: The package is missing, the package has no such partitioner, or the partitioner refuses the options.
     """
     try:
         from flwr_datasets import partitioner as known
@@ -790,15 +802,15 @@ def make_partitioner(name: str, options: Mapping[str, Any], clients: int | None)
 
 
 def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int | None) -> Cut:
-    """Deals the rows with a partitioner of `flwr_datasets`; rows that no client gets are not trained on.
+    """Deals the samples with a partitioner of `flwr_datasets`; samples that no client gets are not used in training.
 
     Args:
         partitioner: A partitioner without a data set; the function uses a copy.
-        columns: Columns of the rows by name, `[n]` each.
-        clients: Number of clients, N; None accepts any number.
+        columns: Columns of the samples by name, `[n]` each.
+        clients: Expected number of partitions; None accepts any number.
 
     Raises:
-        BadInput: The partitioner raised, has a data set already, or makes another number of partitions.
+        BadInput: The partitioner raised an error, has a data set already, or makes another number of partitions.
 
     Example:
         >>> from flwr_datasets.partitioner import IidPartitioner  # doctest: +SKIP
@@ -815,7 +827,7 @@ def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int 
     own.dataset = datasets.Dataset.from_dict({**columns, ROW: np.arange(rows)})
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # warnings of repeated draws; a partitioner that gives up raises
+            warnings.simplefilter("ignore")  # these warn of repeated draws; a partitioner that gives up raises an error
             number = own.num_partitions
             parts = [np.asarray(own.load_partition(i)[ROW], dtype=np.int64) for i in range(number)]
     except Exception as error:
@@ -828,7 +840,10 @@ def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int 
 
 
 def list_columns(data: Dataset) -> dict[str, Array]:
-    """Returns columns by which training rows can be dealt, `[n]` each; regressions have `row` instead of `label`."""
+    """Returns the columns by which training samples can be dealt, `[n]` each.
+
+    The column `label` has the labels. A regression has the column `row`, with the indices of the samples, instead.
+    """
     y, group = data.train.y, data.train.group
     known: dict[str, Array] = {"label": y} if y.ndim == 1 else {"row": np.arange(len(y))}
     return {**known, **({} if group is None else {"group": group}), **data.columns}

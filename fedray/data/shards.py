@@ -1,4 +1,4 @@
-"""The samples that clients hold in every world, and how they become inputs of networks."""
+"""Gives access to the samples that clients hold in every world, and converts raw samples to inputs of networks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from fedray.data.shifts import LabelNoise, Shifts, draw_clusters, draw_meanings,
 from fedray.data.types import Array, Dataset, Split
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What `Shards.fetch` returns, and how raw samples become network inputs by the statistics of each world's fold.
+# The result of `Shards.fetch`, and the standardization of raw samples by the statistics of each world's fold.
 
 
 class Fetched(NamedTuple):
     """The training samples of the clients of J jobs.
 
     Attributes:
-        x: Raw inputs `[n, ...]`, of the whole store or made for this call.
-        y: Raw labels `[n]` or targets `[n, q]`. If worlds have different labels: the labels of all worlds in order.
-        rows: For each job, the indices in x of its client's samples, `[J, n_max]` int64; 0 after the last of them.
-        size: Number of samples for each job, `[J]`.
-        first: Position in y where the labels of each job's world begin, `[J]` int64; None means 0.
+        x: Raw inputs `[n, ...]`: those of the whole data set, or inputs generated for this call.
+        y: Raw labels `[n]` or targets `[n, q]`. If worlds have different labels: the labels of all worlds, world after
+            world.
+        rows: For each job, the indices of its client's samples in x, `[J, n_max]` int64, filled with 0 at the end.
+        size: Number of samples of each job's client, `[J]`.
+        first: For each job, the position in y where the labels of its world begin, `[J]` int64; None: 0 for all jobs.
 
     Example:
         >>> import numpy as np
@@ -47,20 +48,22 @@ class Fetched(NamedTuple):
     first: Tensor | None = None
 
     def labels(self, rows: Tensor, job: Tensor | int) -> Tensor:
-        """Returns the labels or targets of samples `rows` of x, `[...]`; `job` is the job of each and broadcasts."""
+        """Returns the labels or targets of the samples `rows`, `[...]`; `job` is each sample's job, or one for all."""
         index = rows if self.first is None else rows + self.first[job]
         return self.y.index_select(0, index.flatten().to(self.y.device)).view(*index.shape, *self.y.shape[1:])
 
 
 class Standardization(NamedTuple):
-    """The statistics that `normalize` and `targets` use for W lanes, for kernels that standardize by themselves.
+    """The statistics used by `normalize` and `targets` for W lanes, for kernels that standardize samples themselves.
 
     Attributes:
-        world: Index of the statistics of each lane, `[W]` int64.
-        shift: Constants to subtract from the inputs, `[R, *s]` float32; None: inputs are used as they are.
-        scale: Divisors of the inputs after that, `[R, *s]` float32; None: inputs are used as they are.
-        y_shift: Constants to subtract from the targets, `[R, q]` float32; None: targets are used as they are.
-        y_scale: Divisors of the targets after that, `[R, q]` float32; None: targets are used as they are.
+        world: For each lane, the index of its statistics in the arrays below, `[W]` int64.
+        shift: Mean to subtract from the inputs, `[R, *s]` float32; None: inputs are not standardized.
+        scale: Standard deviation by which inputs are divided afterwards, `[R, *s]` float32; None: inputs are not
+            standardized.
+        y_shift: Mean to subtract from the targets, `[R, q]` float32; None: targets are not standardized.
+        y_scale: Standard deviation by which targets are divided afterwards, `[R, q]` float32; None: targets are not
+            standardized.
     """
 
     world: IntArray
@@ -81,7 +84,7 @@ class Scaling(NamedTuple):
         y_shift: Mean of the targets, `[R, q]` float32.
         y_scale: Standard deviation of the targets, `[R, q]` float32.
         same: Whether all worlds have the same fold.
-        plain: Two flags: whether the inputs are used as they are, and whether the targets are.
+        plain: Two flags: whether the inputs are used without standardization, and whether the targets are.
     """
 
     kind: str
@@ -103,17 +106,20 @@ class Scaling(NamedTuple):
         return Scaling(data.kind, data.classes, a, b, c, d, len(set(folds)) == 1, (plain[0], plain[1]))
 
     def normalize(self, x: Tensor, world: Tensor) -> Tensor:
-        """Converts raw inputs `[W, ..., *sample]` of worlds `[W]` to network inputs: float32, or int64 for tokens."""
+        """Converts raw inputs `[W, ..., *sample]` to network inputs: standardized float32, or int64 for tokens.
+
+        `world` is the world of each of the W entries.
+        """
         if self.kind == "tokens":
             return x.long()
         return x.float() if self.plain[0] else self._standardize(x, self.shift, self.scale, world)
 
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """Returns labels `[W, ...]` as they are, or standardizes targets to `[W, ..., q]` float32."""
+        """Returns labels `[W, ...]` unchanged; standardizes targets `[W, ..., q]` to float32."""
         return y if self.classes or self.plain[1] else self._standardize(y, self.y_shift, self.y_scale, world)
 
     def standardization(self, world: IntArray) -> Standardization:
-        """Returns the statistics of `normalize` and `targets` for lanes of these worlds, `[W]`."""
+        """Returns the statistics that `normalize` and `targets` use; `world` is the world of each lane, `[W]`."""
         plain, raw = self.plain[0] or self.kind == "tokens", bool(self.classes) or self.plain[1]
         return Standardization(
             np.zeros_like(world) if self.same else world,
@@ -131,10 +137,11 @@ class Scaling(NamedTuple):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The samples that clients hold in every world: the interface that the rest of fedray uses.
-#
-# World `w = r * F + f` is replicate r of fold f of F. Each world has its own seed and partition. `fedray.data.deal`
-# deals a data set to clients. `StoredShards` has the samples of a stored data set. `GeneratedShards` makes samples when
-# they are needed. The shards of `fedray.features.stacking` show a part of other shards, or their samples as features.
+# World `w = r * F + f` is replicate r with fold f, where F is the number of folds. Each world has its own partition;
+# the worlds of a replicate share a seed. `fedray.data.deal` deals a data set to clients. `StoredShards` holds the
+# samples of a stored data set. `GeneratedShards` makes samples when they are needed. The shards in
+# `fedray.features.stacking` give access to a part of the samples of other shards, or to features computed from these
+# samples.
 
 
 class Shards(Protocol):
@@ -158,7 +165,7 @@ class Shards(Protocol):
     worlds: int
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the number of training rows of each job's client, `[J]`.
+        """Returns the number of training samples of each job's client, `[J]`.
 
         Args:
             world: World of each job, `[J]`.
@@ -167,7 +174,7 @@ class Shards(Protocol):
         ...
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns the training rows of each job's client.
+        """Returns the training samples of each job's client.
 
         Args:
             world: World of each job, `[J]`.
@@ -194,26 +201,26 @@ class Shards(Protocol):
         ...
 
     def standardization(self, world: IntArray) -> Standardization:
-        """Returns the statistics of `normalize` and `targets` for lanes of these worlds, `[W]`."""
+        """Returns the statistics that `normalize` and `targets` use; `world` is the world of each lane, `[W]`."""
         ...
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns raw inputs `[n, *sample]` and labels or targets of a world's test rows."""
+        """Returns the test samples of a world: raw inputs `[n, *sample]`, and labels or raw targets."""
         ...
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns raw inputs and labels or targets of the rows withheld from training, client after client.
+        """Returns the samples withheld from training, client after client: raw inputs, and labels or raw targets.
 
         If clients are generated, only the first `EVALUATED_CLIENTS` clients are included.
         """
         ...
 
     def server(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns raw inputs and labels or targets of the rows that the server holds instead of the clients."""
+        """Returns the samples that the server holds instead of the clients: raw inputs, and labels or raw targets."""
         ...
 
     def client_test(self, world: int, client: int) -> IntArray | None:
-        """Returns the indices in `test(world)` of this client's rows, `[n]`; None unless the partition is natural."""
+        """Returns the indices of the client's samples in `test(world)`, `[n]`; None unless the partition is natural."""
         ...
 
     def clusters(self, world: int) -> IntArray | None:
@@ -221,15 +228,15 @@ class Shards(Protocol):
         ...
 
     def cluster_test(self, world: int, client: int) -> IntArray | None:
-        """Returns the indices in `test(world)` of the rows made for this client's cluster, `[n]`; None: all rows."""
+        """Returns the indices in `test(world)` of the samples of the client's cluster, `[n]`; None: all samples."""
         ...
 
     def client_holdout(self, world: int, client: int) -> IntArray:
-        """Returns the indices in `holdout(world)` of the rows withheld from this client, `[n]`."""
+        """Returns the indices in `holdout(world)` of the samples withheld from this client, `[n]`."""
         ...
 
     def label_counts(self, world: int) -> IntArray:
-        """Counts the training rows of each class, `[N, C]`, for the first `EVALUATED_CLIENTS` clients."""
+        """Counts training samples of each class by true labels, `[N, C]`, for the first `EVALUATED_CLIENTS` clients."""
         ...
 
 
@@ -238,7 +245,7 @@ class Shards(Protocol):
 
 
 class CutTable:
-    """The cuts of all worlds in one array of row indices, to look up many jobs at once."""
+    """The cuts of all worlds in one array, to look up the samples of many jobs at once."""
 
     def __init__(self, cuts: list[Cut]) -> None:
         self.number = cuts[0].clients
@@ -250,7 +257,7 @@ class CutTable:
         self.rows = np.concatenate([*(cut.rows for cut in cuts), tail])
 
     def runs(self, world: IntArray, client: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the row indices of each job's client, `[J, n_max]` with 0 after the last, and their numbers `[J]`."""
+        """Returns the sample indices of each job's client, `[J, n_max]` (filled with 0), and their numbers, `[J]`."""
         entry = world * self.number + client
         size = self.size[entry]
         place = np.arange(size.max(initial=0))
@@ -260,18 +267,19 @@ class CutTable:
         return rows, size
 
     def of_world(self, world: int, clients: int | None = None) -> tuple[IntArray, IntArray]:
-        """Returns the rows of a world, client after client, and the client of each, `[n]`; only the first `clients`."""
+        """Returns the samples of a world and the client of each, `[n]`, for the first `clients` clients (None: all)."""
         first, number = world * self.number, self.number if clients is None else min(clients, self.number)
         size, start = self.size[first : first + number], int(self.start[first])
         return self.rows[start : start + int(size.sum())], np.repeat(np.arange(number), size)
 
 
 class StoredShards:
-    """Shards of a stored data set; see `Shards` for the methods.
+    """The clients' samples of a stored data set; `Shards` describes the methods.
 
     Attributes:
-        dealt: The rows that clients and the server hold in every world.
-        original: The data set as it was read; `data` may hold several copies of each row (`fedray.data.deal`).
+        dealt: The samples that clients and the server hold in every world.
+        original: The data set before copies were made; `data` may hold several copies of each sample
+            (`fedray.data.deal`).
     """
 
     def __init__(
@@ -288,9 +296,9 @@ class StoredShards:
         Args:
             data: The data set.
             folds: Fold of each world.
-            dealt: The rows that clients and the server hold in each world.
-            groups: Value of `group` of each client, `[N]`, if the partition is natural; else None.
-            original: The data set as it was read; None means `data`.
+            dealt: The samples that clients and the server hold in each world.
+            groups: The natural group of each client, `[N]`, if the partition is natural; otherwise None.
+            original: The data set before copies were made; None: the same as `data`.
         """
         self.data, self.number, self.worlds, self.dealt = data, dealt.kept[0].clients, len(dealt.kept), dealt
         self.original = original or data
@@ -301,18 +309,18 @@ class StoredShards:
         self.normalize, self.targets, self.standardization = scaling.normalize, scaling.targets, scaling.standardization
         self._own_test = _own_test_rows(data.test.group, groups)
         self._labels: Tensor | None = None  # training labels of all worlds, `[R * n]`, if some are wrong
-        self._strides = [0, 0]  # distance between the rows of two worlds in x and in y
+        self._strides = [0, 0]  # distance between the samples of two worlds, in x and in y
         self._clusters: list[IntArray] = []  # true clusters in each world, if known
-        self._copies: Shifts | None = None  # the groups, if each has a copy of all rows
+        self._copies: Shifts | None = None  # the groups, if each has a copy of all samples
         self._meanings: list[IntArray] = []  # in each world, the label of each class in each group
 
     def shift(self, shifts: Shifts, seeds: list[int], cuts: list[Cut]) -> None:
-        """Changes the inputs or labels of clients as `shifts` says.
+        """Changes the inputs or labels of clients as `shifts` describes.
 
         Args:
             shifts: The differences between clients.
             seeds: Seed of each world.
-            cuts: Cut of each world: the client that each row belongs to.
+            cuts: For each world, the cut that says which client holds each sample.
         """
         n, data = len(self.data.train.y), self.data
         if shifts.clusters > 1 and cuts[0].clients == self.number:
@@ -330,7 +338,7 @@ class StoredShards:
             self._strides[1] = n
 
     def cluster_by(self, values: Array) -> None:
-        """Sets the true clusters: `values` has one value per row, `[n]`, which is the same for all rows of a client."""
+        """Sets the true clusters by the values of the samples, `[n]`; all samples of a client have the same value."""
         known = np.unique(values, return_inverse=True)[1]
         for cut in self.dealt.owned:
             first = np.minimum(cut.offsets[:-1], len(cut.rows) - 1)
@@ -342,8 +350,8 @@ class StoredShards:
         Args:
             noise: The shares of clients that get wrong labels.
             seeds: Seed of each world.
-            cuts: Cut of each world: the client that each row belongs to. If the rows of all clients are pooled, these
-                cuts differ from the cuts of the shards.
+            cuts: For each world, the cut that says which client holds each sample.
+                If the samples of several clients are pooled, these are the cuts before pooling.
         """
         kinds = noise.kinds(seeds, cuts[0].clients)
         labels = np.tile(self.data.train.y, (self.worlds, 1)) if not self._strides[1] else self._y.numpy().copy()
@@ -355,18 +363,18 @@ class StoredShards:
         self._labels = torch.from_numpy(labels.ravel())
 
     def dealt_arrays(self) -> list[Array]:
-        """Returns arrays that describe all cuts: rows and sizes of clients, the server's rows, and wrong labels."""
+        """Returns arrays that describe all cuts: samples and sizes of clients, samples of the server, wrong labels."""
         tables = [self._train, *([self._held] if self._held else [])]
         changed = [] if self._labels is None else [self._labels.numpy()]  # wrong labels of some clients
         return [*(part for table in tables for part in (table.rows, table.size)), *self._server, *changed]
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the number of training rows in the cut, `[J]`."""
+        """Returns the number of training samples of each job's client, `[J]`."""
         size: IntArray = self._train.size[world * self.number + client]
         return size
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns indices into the whole store; no sample is copied."""
+        """Returns the indices of the samples of each job's client in the whole data set; no sample is copied."""
         rows, size = self._train.runs(world, client)
         in_x, in_y = self._strides
         labels, in_y = (self._y, in_y) if self._labels is None else (self._labels, len(self.data.train.y))
@@ -376,7 +384,7 @@ class StoredShards:
         return Fetched(self._x, labels, torch.from_numpy(rows), size, first)
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the test rows of the world's fold or of the data set; the labels of a copy are those of its group."""
+        """Returns the test samples of the world's fold or of the data set; each copy has its group's labels."""
         if self.data.folds:
             rows = self.data.folds[self._folds[world]][1]
             x, y = torch.from_numpy(self.data.train.x[rows]), torch.from_numpy(self.data.train.y[rows])
@@ -388,11 +396,11 @@ class StoredShards:
         return x, y
 
     def clusters(self, world: int) -> IntArray | None:
-        """Returns the cluster of each client: clients in one cluster have the same shift or the same domain."""
+        """Returns the true cluster of each client, `[N]`; clients in one cluster have the same shift or domain."""
         return self._clusters[world] if self._clusters else None
 
     def cluster_test(self, world: int, client: int) -> IntArray | None:
-        """Returns the test rows in the copy of the client's group; None without copies."""
+        """Returns the indices of the test samples in the copy of the client's group; None if there are no copies."""
         if self._copies is None or not self._clusters:
             return None
         rows = self.data.folds[self._folds[world]][1] if self.data.folds else self.data.test.y
@@ -401,25 +409,25 @@ class StoredShards:
         return np.arange(first, first + each)
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns copies of the withheld rows."""
+        """Returns the withheld samples as new arrays."""
         rows = self._held.of_world(world)[0] if self._held else np.empty(0, np.int64)
         index, (in_x, in_y) = torch.from_numpy(rows), self._strides
         return self._x[index + world * in_x], self._y[index + world * in_y]
 
     def server(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns copies of the server's rows."""
+        """Returns the server's samples as new arrays."""
         rows = torch.from_numpy(self._server[world] if self._server else np.empty(0, np.int64))
         in_x, in_y = self._strides
         return self._x[rows + world * in_x], self._y[rows + world * in_y]
 
     def client_test(self, _world: int, client: int) -> IntArray | None:
-        """Returns the test rows of the client's natural group, the same in all worlds."""
+        """Returns the indices of the test samples of the client's natural group, which are the same in all worlds."""
         if self._own_test is None:
             return None
         return self._own_test.rows[self._own_test.offsets[client] : self._own_test.offsets[client + 1]]
 
     def client_holdout(self, world: int, client: int) -> IntArray:
-        """Returns a range of indices: withheld rows are in order of the clients."""
+        """Returns the indices of this client's samples in `holdout(world)`, `[n]`."""
         if not self._held:
             return np.empty(0, np.int64)
         place = world * self.number
@@ -427,7 +435,10 @@ class StoredShards:
         return np.arange(first, first + int(self._held.size[place + client]))
 
     def label_counts(self, world: int) -> IntArray:
-        """Counts the true labels, even if clients train on wrong ones; with copies, the labels of the group."""
+        """Counts the true labels of each client, even of clients that train on wrong labels.
+
+        If every group of clients has its own copy of all samples, the labels of the group are the true labels.
+        """
         rows, owner = self._train.of_world(world, EVALUATED_CLIENTS)
         number, classes = min(self.number, EVALUATED_CLIENTS), self.data.classes
         if not classes:
@@ -438,7 +449,7 @@ class StoredShards:
 
 
 def _own_test_rows(test_group: IntArray | None, groups: Array | None) -> Cut | None:
-    """Returns the test rows of each client's natural group; None unless the partition is natural."""
+    """Returns the test samples of each client's natural group as a cut; None unless the partition is natural."""
     if test_group is None or groups is None:
         return None
     client = np.minimum(np.searchsorted(groups, test_group), len(groups) - 1)
@@ -447,12 +458,12 @@ def _own_test_rows(test_group: IntArray | None, groups: Array | None) -> Cut | N
 
 
 def _share_rows(split: Split) -> tuple[Tensor, Tensor]:
-    """Returns inputs and labels as tensors in row-major order; only arrays in another order are copied."""
+    """Converts inputs and labels to tensors in row-major order; copies only arrays that are in another order."""
     return share_array(np.ascontiguousarray(split.x)), share_array(np.ascontiguousarray(split.y))
 
 
 def share_array(array: Array) -> Tensor:
-    """Returns a tensor on the memory of an array, which may be read-only; nobody may write to the tensor."""
+    """Returns a tensor that shares the memory of an array, which may be read-only. Never write to the tensor."""
     if array.flags.writeable:
         return torch.from_numpy(array)
     with warnings.catch_warnings():
@@ -462,18 +473,18 @@ def share_array(array: Array) -> Tensor:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Digests of the data that a run trains on: the samples of a data set, and the partition.
-#
-# Samples are read in pieces: mapped files need no memory. For generated clients, the digest is of their parameters.
+# Samples are read in pieces, so that mapped files need little memory. For generated clients, the digest is that of the
+# settings from which samples are generated.
 
 
 def hash_shards(shards: Shards, folds: Iterable[int], *, exact: bool) -> dict[str, str]:
-    """Returns SHA-256 digests of the data of clients, server and evaluation; the keys name the data.
+    """Computes SHA-256 digests of the data of clients, server and evaluation; returns them by the name of the data.
 
     Args:
         shards: The clients' data.
-        folds: The folds that are run.
-        exact: Whether the digests depend on every bit of real numbers. Otherwise they depend on four digits of sums:
-            computed data, such as the sine toy, differ in their last bits between types of CPU.
+        folds: The folds of the run.
+        exact: Whether the digests depend on every bit of real numbers. Otherwise the digests depend on four digits of
+            sums, because the last bits of computed data, such as the sine toy, differ between types of CPU.
     """
     data = shards.data
     found = {
@@ -501,11 +512,11 @@ def hash_shards(shards: Shards, folds: Iterable[int], *, exact: bool) -> dict[st
 
 
 def hash_array(array: Array, exact: bool = True) -> str:
-    """Returns the SHA-256 of an array: of its shape, and of its numbers in little-endian order on any machine.
+    """Returns the SHA-256 digest of the shape and the numbers of an array; the digest is the same on any machine.
 
     Args:
         array: Numbers or text, of any shape.
-        exact: Whether the digest depends on every bit of real numbers; otherwise it is that of `sum_up`.
+        exact: Whether the digest depends on every bit of real numbers; otherwise it is the digest of `sum_up(array)`.
 
     Example:
         >>> hash_array(np.arange(3)) == hash_array(np.arange(3, dtype=">i8"))
@@ -525,7 +536,7 @@ def hash_array(array: Array, exact: bool = True) -> str:
 
 
 def sum_up(array: Array) -> str:
-    """Returns the shape and two weighted sums of squares with four digits, which hardly change by rounding errors.
+    """Returns the shape and two sums of squares with four digits, which rounding errors hardly change, as text.
 
     Example:
         >>> sum_up(np.array([3.0, 4.0]))
@@ -541,20 +552,22 @@ def _hash_text(text: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The number of training rows of each class, by the labels that clients train on.
+# The number of training samples of each class, by the labels with which clients train.
 #
-# `Shards.label_counts` counts the true labels. If clients have wrong labels, a server does not know the true ones.
+# `Shards.label_counts` counts the true labels. If clients have wrong labels, a server does not know the true labels.
 
 
 def count_held_labels(shards: Shards, world: int) -> IntArray:
-    """Counts the training rows of each class, `[N, C]`, by the labels that the first `EVALUATED_CLIENTS` clients hold.
+    """Counts the training samples of each class, `[N, C]`, by the labels with which clients train.
+
+    Only the first `EVALUATED_CLIENTS` clients are counted.
 
     Args:
         shards: The clients' data.
         world: Number of the world.
 
     Raises:
-        BadInput: The data set is a regression, without classes.
+        BadInput: The data set is a regression and has no classes.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -576,11 +589,11 @@ def count_held_labels(shards: Shards, world: int) -> IntArray:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The samples of the server as shards: client 0 stands for the server, and no other client has samples.
+# The samples of the server in the form of shards: client 0 stands for the server, and no other client has samples.
 
 
 class ServerShards:
-    """Shards whose training samples are the server's; everything else comes from the wrapped shards.
+    """Shards in which client 0 trains on the server's samples; all other data are those of the wrapped shards.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -594,7 +607,7 @@ class ServerShards:
         """Wraps other shards.
 
         Args:
-            whole: The shards with the samples of clients and server.
+            whole: The other shards, which hold the samples of clients and server.
         """
         self.whole, self.data, self.number, self.worlds = whole, whole.data, whole.number, whole.worlds
         self.normalize, self.targets, self.standardization = whole.normalize, whole.targets, whole.standardization
@@ -603,13 +616,13 @@ class ServerShards:
         self.label_counts, self.clusters, self.cluster_test = whole.label_counts, whole.clusters, whole.cluster_test
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the number of the server's rows for client 0, and 0 for every other client, `[J]`."""
+        """Returns the number of the server's samples for client 0, and 0 for every other client, `[J]`."""
         known = {w: len(self.whole.server(w)[1]) for w in np.unique(world).tolist()}
         held = np.array([known[w] for w in world.tolist()], dtype=np.int64)
         return np.where(client == 0, held, 0)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns the server's rows for client 0, and no rows for every other client."""
+        """Returns the server's samples for client 0, and no samples for every other client."""
         worlds, size = np.unique(world).tolist(), self.sizes(world, client)
         x, y = zip(*(self.whole.server(w) for w in worlds), strict=True)
         begins = dict(zip(worlds, np.cumsum([0, *map(len, y)]).tolist(), strict=False))

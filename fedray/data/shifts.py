@@ -1,4 +1,4 @@
-"""Differences between clients: turned or noisy inputs, permuted labels and wrong labels; and augmentations."""
+"""Makes clients differ (turned or noisy inputs, permuted labels, wrong labels), and defines augmentations."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from fedray.data.types import Array, Dataset
 # Differences between the samples of clients.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Shifts: clients with turned images, noisy inputs, or labels with other meanings.
+# Shifts: clients with turned images, noisy inputs, or permuted labels.
 #
-# A shift acts on the training, withheld and server rows of a client, whatever the partition is. The test set stays as
-# it is, unless every group has a copy of all rows (`fedray.data.deal`). The shift of each client is drawn from the
-# world's seed; the true cluster of each client is therefore known. Shifted inputs are stored world after world: R
-# worlds take R times the memory.
+# A shift changes the training samples, the withheld samples and the server's samples of a client, for every partition.
+# Test samples are not changed, unless every group has a copy of all samples (`fedray.data.deal`). The shift of each
+# client is drawn with the world's seed; the true cluster of each client is therefore known. Shifted inputs are stored
+# world after world: R worlds take R times the memory.
 
 PIECE_NUMBERS = 1 << 21  # most random numbers drawn at once
 
@@ -34,16 +34,18 @@ class Shifts(NamedTuple):
     """The differences between the samples of clients.
 
     Attributes:
-        rotation: Number of groups with turned images: 2 or 4 groups of equal size. Clients of group g turn their images
-            by `360 g / rotation` degrees. 0: no images are turned. Source: Ghosh et al. 2020 (IFCA, rotated MNIST).
-        feature_noise: Strength of Gaussian noise on the inputs. The clients get ranks r from 1 to N in random order;
-            the noise of rank r has `feature_noise r / N` standard deviations of the input. Images stay whole numbers
-            from 0 to 255. Source: Li et al. 2022 (NIID-Bench, section 4.2, noise-based feature imbalance).
-        permute_labels: Number of groups with permuted labels, of equal size. Each group but the first has its own
-            permutation of the classes. 0: no labels are permuted. Source: Sattler et al. 2020 (clustered federated
-            learning, permuted labels).
-        copies: Whether each of these groups has its own shifted copy of all training and test rows. Source: Ghosh et
-            al. 2020 (IFCA: 4 x 60,000 rows of rotated MNIST).
+        rotation: Number of groups of clients with turned images: 2 or 4 groups of equal size. The images of group g are
+            turned by `360 g / rotation` degrees. 0: no images are turned. Source: Ghosh et al. 2020 (IFCA, rotated
+            MNIST).
+        feature_noise: Strength of Gaussian noise on the inputs. The clients get ranks r from 1 to N in random order.
+            The noise of the client with rank r has `feature_noise r / N` times the standard deviation of the inputs.
+            Images stay whole numbers from 0 to 255. Source: Li et al. 2022 (NIID-Bench, section 4.2, noise-based
+            feature imbalance).
+        permute_labels: Number of groups of clients with permuted labels; the groups have equal sizes. Each group except
+            the first has its own permutation of the classes. 0: no labels are permuted. Source: Sattler et al. 2020
+            (clustered federated learning, permuted labels).
+        copies: Whether each of these groups has its own shifted copy of all training and test samples. Source: Ghosh et
+            al. 2020 (IFCA: 4 x 60,000 samples of rotated MNIST).
     """
 
     rotation: int = 0
@@ -53,12 +55,12 @@ class Shifts(NamedTuple):
 
     @property
     def clusters(self) -> int:
-        """Largest number of clusters; clients in one cluster have the same rotation and labels. 1 without groups."""
+        """Largest number of clusters (groups of clients with the same rotation and permutation); 1 without groups."""
         return max(1, self.rotation) * max(1, self.permute_labels)
 
 
 def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], Shifts | None]:
-    """Splits the options into those of the partition and the shifts; the shifts are None if no option asks for one.
+    """Splits options into the partition's own options and the shifts; the shifts are None if no option sets one.
 
     Raises:
         BadInput: The data cannot be shifted in this way.
@@ -85,11 +87,11 @@ def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any]
 
 
 def draw_groups(seed: int, purpose: str, clients: int, groups: int) -> IntArray:
-    """Draws the group of each client, `[N]`, 0 to `groups` - 1; the sizes of groups differ by at most 1.
+    """Draws the group of each client, 0 to `groups` - 1, `[N]`; the sizes of groups differ by at most 1.
 
     Args:
         seed: Seed of the world.
-        purpose: Purpose of the groups; each purpose has its own random numbers.
+        purpose: Purpose of the groups, such as `rotation`; each purpose has its own random numbers.
         clients: Number of clients, N.
         groups: Number of groups.
     """
@@ -98,7 +100,7 @@ def draw_groups(seed: int, purpose: str, clients: int, groups: int) -> IntArray:
 
 
 def draw_clusters(seed: int, clients: int, shifts: Shifts) -> IntArray:
-    """Draws the true cluster of each client, `[N]`, 0 to `shifts.clusters` - 1, by groups of rotation and of labels.
+    """Draws the true cluster of each client, 0 to `shifts.clusters` - 1, `[N]`, from its rotation and permutation.
 
     Args:
         seed: Seed of the world.
@@ -114,7 +116,7 @@ def draw_clusters(seed: int, clients: int, shifts: Shifts) -> IntArray:
 
 
 def draw_meanings(seed: int, shifts: Shifts, classes: int) -> IntArray:
-    """Draws the label that each group of clients gives to each class, `[groups, C]`; group 0 keeps the true labels.
+    """Draws the label that each group of clients uses for each class, `[groups, C]`; group 0 uses the true labels.
 
     Args:
         seed: Seed of the world.
@@ -130,9 +132,9 @@ def shift_inputs(x: Array, scales: list[Array], cuts: list[Cut], seeds: list[int
     """Returns the shifted inputs of all worlds, `[R * n, ...]`; the inputs of world w begin at `w * n`.
 
     Args:
-        x: Raw inputs, `[n, ...]`; the function copies them.
-        scales: Standard deviation of the inputs in each world, `[*s]`, which broadcasts to a sample.
-        cuts: Cut of each world: the client that each row belongs to.
+        x: Raw inputs, `[n, ...]`; this array is not changed.
+        scales: Standard deviation of the inputs for each world, `[*s]`, which broadcasts to a sample.
+        cuts: For each world, the cut that says which client holds each sample.
         seeds: Seed of each world.
         shifts: The differences between clients.
 
@@ -158,7 +160,7 @@ def shift_inputs(x: Array, scales: list[Array], cuts: list[Cut], seeds: list[int
 
 
 def _add_noise(x: Array, rows: IntArray, level: Array, scale: Array, seed: int) -> None:
-    """Adds noise to some rows in place; `level` is the noise level of each, `[n]`. Bytes are rounded and stay bytes."""
+    """Adds noise of strength `level`, `[n]`, to the samples `rows` in place; bytes are rounded and stay bytes."""
     numbers = int(np.prod(x.shape[1:]))
     each = max(1, PIECE_NUMBERS // numbers)
     for start in range(0, len(rows), each):
@@ -174,7 +176,7 @@ def permute_labels(y: IntArray, cuts: list[Cut], seeds: list[int], shifts: Shift
 
     Args:
         y: True labels, `[n]`.
-        cuts: Cut of each world: the client that each row belongs to.
+        cuts: For each world, the cut that says which client holds each sample.
         seeds: Seed of each world.
         shifts: The differences between clients.
         classes: Number of classes, C.
@@ -189,10 +191,9 @@ def permute_labels(y: IntArray, cuts: list[Cut], seeds: list[int], shifts: Shift
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Clients whose training labels are wrong, to compare robust servers with others.
-#
-# A share `flipped` of the clients, rounded, has label `(c + 1) mod C` instead of c. A share `noisy` has labels drawn
-# uniformly. The clients and the labels are drawn from the world's seed. Labels of test and withheld rows stay true, and
-# so do the label counts that describe a client's distribution.
+# A share `flipped` of the clients (rounded to whole clients) has label `(c + 1) mod C` instead of c. A share `noisy` of
+# the clients has labels drawn uniformly. The clients and the labels are drawn with the world's seed. Test samples and
+# withheld samples keep their true labels. The label counts that describe a client count true labels.
 
 FLIPPED, NOISY = 1, 2  # kinds of clients; clients with true labels are of kind 0
 
@@ -201,15 +202,15 @@ class LabelNoise(NamedTuple):
     """The shares of clients with wrong labels.
 
     Attributes:
-        flipped: Share of the clients whose labels are flipped.
-        noisy: Share of the clients whose labels are random.
+        flipped: Share of the clients that train with label `(c + 1) mod C` instead of c.
+        noisy: Share of the clients that train with random labels.
     """
 
     flipped: float = 0.0
     noisy: float = 0.0
 
     def kinds(self, seeds: list[int], clients: int) -> IntArray:
-        """Returns the kind of each client in each world, `[R, N]`: 0, `FLIPPED` or `NOISY`.
+        """Draws the kind of each client in each world, `[R, N]`: 0 (true labels), `FLIPPED` or `NOISY`.
 
         Args:
             seeds: Seed of each world.
@@ -231,7 +232,7 @@ class LabelNoise(NamedTuple):
 
 
 def split_options(options: dict[str, Any], classes: int) -> tuple[dict[str, Any], LabelNoise | None]:
-    """Splits the options into those of the partition and the shares of wrong labels; None if no client has any."""
+    """Splits options into the partition's own options and the shares of wrong labels; None if all labels are true."""
     rest = {key: value for key, value in options.items() if key not in LabelNoise._fields}
     noise = LabelNoise(*(float(options.get(key, 0.0)) for key in LabelNoise._fields))
     if noise == LabelNoise():
@@ -246,12 +247,12 @@ def split_options(options: dict[str, Any], classes: int) -> tuple[dict[str, Any]
 
 
 def mislabel(y: IntArray, kind: IntArray, key: rng.Keys, classes: int) -> IntArray:
-    """Returns the labels that clients train on, `[n]`.
+    """Returns the labels with which clients train, `[n]`: true, flipped or random labels.
 
     Args:
         y: True labels, `[n]`.
-        kind: Kind of the client that holds each row, `[n]`: 0, `FLIPPED` or `NOISY`.
-        key: Key from which the random label of each row is computed, `[n]`.
+        kind: For each sample, the kind of the client that holds it, `[n]`: 0 (true labels), `FLIPPED` or `NOISY`.
+        key: For each sample, the key from which a random label is computed, `[n]`.
         classes: Number of classes.
 
     Example:
@@ -269,7 +270,7 @@ PADDED = 8  # pictures are padded by 1 / PADDED of their side: by 4 pixels of 32
 
 
 def crop(x: Tensor, numbers: FloatArray) -> Tensor:
-    """Moves each picture by up to an eighth of its side, up or down and left or right; new pixels are 0.
+    """Moves each picture at random, vertically and horizontally, by up to an eighth of its size; new pixels are 0.
 
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning for Image Recognition*, CVPR 2016, section 4.2.
 
@@ -289,11 +290,11 @@ def crop(x: Tensor, numbers: FloatArray) -> Tensor:
 
 
 def flip(x: Tensor, numbers: FloatArray) -> Tensor:
-    """Mirrors each picture, left to right, with probability 1/2.
+    """Mirrors each picture left to right with probability 1/2.
 
     Args:
         x: Pictures, `[n, C, H, W]`.
-        numbers: A uniform random number for each picture, `[n, 1]`.
+        numbers: One uniform random number for each picture, `[n, 1]`.
 
     Example:
         >>> x = torch.arange(4.0).view(1, 1, 1, 4)

@@ -1,4 +1,4 @@
-"""Data sets by name, and their store: one file of arrays per data set, mapped by all processes of a node."""
+"""Finds data sets by name, and stores each data set as one file that all processes of a node map into memory."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ from fedray.own_code.contract import contract
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Data sets by name: functions to load, register and download them.
+# Data sets by name, and functions that load, register and download data sets.
 
 
 class Source(NamedTuple):
-    """The functions behind the name of a data set.
+    """The functions that belong to the name of a data set.
 
     Attributes:
-        load: Function that reads the data set: `load(root, **options)`, or `load(root, reading, **options)` with `own`.
-        where: Function `where(root, **options)` that returns the source file or folder; None if the store saves no
-            time.
-        own: Whether the files are a user's own, read as the options in `ReadOptions` say.
+        load: Function that reads the data set: `load(root, **options)`. If `own` is True:
+            `load(root, reading, **options)`.
+        where: Function `where(root, **options)` that returns the source file or folder. None: the data set is not
+            stored, because the store would save no time.
+        own: Whether the files are a user's own files, which are read with the options in `ReadOptions`.
     """
 
     load: Callable[..., Dataset]
@@ -78,13 +79,13 @@ DATA_NAMES = (*_SOURCES, *UCI_NAMES)
 
 
 def register_data(name: str, loader: Callable[..., Dataset]) -> None:
-    """Registers a data set of your own under a name for scenarios, in this process.
+    """Registers a data set of your own under a name for scenarios in this process.
 
-    You may register a name of your own again, for example when a notebook cell runs twice.
+    You may register the same name again, for example when a notebook cell runs twice.
 
     Args:
         name: Name of the data set, for the key `data.name`.
-        loader: Function `loader(root, **options)` that returns the data set; `root` is the folder of data files or
+        loader: Function `loader(root, **options)` that returns the data set; `root` is the folder of data files, or
             None.
 
     Raises:
@@ -106,7 +107,7 @@ def find_source(name: str) -> Source:
 
 
 def has_data(name: str) -> bool:
-    """Returns whether a name is that of a data set: one of fedray's, one of yours, or a folder of UCI sets.
+    """Returns whether a data set has this name: a data set of fedray, a registered one, or a UCI data set.
 
     Example:
         >>> has_data("digits"), has_data("nowhere")
@@ -116,11 +117,11 @@ def has_data(name: str) -> bool:
 
 
 def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
-    """Reads a data set from its files, without the store (`store.open_dataset` uses the store and is faster).
+    """Reads a data set from its files, without the store; `store.open_dataset`, which uses the store, is faster.
 
     Args:
         name: Name of the data set, as in the scenario.
-        root: Folder of data files; None means `FEDRAY_DATA` or a folder in the user's cache.
+        root: Folder of data files; None: the folder `FEDRAY_DATA`, or else a folder in the user's cache.
         options: Options of the data set.
 
     Example:
@@ -139,13 +140,13 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
 
 
 def _check_loaded(found: Any, *_: Any) -> str | None:
-    """Returns what is wrong with the result of a user's loader; None if it is a data set."""
+    """Returns a description of what is wrong with the result of a user's loader; None if the result is a data set."""
     wanted = "return what fedray.data.classification or fedray.data.regression makes"
     return None if isinstance(found, Dataset) else f"{name_type(found)}: {wanted}"
 
 
 def download_data(name: str, root: Path | None = None) -> Path:
-    """Downloads a data set that torchvision or the UCI collection offers, and returns its folder."""
+    """Downloads a data set from torchvision or the UCI collection, and returns the folder of the data set."""
     target = find_data_root(root)
     if name not in (*TORCHVISION_NAMES, *UCI_NAMES):
         find_source(name)  # an unknown name has its own message
@@ -159,7 +160,7 @@ def download_data(name: str, root: Path | None = None) -> Path:
 
 
 def _fetch_pictures(name: str, root: Path) -> Path:
-    """Downloads a set of pictures with torchvision's classes."""
+    """Downloads a data set of pictures with torchvision's own classes."""
     folder = root / (named.IDX.get(name) or named.CIFAR.get(name, ("SVHN",))[0])
     folder.mkdir(exist_ok=True)
     named.open_torchvision(name, root if name in named.IDX else folder, download=True)  # MNIST makes its own folder
@@ -167,7 +168,7 @@ def _fetch_pictures(name: str, root: Path) -> Path:
 
 
 def _fetch_uci(name: str, root: Path) -> Path:
-    """Downloads the standard splits of Gal's Dropout experiments; the folder appears when it is complete."""
+    """Downloads the UCI data sets with the splits of Gal's Dropout experiments; the folder appears when complete."""
     import shutil
     import tempfile
     from urllib.request import urlopen
@@ -192,11 +193,12 @@ def _fetch_uci(name: str, root: Path) -> Path:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The store of data sets: one file of arrays per data set, memory-mapped and shared by all processes of a node.
+# The store of data sets: one file of arrays for each data set, which all processes of a node map and share.
 #
-# The file name has a hash of the data set's name, its options, and the sizes and times of its source files. A
-# complete file replaces an older one at once; several writers or a crash do no harm. A file begins with the length of
-# a JSON text (8 bytes). The JSON text holds notes, and the type, shape and offset of each array. The arrays follow.
+# The name of the file contains a hash of the data set's name and options, and of the sizes and times of the source
+# files. A new file replaces an older one only when it is complete; several writers or a crash do no harm. A file begins
+# with the length of a JSON text (8 bytes). The JSON text follows; it holds notes, and the type, shape and offset of
+# each array. The arrays come last.
 
 FORMAT = 6  # enters the hash: raise this number when a loader or the layout of files changes
 UNUSED_DAYS = 30  # files unused for longer are deleted when another file is written
@@ -206,10 +208,10 @@ WORDS = ("class_names", "remarks", "features")
 
 
 def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | None = None) -> Dataset:
-    """Opens a data set from the store; a data set that is not in the store is loaded, and stored if that saves time.
+    """Opens a data set from the store; a data set that is not stored yet is loaded, and stored if that saves time.
 
-    The arrays of a stored data set are views of mapped files. Writing to an array makes a copy and leaves the store
-    unchanged. The remarks of the data set are issued as warnings.
+    The arrays of a stored data set are views of mapped files. Writing to an array does not change the store. The
+    remarks of the data set are issued as warnings.
 
     Args:
         name: Name of the data set, as in the scenario.
@@ -230,11 +232,11 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
 
 
 def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
-    """Returns a data set from the store; a data set that is not in the store is loaded and stored first.
+    """Returns a data set from the store; a data set that is not stored yet is loaded and stored first.
 
     Args:
         name: Name of the data set.
-        key: Facts that distinguish the data set from others of this name, such as options and the times of files.
+        key: Facts that tell this data set from others with the same name, such as options and times of files.
         load: Function that reads or makes the data set.
     """
     text = json.dumps([FORMAT, name, *key], sort_keys=True, default=str)
@@ -257,7 +259,7 @@ def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
 
 
 def _pack(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Returns the arrays of a data set by name, and its other facts as notes."""
+    """Splits a data set into its arrays, by name, and all other facts, as notes."""
     parts = (("train", data.train), ("test", data.test))
     rows = {f"{part} {key}": values for part, split in parts for key, values in zip(Split._fields, split)}
     found = {**rows, **{key: getattr(data, key) for key in STATISTICS}}
@@ -267,7 +269,7 @@ def _pack(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def _unpack(name: str, arrays: dict[str, Array], notes: dict[str, Any]) -> Dataset:
-    """Returns the data set that `_pack` took apart."""
+    """Returns the data set that `_pack` split into these arrays and notes."""
     train, test = (Split(arrays[f"{of} x"], arrays[f"{of} y"], arrays.get(f"{of} group")) for of in ("train", "test"))
     columns = {key.removeprefix("column "): values for key, values in arrays.items() if key.startswith("column ")}
     table = {key: None if values is None else tuple(values) for key, values in notes["table"].items()}
@@ -276,12 +278,12 @@ def _unpack(name: str, arrays: dict[str, Array], notes: dict[str, Any]) -> Datas
 
 
 def write_store(path: Path, arrays: Mapping[str, Array], notes: dict[str, Any]) -> None:
-    """Writes arrays of numbers and text as one file; readers see the whole file or none.
+    """Writes arrays of numbers and text as one file; readers see the complete file or no file.
 
     Args:
         path: The file.
         arrays: The arrays by name.
-        notes: Further facts that JSON can hold, written into the same file.
+        notes: Further facts, as JSON values, which are written into the same file.
 
     Raises:
         FedrayError: The file cannot be written.
@@ -316,11 +318,11 @@ def write_store(path: Path, arrays: Mapping[str, Array], notes: dict[str, Any]) 
 
 
 def map_store(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Maps a file of the store and returns its arrays and notes; numbers are read from the disk when they are used.
+    """Maps a file of the store, and returns its arrays and notes; numbers are read from the disk when first used.
 
     Raises:
         OSError: The file is missing or cannot be mapped.
-        ValueError: The file is damaged; `KeyError` and `TypeError` mean the same.
+        ValueError: The file is damaged; a damaged file may also raise `KeyError` or `TypeError`.
     """
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

@@ -1,4 +1,4 @@
-"""Data sets drawn at random from a seed: the papers' toys, and clients whose samples are generated when needed."""
+"""Makes data sets with random numbers from a seed: toys from papers, and populations of generated clients."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from fedray.data.shifts import LabelNoise, mislabel
 from fedray.data.types import Dataset, Float32, Population, Split, add_back, classification, regression
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Data sets drawn at random from a seed: the papers' toys, and populations of generated clients.
+# Data sets made with random numbers from a seed: toys from papers, and populations of generated clients.
 #
 # A toy has one input, one target and a known mean E[y|x], and every client is a natural group. A population stores no
-# training samples: they are generated when they are needed. The first argument of all loaders is the folder of data
-# files, as for other data sets; these loaders do not use it.
+# training samples: fedray generates the samples of a client when they are needed. The first argument of every loader is
+# the folder of data files; the loaders here do not use it.
 
-SINE_SD = 0.2  # standard deviation of the sine's amplitudes, and of its noise
+SINE_SD = 0.2  # standard deviation of the amplitudes of the sines, and of the noise
 
 
 def _toy(
     name: str, x: FloatArray, y: FloatArray, *, grid: FloatArray, mean: FloatArray, standardize: bool, noise: float
 ) -> Dataset:
-    """Makes a toy from inputs x and targets y, `[clients, samples]`; the test samples are `grid` with E[y|x]."""
+    """Makes a toy from inputs x and targets y, `[clients, samples]`; test inputs are `grid`, test targets E[y|x]."""
     group = np.repeat(np.arange(x.shape[0], dtype=np.int64), x.shape[1])
     train = Split(x.reshape(-1, 1).astype(np.float32), y.reshape(-1, 1).astype(np.float32), group)
     test = Split(grid[:, None].astype(np.float32), mean[:, None].astype(np.float32))
@@ -39,16 +39,17 @@ def _toy(
 
 
 def make_sine(_root: Path | None, seed: int = 0, clients: int = 50, samples: int = 2, *, name: str = "sine") -> Dataset:
-    """Returns the sine toy: `y = a sin(2 pi x) + e` with e ~ N(0, 0.2^2) and x uniform on [-1, 1].
+    """Makes the sine toy: `y = a sin(2 pi x) + e` with noise e ~ N(0, 0.2^2) and x uniform on [-1, 1].
 
-    Each client has an amplitude a ~ N(1, 0.2^2). The test rows are 201 even points of [-1, 1] with
-    E[y|x] = sin(2 pi x). Nothing is standardized. Source: Fed-ensemble, section V-A.
+    Each client has its own amplitude a ~ N(1, 0.2^2). The test inputs are 201 evenly spaced points of [-1, 1], and the
+    test targets are E[y|x] = sin(2 pi x). Nothing is standardized. Source: Fed-ensemble, section V-A.
 
     Args:
-        seed: Seed of the random samples.
+        seed: Seed of the random numbers.
         clients: Number of clients.
         samples: Number of samples of each client.
-        name: `sine`; or `interval`, with training x in [-1, -0.5] and [0.5, 1], and the same test rows.
+        name: Name of the toy: `sine`, or `interval`. In `interval`, training inputs lie in [-1, -0.5] and [0.5, 1]; the
+            test samples are the same.
 
     Example:
         >>> make_sine(None).train.x.shape
@@ -67,16 +68,16 @@ def make_sine(_root: Path | None, seed: int = 0, clients: int = 50, samples: int
 def make_cubic(
     _root: Path | None, seed: int = 0, clients: int = 10, samples: int = 16, standardise: bool = True
 ) -> Dataset:
-    """Returns the cubic toy: `y = x^3 + e` with e ~ N(0, 9) and x uniform on [-4, 4].
+    """Makes the cubic toy: `y = x^3 + e` with noise e ~ N(0, 9) and x uniform on [-4, 4].
 
-    The test rows are 241 even points of [-6, 6] with x^3. Source: FedAG, toy example.
+    The test inputs are 241 evenly spaced points of [-6, 6], and the test targets are x^3. Source: FedAG, toy example.
 
     Args:
-        seed: Seed of the random samples.
+        seed: Seed of the random numbers.
         clients: Number of clients.
         samples: Number of samples of each client.
-        standardise: Whether inputs and targets are standardized, as all data are in FedAG. Raw targets reach 64, and
-            plain SGD would diverge.
+        standardise: Whether inputs and targets are standardized, as all data in FedAG are. Raw targets reach 64, and
+            plain SGD would diverge on them.
     """
     draw = rng.stream(seed, "cubic")
     x = draw.uniform(-4.0, 4.0, (clients, samples))
@@ -97,17 +98,17 @@ def make_population(
     test: int = 2000,
     seed: int = 0,
 ) -> Dataset:
-    """Returns a population of generated clients, without training rows.
+    """Makes a data set with generated clients: test samples are stored, training samples are generated when needed.
 
     Args:
-        samples: Number of samples of a client; the median number, if `spread` is above 0.
+        samples: Number of samples of each client; if `spread` is above 0, the median of these numbers.
         features: Length of an input.
         classes: Number of classes.
-        separation: Standard deviation of the classes' means; the noise has standard deviation 1.
+        separation: Standard deviation of the means of the classes; the noise has standard deviation 1.
         spread: Standard deviation of the logarithm of a client's number of samples.
-        per_client: Number of different classes that a client holds; 0 means all.
+        per_client: Number of different classes that each client holds; 0 means all classes.
         test: Number of test samples.
-        seed: Seed of the random samples.
+        seed: Seed of the random numbers.
     """
     if per_client > classes:
         raise BadInput(f"data.per_client = {per_client}, but data.classes is {classes}: lower it")
@@ -124,7 +125,7 @@ def make_population(
 
 
 def draw_class_means(population: Population) -> Float32:
-    """Draws the means of the mixture's components, `[classes, features]`."""
+    """Draws the mean input of each class, `[classes, features]`."""
     draw = rng.stream(population.seed, "synthetic means")
     means = draw.standard_normal((population.classes, population.features), dtype=np.float32)
     return means * np.float32(population.separation)
@@ -133,15 +134,15 @@ def draw_class_means(population: Population) -> Float32:
 # ---------------------------------------------------------------------------------------------------------------------
 # Clients whose samples are generated when they are needed. A million clients need no storage.
 #
-# The samples of a client follow from the seed and the client's id. A sample is the mean of its class plus the sum of
-# two rows of a table of noise. The rows of this table are N(0, 1/2) and chosen at random. A table of 2^16 rows gives
-# 2^32 different noises, all standard normal, at the price of two look-ups.
+# The samples of a client are computed from the seed and the number of the client. A sample is the mean of its class
+# plus noise. The noise is the sum of two random rows of a table, which holds numbers drawn from N(0, 1/2). A table of
+# 2^16 rows gives 2^32 different noises, all standard normal, for two look-ups each.
 
 POOL_NUMBERS = 1 << 22  # float32 numbers in the table of noise: 16 MB
 
 
 class GeneratedShards:
-    """Shards of a population of generated clients; see `fedray.data.shards.Shards` for the methods.
+    """The samples of generated clients; `fedray.data.shards.Shards` describes the methods.
 
     Example:
         >>> from fedray.data.synthetic import make_population
@@ -166,15 +167,16 @@ class GeneratedShards:
         """Draws the table of noise.
 
         Args:
-            data: The data set, with the test samples.
-            population: The parameters of the generated clients.
+            data: The data set, which holds the test samples.
+            population: The settings of the generated clients.
             clients: Number of clients, N.
             seeds: Seed of each world.
-            hold_out: Share of every client's samples that is withheld from training.
-            server: Number of samples of the server, as a share of the clients' samples.
+            hold_out: Share of each client's samples that is withheld from training.
+            server: Size of the server's data. The server gets the samples of further generated clients. Their number is
+                this share of the N clients, or of the first `EVALUATED_CLIENTS` clients.
             label_noise: The shares of clients with wrong labels; None if all labels are true.
-            owners: Number of clients before pooling, each of which has true or wrong labels. One of the N clients
-                pools the samples of `owners / N` of them. None means N: no pooling.
+            owners: Number of clients before pooling. Each of these clients has either true or wrong labels. One of the
+                N clients pools the samples of `owners / N` of these clients. None: N, which means no pooling.
         """
         self.data, self.number, self.worlds = data, clients, len(seeds)
         self._population, self._hold_out, self._server = population, hold_out, server
@@ -191,7 +193,7 @@ class GeneratedShards:
         self._held: dict[int, IntArray] = {}  # world -> begin of the withheld rows of each known client
 
     def _total(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the number of samples of each client before any are withheld, `[J]`."""
+        """Returns the number of samples of each client, training and withheld samples together, `[J]`."""
         p = self._population
         if not p.spread:
             return np.full(len(client), p.samples, dtype=np.int64)
@@ -200,7 +202,7 @@ class GeneratedShards:
         return size
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the number of training samples of each client, `[J]`; random if the population has a spread."""
+        """Returns the number of training samples of each job's client, `[J]`; random if the population has a spread."""
         total = self._total(world, client)
         kept: IntArray = total - count_withheld(total, self._hold_out)
         return kept
@@ -212,27 +214,27 @@ class GeneratedShards:
             return drawn
         owner, place = np.nonzero(np.arange(drawn.rows.shape[1]) < drawn.size[:, None])  # in the order of `drawn.y`
         key = rng.fresh(rng.keys(self._seeds[world], "noisy labels", client)[owner], place)
-        share = self._owners // self.number  # number of owners that one client pools
+        share = self._owners // self.number  # number of clients before pooling that one client stands for
         first = client[owner] * share
         kind = self._kinds[world[owner], first + place * share // drawn.size[owner]]
         y = mislabel(drawn.y.numpy(), kind, key, self._population.classes)
         return drawn._replace(y=torch.from_numpy(y))
 
     def _draw(self, world: IntArray, client: IntArray, first: IntArray, size: IntArray) -> Fetched:
-        """Generates samples `first .. first + size` of each client; sample r depends on r, client and world's seed."""
+        """Generates the samples `first` to `first + size - 1` of each job's client."""
         n = int(size.max(initial=0))
         mask = np.arange(n) < size[:, None]  # [J, n]
         label, pick = self._words(world, client, first, n)
         y, noise = label[mask], pick[mask]
         pool = self._population.classes + np.stack([noise & (self._rows - 1), (noise >> 32) & (self._rows - 1)])
-        parts = torch.from_numpy(np.stack([y, *pool], axis=1))  # [n, 3]: the rows of the table whose sum is a sample
+        parts = torch.from_numpy(np.stack([y, *pool], axis=1))  # [n, 3]: the rows of the table that add up to a sample
         x = torch.nn.functional.embedding_bag(parts, self._table, mode="sum")
         rows = np.zeros(mask.shape, dtype=np.int64)
         rows[mask] = np.arange(len(y))
         return Fetched(x, torch.from_numpy(y), torch.from_numpy(rows), size)
 
     def _words(self, world: IntArray, client: IntArray, first: IntArray, n: int) -> tuple[IntArray, IntArray]:
-        """Draws for n samples of each client the label, and the random bits that choose the noise, `[J, n]` each."""
+        """Draws n labels for each client, and the random bits that choose the noise of each sample, `[J, n]` each."""
         key = rng.keys(self._seeds[world], "synthetic", client)
         row = rng.fresh(key[:, None], first[:, None] + np.arange(n))  # [J, n]
         words = (rng.bits(row, 2) >> np.uint64(1)).astype(np.int64)  # 63 bits
@@ -244,11 +246,11 @@ class GeneratedShards:
         return label, words[..., 1]
 
     def test(self, _world: int) -> tuple[Tensor, Tensor]:
-        """Returns the test samples of the data set, the same in all worlds."""
+        """Returns the test samples of the data set, which are the same in all worlds."""
         return torch.from_numpy(self.data.test.x), torch.from_numpy(self.data.test.y)
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the withheld samples, which are the last ones of each of the first clients."""
+        """Returns the withheld samples of the first `EVALUATED_CLIENTS` clients: the last samples of each client."""
         client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)
         kept = self.sizes(worlds, client)
@@ -256,7 +258,7 @@ class GeneratedShards:
         return held.x, held.y
 
     def server(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the samples of further generated clients, as many as the server's share says."""
+        """Returns the server's samples, which are those of further generated clients."""
         number = math.ceil(min(self.number, EVALUATED_CLIENTS) * self._server)
         client = self.number + np.arange(number)
         worlds = np.full_like(client, world)
@@ -264,19 +266,19 @@ class GeneratedShards:
         return drawn.x, drawn.y
 
     def client_test(self, _world: int, _client: int) -> IntArray | None:
-        """Returns None: no test sample belongs to a client."""
+        """Returns None, because no test sample belongs to a client."""
         return None
 
     def clusters(self, _world: int) -> IntArray | None:
-        """Returns None: there are no clusters of clients."""
+        """Returns None, because there are no clusters of clients."""
         return None
 
     def cluster_test(self, _world: int, _client: int) -> IntArray | None:
-        """Returns None: all test samples are for all clients."""
+        """Returns None, because all clients share all test samples."""
         return None
 
     def client_holdout(self, world: int, client: int) -> IntArray:
-        """Returns a range of indices: withheld samples are in order of the clients."""
+        """Returns the indices of this client's samples in `holdout(world)`, `[n]`."""
         if world not in self._held:
             known = np.arange(min(self.number, EVALUATED_CLIENTS))
             size = count_withheld(self._total(np.full_like(known, world), known), self._hold_out)
@@ -284,7 +286,7 @@ class GeneratedShards:
         return np.arange(*self._held[world][client : client + 2].tolist())
 
     def label_counts(self, world: int) -> IntArray:
-        """Counts the true labels, even if clients train on wrong ones."""
+        """Counts the true labels of each client, even if clients train on wrong labels."""
         client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)
         size = self.sizes(worlds, client)
@@ -296,15 +298,16 @@ class GeneratedShards:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Several data sets joined to one; the column `domain` names the original data set of each sample.
+# Joining of several data sets to one; the column `domain` has the name of each sample's original data set.
 
 
 def join_datasets(parts: Sequence[Dataset], apart: bool = False) -> Dataset:
-    """Joins several data sets to one, with the samples in order; inputs are standardized together.
+    """Joins several data sets to one, sample after sample; standardizes the inputs of all data sets together.
 
     Args:
-        parts: The data sets, with classes, stored samples, and inputs of one shape and type.
-        apart: Whether each data set has classes of its own; otherwise class c of all of them is the same class.
+        parts: The data sets. Each must have classes and stored samples; all inputs must have one shape and type.
+        apart: Whether the classes of the data sets are all different; otherwise class c is the same class in every data
+            set.
 
     Raises:
         BadInput: The data sets cannot be joined.

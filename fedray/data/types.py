@@ -1,4 +1,4 @@
-"""The type of data sets, with checks of the samples and the statistics that standardize a network's input."""
+"""Defines the type of data sets, checks samples, and computes the statistics that standardize a network's input."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from fedray.own_code.user_code import name_type
 # Inputs as float32: ranges, scales, and constants to subtract first.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The ranges of inputs, and whether rows lie on another scale than the training rows.
+# The ranges of inputs, and warnings of samples on another scale than the training samples.
 
-FAR = 10.0  # rows farther out than this many times the range of the training rows are on another scale
+FAR = 10.0  # samples farther out than this many training ranges are on another scale
 NARROW = 100.0  # pictures whose range is below the training range / NARROW are on another scale
-FEW = 10  # fewer table rows than this may lie close together by chance
+FEW = 10  # fewer samples of a table than this may lie close together by chance
 
 
 class Range(NamedTuple):
-    """The least and the largest value of each input column; for images, of each channel.
+    """The least and the largest value of each input column, or of each channel of images.
 
     Attributes:
-        low: The least values, `[*s]` float64, or `[C, 1, 1]` for images; NaN where a column has no value.
-        high: The largest values, in the same form.
+        low: The least value of each column, `[*s]` float64, or `[C, 1, 1]` for images; NaN for a column without values.
+        high: The largest value of each column, in the same form.
     """
 
     low: NDArray[np.float64]
@@ -39,7 +39,7 @@ class Range(NamedTuple):
 
 
 def find_range(x: NDArray[Any]) -> Range:
-    """Returns the range of each column of inputs `[n, *s]`, n above 0; missing values are NaN and do not count.
+    """Returns the range of each column of inputs `[n, *s]`, n above 0; missing values (NaN) are ignored.
 
     Example:
         >>> train = find_range(np.array([[0.0], [255.0]]))
@@ -57,16 +57,16 @@ def find_range(x: NDArray[Any]) -> Range:
 
 
 def tell_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[str] = ()) -> list[str]:
-    """Returns a warning in a list if rows are on another scale than the training rows; otherwise an empty list.
+    """Returns a list with a warning if samples are on another scale than the training samples; else an empty list.
 
-    Such rows lie far outside the range of the training rows, or all in a hundredth of that range. An example of the
-    second case: pictures with levels from 0 to 1, after training with levels from 0 to 255.
+    Samples on another scale lie far outside the range of the training samples, or all within a hundredth of this range.
+    An example of the second case: pictures with levels from 0 to 1, after training with levels from 0 to 255.
 
     Args:
-        train: The range of the training rows.
-        x: The inputs to check, `[n, *s]`; they are not tokens.
+        train: The range of the training samples.
+        x: The inputs to check, `[n, *s]`; never tokens.
         what: The name of these inputs in the warning.
-        names: The names of the columns; empty where they have none.
+        names: The names of the columns; empty if the columns have no names.
     """
     if not len(x):
         return []
@@ -89,13 +89,13 @@ def tell_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[str] = 
 
 
 def tell_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: Sequence[str]) -> list[str]:
-    """Returns a warning in a list if test inputs are on another scale than the training inputs; never for tokens.
+    """Returns a list with a warning if test inputs are on another scale than training inputs; an empty list for tokens.
 
     Args:
         kind: The kind of the inputs: `images`, `features` or `tokens`.
-        train: The training inputs; empty where they are generated.
+        train: The training inputs; empty if clients are generated.
         test: The test inputs.
-        names: The names of the input columns; empty where they have none.
+        names: The names of the input columns; empty if the columns have no names.
     """
     if kind == "tokens" or not len(train) or not len(test):
         return []
@@ -103,7 +103,7 @@ def tell_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: S
 
 
 def _share(found: Range, train: Range) -> float:
-    """Returns the median of range / training range over the columns that vary; 1 where fewer than two vary."""
+    """Returns the median of range / training range over the columns that vary; 1 if fewer than two columns vary."""
     width, whole = found.high - found.low, train.high - train.low
     vary = (width > 0) & (whole > 0)
     return float(np.median(width[vary] / whole[vary])) if vary.sum() > 1 else 1.0
@@ -115,9 +115,10 @@ def _ends(found: Range) -> tuple[float, float]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# float32 has 24 bits: near 1.7e12, such numbers are 131,072 apart. Different values of a column that lies far from 0
-# may therefore become equal in float32. For such a column, a constant is subtracted in float64 first. Standardization
-# subtracts the mean anyway: networks get what they would get in float64. For all other columns the constant is 0.
+# A float32 number has 24 bits of precision: near 1.7e12, neighboring float32 numbers are 131,072 apart. In a column far
+# from 0, different values may therefore become equal in float32. From such a column, a constant is subtracted in
+# float64 before the conversion. Standardization subtracts the mean anyway, so networks get the same inputs as with
+# float64. For all other columns the constant is 0.
 
 Array = NDArray[Any]
 Float64 = NDArray[np.float64]
@@ -125,14 +126,15 @@ FAR_FROM_ZERO = 8.0  # times half of a column's range: values beyond lie far fro
 
 
 def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
-    """Returns the inputs of all parts in the type that networks take, and the constants subtracted from them.
+    """Converts the inputs of all parts to the type that networks take, after subtracting a constant from each column.
 
     Args:
-        parts: The inputs of each part, `[n, *s]`, training rows first. Tokens, bytes and float32 stay as they are.
+        parts: The inputs of each part, `[n, *s]`, the training part first. Tokens, bytes and float32 stay unchanged.
 
     Returns:
-        The inputs: images of whole numbers as bytes if the levels of all parts fit, all other numbers as float32.
-        The subtracted constants `[*s]`, or one for each channel `[C, 1, 1]` of images; None if all are 0.
+        The converted inputs of each part, and the subtracted constants. Images of whole numbers become bytes if the
+        levels of all parts fit into bytes; all other numbers become float32. The constants are `[*s]`, or `[C, 1, 1]`
+        for images (one for each channel). They are None if all constants are 0.
 
     Example:
         >>> one, other = np.zeros((1, 1, 2, 2), np.int64), np.full((1, 1, 2, 2), 256)
@@ -153,11 +155,11 @@ def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
 
 
 def find_origin(x: Array) -> Float64 | None:
-    """Returns the constant of each column that is subtracted before the column becomes float32; None where all are 0.
+    """Returns the constant to subtract from each column before the column becomes float32; None if all constants are 0.
 
     Args:
-        x: Inputs `[n, ...]`; missing values are NaN. Different values can become equal in float32 only for real
-            numbers finer than float32 and for images of whole numbers.
+        x: Inputs `[n, ...]`; missing values are NaN. All constants are 0 unless the inputs are real
+            numbers with more bits than float32, or images of whole numbers with more than 16 bits.
     """
     whole_images = x.dtype.kind in "iu" and x.ndim == 4 and x.dtype.itemsize > 2
     if not len(x) or x.ndim < 2 or not (whole_images or (x.dtype.kind == "f" and x.dtype.itemsize > 4)):
@@ -175,12 +177,12 @@ def find_origin(x: Array) -> Float64 | None:
 
 
 def subtract(x: Array, origin: Float64 | None) -> Array:
-    """Returns the inputs less the constants of their columns, in float64; unchanged where `origin` is None."""
+    """Subtracts the constants `origin` from the inputs in float64; returns the inputs unchanged if `origin` is None."""
     return x if origin is None else x.astype(np.float64) - origin
 
 
 def add_back(x: Array, origin: Float64 | None) -> Array:
-    """Undoes `subtract` up to rounding, in float64; returns the inputs unchanged where `origin` is None."""
+    """Undoes `subtract` up to rounding, in float64; returns the inputs unchanged if `origin` is None."""
     return x if origin is None else x.astype(np.float64) + origin
 
 
@@ -205,13 +207,13 @@ def _convert(x: Array, kind: np.dtype[Any], origin: Float64 | None) -> Array:
 # Statistics and types of data sets.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Means and standard deviations of rows, by which the inputs and targets of a network are standardized.
+# Means and standard deviations by which the inputs and targets of a network are standardized.
 
 Moments = tuple[NDArray[np.float32], NDArray[np.float32]]  # mean and standard deviation
 
 
 def column_moments(values: NDArray[Any]) -> Moments:
-    """Returns mean and standard deviation (of a population; 1 for a constant column) of each column of `[n, f]`.
+    """Returns the mean and the population standard deviation (1 for a constant column) of each column of `[n, f]`.
 
     Example:
         >>> column_moments(np.array([[1.0, 5.0], [3.0, 5.0]]))
@@ -228,9 +230,9 @@ def column_moments(values: NDArray[Any]) -> Moments:
 
 
 def pixel_moments(x: NDArray[Any]) -> Moments:
-    """Returns mean and standard deviation of each channel of images `[n, C, H, W]`, `[C, 1, 1]` each.
+    """Returns the mean and the standard deviation of each channel of images `[n, C, H, W]`, as two arrays `[C, 1, 1]`.
 
-    For bytes, the function counts how often each level occurs, and makes no copy as floats.
+    For images of bytes, the function counts how often each level occurs. It makes no copy of the images as floats.
     """
     if x.dtype != np.uint8:
         mean, sd = column_moments(x.transpose(0, 2, 3, 1).reshape(-1, x.shape[1]))
@@ -253,12 +255,12 @@ InputKind = Literal["images", "features", "tokens"]
 
 
 class Split(NamedTuple):
-    """The n samples of one part of a data set, such as its training or test rows.
+    """The n samples of one part of a data set, such as the training part or the test part.
 
     Attributes:
         x: The inputs: images `[n, C, H, W]` uint8, or features `[n, f]` float32, or tokens `[n, L]` of integers.
         y: The labels `[n]` int64, or the targets `[n, q]` float32 in their original units.
-        group: The natural client of each row (writer, role, printer), `[n]` int64; None without natural clients.
+        group: The natural client of each sample (writer, role, printer), `[n]` int64; None without natural clients.
 
     Example:
         >>> rows = Split(np.arange(6.0, dtype=np.float32).reshape(3, 2), np.array([0, 1, 0]))
@@ -277,15 +279,15 @@ class Split(NamedTuple):
 
 
 class Population(NamedTuple):
-    """Clients whose samples are generated when they are needed, from a Gaussian mixture with a component per class.
+    """Settings of generated clients. Their samples come from a Gaussian mixture with one component for each class.
 
     Attributes:
-        samples: Number of samples of a client; the median number, if `spread` is above 0.
+        samples: Number of samples of each client; if `spread` is above 0, the median of these numbers.
         features: Length of an input.
         classes: Number of classes.
-        separation: Standard deviation of the classes' means; the noise has standard deviation 1.
+        separation: Standard deviation of the means of the classes; the noise has standard deviation 1.
         spread: Standard deviation of the logarithm of a client's number of samples.
-        per_client: Number of different classes that a client holds; 0 means all.
+        per_client: Number of different classes that each client holds; 0 means all classes.
         seed: Seed of the random numbers for the means and the noise.
     """
 
@@ -299,32 +301,37 @@ class Population(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """A data set: samples, what they mean, and the statistics of its training rows.
+    """A data set: its samples, the names of classes and columns, and statistics of the training samples.
 
-    The network's input is `(x - shift[f]) / scale[f]` for fold f of F; tokens are not changed.
+    In fold f of F, the network's input is `(x - shift[f]) / scale[f]`. Tokens are not changed. The shape of one sample
+    is `[*s]`.
 
     Attributes:
         name: Name of the data set, as in the scenario.
-        train: Training rows; empty where clients are generated.
-        test: Test rows; empty where there are folds.
+        train: Training samples; empty if clients are generated.
+        test: Test samples; empty if there are folds.
         classes: Number of classes; 0 for a regression.
         class_names: Names of the classes, `classes` of them; empty for a regression.
-        shift: Mean of the inputs, `[F, *s]` float32, which broadcasts to a sample.
-        scale: Standard deviation of the inputs, `[F, *s]` float32.
-        y_shift: Mean of the targets, `[F, q]` float32; 0 where they are not standardized.
-        y_scale: Standard deviation of the targets, `[F, q]` float32; 1 where they are not standardized.
-        folds: Indices into `train` of the training rows and of the test rows of each fold; empty where `test` is used.
-        columns: Further columns of the training rows by name, `[n]` each; a partition can deal rows by them.
-        population: Parameters of the generated clients; None for stored samples.
-        noise: Mean variance of y around E[y|x], in original squared units, if the test targets are E[y|x]; else None.
+        shift: Mean of the inputs in each fold, `[F, *s]` float32; it broadcasts to a sample.
+        scale: Standard deviation of the inputs in each fold, `[F, *s]` float32.
+        y_shift: Mean of the targets in each fold, `[F, q]` float32; 0 if targets are not standardized.
+        y_scale: Standard deviation of the targets in each fold, `[F, q]` float32; 1 if targets are not standardized.
+        folds: For each fold, the indices of its training samples and of its test samples, both in `train`. Empty if the
+            test samples are in `test`.
+        columns: Further columns of the training samples by name, `[n]` each. A partition can deal samples by such a
+            column.
+        population: Settings of the generated clients; None if the samples are stored.
+        noise: If the test targets are the expectations E[y|x]: the mean variance of y around E[y|x], in squared units
+            of y. Otherwise None.
         remarks: Sentences for the user about changes made to the samples.
-        features: Names of the input columns, f of them; empty where they have none.
-        table: Columns of the user's table by name, inputs first and in order. The value is None for a column of
-            numbers, the tuple of categories for text, and `()` for a column that is no input. Empty without a table.
-        means: Values that replace missing inputs, `[*s]` float32; None where missing inputs are refused.
-        ood: Inputs that belong to none of the classes, `[m, *s]`, added by `evaluate.ood`; None where there are none.
-        standardized: Whether networks get standardized inputs; otherwise they get the inputs as they are.
-        origin: Constants that were subtracted from all inputs in float64, `[*s]`; None if nothing was. Means,
+        features: Names of the f input columns; empty if the columns have no names.
+        table: Columns of the user's table by name, inputs first and in order. The value is None for an input of
+            numbers, the tuple of categories for an input of text, and `()` for a column that is no input. Empty without
+            a table.
+        means: Values that replace missing inputs, `[*s]` float32; None if missing inputs are refused.
+        ood: Inputs that belong to none of the classes, `[m, *s]`, added by `evaluate.ood`; None without such inputs.
+        standardized: Whether networks get standardized inputs; otherwise networks get the inputs unchanged.
+        origin: Constants that were subtracted from all inputs in float64, `[*s]`; None without subtraction. Means,
             standard deviations and `ood` refer to the inputs after the subtraction.
     """
 
@@ -361,34 +368,34 @@ class Dataset(NamedTuple):
 
     @property
     def outputs(self) -> int:
-        """Length of a network's output: the number of classes, or the number q of targets."""
+        """Number of outputs of a network: the number of classes, or the number q of targets."""
         return self.classes or int(self.y_scale.shape[1])
 
     @property
     def _inputs(self) -> Array:
-        """The training inputs, or the test inputs where clients are generated."""
+        """The training inputs; the test inputs if clients are generated."""
         return self.test.x if self.population else self.train.x
 
 
 def find_kind(x: Array) -> InputKind:
-    """Returns the kind of inputs `[n, ...]`, judged by their type and axes."""
+    """Returns the kind of inputs `[n, ...]`, judged by the type and the number of axes of the array."""
     if x.ndim == 4:
         return "images"
     return "tokens" if np.issubdtype(x.dtype, np.integer) else "features"
 
 
 def classification(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Dataset:
-    """Returns a data set with classes.
+    """Returns a data set for classification.
 
     Args:
         name: Name of the data set in messages and records.
-        train: Training rows, as NumPy arrays or tensors, with labels 0 to len(names) - 1. Labels 1 to len(names),
-            one-hot rows and class names as text are converted to these numbers.
-        test: Test rows.
+        train: Training samples, as NumPy arrays or tensors, with labels 0 to len(names) - 1. Labels 1 to len(names),
+            one-hot labels and class names as text are converted to these numbers.
+        test: Test samples.
         names: Names of the classes.
 
     Raises:
-        BadInput: `check_parts` refuses the parts, or a label is none of the classes.
+        BadInput: `check_parts` refuses the samples, or a label is none of the classes.
     """
     train, test, origin = _convert_types(name, train, test, "labels")
     if not all(_are_numbered(part.y, len(names)) for part in (train, test)):
@@ -408,16 +415,17 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
 
 
 def regression(name: str, train: Split, test: Split, standardize: bool = True) -> Dataset:
-    """Returns a data set with real targets, which are kept in float32.
+    """Returns a data set for regression, with targets in float32.
 
     Args:
         name: Name of the data set in messages and records.
-        train: Training rows, as NumPy arrays or tensors, with targets `[n, q]`, or `[n]` for a single target.
-        test: Test rows.
-        standardize: Whether inputs and targets are standardized by the training rows.
+        train: Training samples, as NumPy arrays or tensors, with targets `[n, q]`, or `[n]` for a single target.
+        test: Test samples.
+        standardize: Whether inputs and targets are standardized by the mean and the standard deviation of the training
+            samples.
 
     Raises:
-        BadInput: `check_parts` refuses the parts, or float32 is too coarse for the targets.
+        BadInput: `check_parts` refuses the samples, or float32 is too coarse for the targets.
     """
     train, test, origin = _convert_types(name, train, test, "targets")
     if origin is not None and not standardize:
@@ -450,7 +458,7 @@ def _convert_types(name: str, train: Any, test: Any, what: str) -> tuple[Split, 
 
 
 def _as_columns(split: Split) -> Split:
-    """Returns the part of a regression with its targets as `[n, q]` float32."""
+    """Returns the same samples with their targets as an array `[n, q]` of float32."""
     y = split.y[:, None] if split.y.ndim == 1 else split.y
     return split._replace(y=arrays.as_float32(y.astype(np.float32) if y.dtype.kind in "iub" else y))
 
@@ -463,15 +471,15 @@ def _are_numbered(y: Array, classes: int) -> bool:
 
 
 def split_stratified(labels: IntArray, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:
-    """Splits rows at random into a training and a test part, class by class.
+    """Splits samples at random into a training and a test part, class by class.
 
     Args:
-        labels: Labels of the rows, `[n]`.
-        fraction: Share of every class that goes to the test part (rounded).
-        generator: Draws the rows.
+        labels: Label of each sample, `[n]`.
+        fraction: Share of every class that goes to the test part; the number of samples is rounded.
+        generator: Random generator that draws the samples.
 
     Returns:
-        Indices of the training rows and of the test rows, rising.
+        Indices of the training samples, and indices of the test samples, both in rising order.
     """
     order = generator.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
@@ -482,7 +490,7 @@ def split_stratified(labels: IntArray, fraction: float, generator: np.random.Gen
 
 
 def limit_rows(data: Dataset, rows: int) -> Dataset:
-    """Returns the data set with at most `rows` training and `rows` test samples; each call draws the same ones."""
+    """Returns a data set with at most `rows` training and `rows` test samples; each call draws the same samples."""
     sizes = {"limit_train": len(data.train.y), "limit_test": len(data.test.y)}
     train, test = (np.sort(rng.stream(0, key).permutation(number)[:rows]) for key, number in sizes.items())
     columns = {name: values[train] for name, values in data.columns.items()}
@@ -490,9 +498,9 @@ def limit_rows(data: Dataset, rows: int) -> Dataset:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks of samples, whatever form they came in. They refuse data on which training would run, but which mean something
-# else than the user thinks. The readers of forms and the functions above call `check_parts`. `check_dataset` checks a
-# whole data set, which a user may have made by hand.
+# Checks of samples from any form. The checks refuse data on which training would run, but which mean something else
+# than the user thinks. The readers of forms and the functions above call `check_parts`. `check_dataset` checks a whole
+# data set, which a user may have made by hand.
 
 
 def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = False) -> None:
@@ -500,12 +508,12 @@ def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = 
 
     Args:
         name: Name of the data set, for messages.
-        parts: The training rows and perhaps the test rows, a `Split` each.
+        parts: The training samples and perhaps the test samples, one `Split` each.
         what: The name of y in messages: `labels` or `targets`.
-        generated: Whether training rows are generated when needed; `train` may then be empty.
+        generated: Whether clients are generated; the training part may then be empty.
 
     Raises:
-        BadInput: A part fails a check; the message names the part and what to give instead.
+        BadInput: A part fails a check. The message names the part and says what to give instead.
 
     Example:
         >>> check_parts("mine", Split(np.zeros((500, 3)), np.zeros(490)))
@@ -522,11 +530,11 @@ def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = 
 
 
 def check_rows(where: str, split: Any, what: str = "labels") -> None:
-    """Checks that the rows of one part are arrays of numbers, with as many labels and groups as inputs.
+    """Checks that the samples of one part are arrays of numbers, with as many labels and groups as inputs.
 
     Args:
         where: The name of the part in messages.
-        split: The rows of the part.
+        split: The samples of the part.
         what: The name of y in messages: `labels` or `targets`.
     """
     if not isinstance(split, Split):
@@ -544,10 +552,10 @@ def check_rows(where: str, split: Any, what: str = "labels") -> None:
 
 
 def check_dataset(data: Dataset) -> Dataset:
-    """Checks a data set and returns it with int64 labels.
+    """Checks a data set, and returns the same data set with labels of type int64.
 
     Raises:
-        BadInput: The samples, labels or images are not what `Dataset` describes.
+        BadInput: The samples or labels do not have the form that `Dataset` describes.
     """
     name, train, test = f"data {data.name}", data.train, data.test
     what = "labels" if data.classes else "targets"

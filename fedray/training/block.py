@@ -1,4 +1,4 @@
-"""Defines a block (W jobs that train side by side as lanes of one computation) and deals the batches of each lane."""
+"""Defines a block, in which W jobs train side by side as lanes of one computation, and deals batches to lanes."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from fedray.own_code.user_code import blame_user_code, name_type
 from fedray.training.chain import Drop
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The batches of a lane depend only on its random key and its size. From `(seed, round, client, model)`, every epoch
-# gets a permutation of the client's samples, which is cut into batches of B; the last batch is padded with samples of
-# weight zero. So the numbers of a lane depend neither on the other lanes nor on the width of the block.
+# The batches of a lane depend only on the random key of the lane and on its number of samples. For every epoch, a
+# permutation of the client's samples is drawn from the key `(seed, round, client, model)`. The permuted samples are cut
+# into batches of B samples; the last batch is padded with samples of weight zero. The results of a lane therefore
+# depend neither on the other lanes nor on the width of the block.
 
-PIECE_NUMBERS = 8 << 20  # numbers that are read at a time: about 32 MB
-MIN_LANES = 2  # for a single lane torch would choose other kernels (matrix-vector) than for two, so it is padded
+PIECE_NUMBERS = 8 << 20  # numbers of the inputs that are in memory at a time: about 32 MB
+MIN_LANES = 2  # a single lane is padded to two, because torch has other kernels (matrix-vector) for it
 
 
-Couple = Callable[[Tensor, Tensor], Tensor]  # (gradients `[W, p]`, parameters `[W, p]`) -> what a step descends by
+Couple = Callable[[Tensor, Tensor], Tensor]  # (gradients `[W, p]`, parameters `[W, p]`) -> gradients for the step
 
 
 class Batches(NamedTuple):
-    """The samples of every lane in every step.
+    """The samples of every lane in every step; S is the number of steps.
 
     Attributes:
         index: Index of each sample in the data, `[S, W, B]`.
-        weight: Weight of each sample in the loss of its batch, `[S, W, B]`: 1 / batch size, or 0 for padding.
+        weight: Weight of each sample in the loss of the batch, `[S, W, B]`: 1 / batch size, or 0 for padding.
     """
 
     index: Tensor  # type: ignore[assignment]  # a tuple has a method of this name
@@ -42,20 +43,21 @@ class Batches(NamedTuple):
 
 
 class BatchSource(NamedTuple):
-    """The data from which a compiled kernel gathers the batches of a block by itself.
+    """The data from which a compiled kernel gathers the batches of a block without a call of `Block.read`.
 
-    The kernel computes the numbers that `Block.read` returns: sample `index[s, w, b]` of x, minus shift, over scale.
+    The kernel computes the same numbers as `Block.read`: sample `index[s, w, b]` of x, minus shift, divided by scale.
 
     Attributes:
         x: Raw inputs, `[n, *sample]` float32, float64 or uint8.
         y: Classes `[m]` int64, or raw targets `[m, q]` float32 or float64.
-        index: Index in x of each sample, `[S, W, B]` int64.
-        first: Number that is added to each lane's indices to get those in y, `[W]` int64; None: nothing is added.
-        world: The world whose mean and standard deviation standardize each lane, `[W]` int64.
+        index: Index of each sample in x, `[S, W, B]` int64.
+        first: For each lane, the number to add to the indices in x to get the indices in y, `[W]` int64; None: both are
+            equal.
+        world: World of each lane, which selects the statistics below, `[W]` int64.
         shift: Mean of the inputs in each world, `[R, *sample]` float32; None: inputs are not standardized.
-        scale: Standard deviation of the inputs, in the same form.
+        scale: Standard deviation of the inputs in each world, in the same form.
         y_shift: Mean of the targets in each world, `[R, q]` float32; None: targets are not standardized.
-        y_scale: Standard deviation of the targets, in the same form.
+        y_scale: Standard deviation of the targets in each world, in the same form.
     """
 
     x: Tensor
@@ -75,21 +77,22 @@ class Block(NamedTuple):
     Attributes:
         start: The model that each lane starts from, `[W, d]`.
         counters: Integer buffers of each lane's model, `[W, c]`.
-        read: A function (first step, one past the last) -> inputs and targets of these steps, `[s, W, B, ...]` each.
-        weight: Weight of each sample in the loss of its batch, `[S, W, B]`: 1 / batch size, or 0 for padding.
-        steps: Optimizer steps of each lane, `[W]`, falling.
-        local: How the clients train.
+        read: A function (first step, last step + 1) -> inputs and targets of these steps, `[s, W, B, ...]` each.
+        weight: Weight of each sample in the loss of the batch, `[S, W, B]`: 1 / batch size, or 0 for padding.
+        steps: Number of optimizer steps of each lane, `[W]`, falling.
+        local: The settings of local training.
         lr: Learning rate of this round.
         keys: Random key of each lane, `[W]`, for modules that draw random numbers (dropout).
-        sample: Number of numbers in one input.
-        anchor: The model that each lane is pulled towards, `[W, d]`; None: `start`.
+        sample: Count of the numbers in one input.
+        anchor: The model towards which each lane is pulled, `[W, d]`; None: `start`.
         offset: The vector that is added to each lane's gradient, `[W, d]`; None: nothing is added.
         wants_change: Whether a compiled engine returns `final - start` in place of `final`.
-        reading: What code in local training may use; None: round 0 of clients whose models are `start`.
-        couple: A function that combines the gradients of the lanes; None: each lane is alone.
-        drops: The inputs of linear layers that training drops, by masks computed from `keys`. Empty: there is no
-            dropout, or the module draws its masks from torch's generator.
-        source: The data that `read` takes its batches from, for compiled kernels; None: kernels call `read`.
+        reading: The values that code in local training may use; None: values of round 0 of clients with the models
+            `start`.
+        couple: A function that combines the gradients of the lanes; None: the lanes are independent.
+        drops: The rules for dropping inputs of linear layers, with masks computed from `keys`. Empty: there is no
+            dropout, or the module draws masks from torch's generator.
+        source: The data from which `read` takes the batches, for compiled kernels; None: kernels call `read`.
     """
 
     start: Tensor
@@ -111,16 +114,16 @@ class Block(NamedTuple):
 
     @property
     def center(self) -> Tensor:
-        """The vector that each lane is pulled to, `[W, d]`: the anchor, or without one the start."""
+        """The model towards which each lane is pulled, `[W, d]`: the anchor, or the start if there is no anchor."""
         return self.start if self.anchor is None else self.anchor
 
     @property
     def min_lanes(self) -> int:
-        """Number of lanes that are computed to the end: 2, as no kernel may get a single lane; 1 in a block of one."""
+        """Least number of lanes in a step: 2, as no kernel may get a single lane; 1 in a block of one lane."""
         return min(MIN_LANES, len(self.start))
 
     def pieces(self, lo: int, hi: int) -> list[tuple[int, int]]:
-        """Cuts steps lo to hi (exclusive) into pieces whose inputs take at most about 32 MB."""
+        """Cuts the steps from lo to hi (exclusive) into pieces with at most about 32 MB of inputs."""
         _, lanes, batch = self.weight.shape
         size = max(1, PIECE_NUMBERS // max(1, lanes * batch * self.sample))
         return [(a, min(a + size, hi)) for a in range(lo, hi, size)]
@@ -130,9 +133,10 @@ class Trained(NamedTuple):
     """The result of training the lanes of a block.
 
     Attributes:
-        final: The trained models, `[W, d]`; their deltas if the engine is compiled and the block `wants_change`.
+        final: The trained models, `[W, d]`; or deltas, if the engine is compiled and `wants_change` of the block is
+            True.
         counters: Integer buffers of each trained model, `[W, c]`.
-        loss: Sum over the lane's steps of the mean loss of the batch, `[W]`.
+        loss: Sum of the mean losses of the lane's batches over all steps, `[W]`.
     """
 
     final: Tensor
@@ -141,13 +145,13 @@ class Trained(NamedTuple):
 
 
 def choose_batch_width(size: IntArray, batch_size: int | None) -> IntArray:
-    """Returns each lane's batch width: the batch size, or all samples of the client if these are fewer.
+    """Returns each lane's batch width, `[W]`: the batch size, or the number of the client's samples if this is less.
 
-    More than 8 samples are rounded up to a multiple of 8. The width depends on the lane alone; so padding does not
-    depend on the sizes of other lanes.
+    A number of samples above 8 is rounded up to a multiple of 8. The width of a lane depends on this lane alone.
+    Padding therefore does not depend on the sizes of other lanes.
 
     Args:
-        size: Number of samples of each lane, `[W]`.
+        size: Number of samples of each lane's client, `[W]`.
         batch_size: Number of samples in a batch, B; None: all samples are one batch.
 
     Example:
@@ -159,11 +163,13 @@ def choose_batch_width(size: IntArray, batch_size: int | None) -> IntArray:
 
 
 def count_steps(size: IntArray, local: Local) -> IntArray:
-    """Returns the optimizer steps of each job, `[J]`: `epochs * ceil(n / B)`, or `local.steps`; 0 without data.
+    """Returns the number of optimizer steps of each job, `[J]`: `epochs * ceil(n / B)`, or `local.steps`.
+
+    The number is 0 for a client without samples.
 
     Args:
-        size: Number of samples of each job, n, `[J]`.
-        local: How the clients train.
+        size: Number n of samples of each job's client, `[J]`.
+        local: The settings of local training.
     """
     batches = np.ones_like(size) if local.batch_size is None else -(-size // local.batch_size)
     steps = np.full_like(size, local.steps) if local.steps is not None else (local.epochs or 1) * batches
@@ -171,7 +177,7 @@ def count_steps(size: IntArray, local: Local) -> IntArray:
 
 
 def samples_seen(size: IntArray, steps: IntArray, batch_size: int | None) -> IntArray:
-    """Returns the number of samples in all batches of each job, `[J]`; the last batch of an epoch may be smaller.
+    """Counts the samples in all batches of each job, `[J]`; the last batch of an epoch may be smaller.
 
     Args:
         size: Number of samples of each job's client, `[J]`.
@@ -191,14 +197,15 @@ def deal_batches(rows: IntArray, size: IntArray, steps: IntArray, width: int, ke
     """Deals the samples of each lane into batches, in a new order in every epoch.
 
     Args:
-        rows: Index in the data of each lane's samples, `[W, n]`, padded after the first `size` indices.
+        rows: Indices of each lane's samples in the data, `[W, n]`; entries after the first `size` indices are padding.
         size: Number of samples of each lane, `[W]`, above 0.
         steps: Number of optimizer steps of each lane, `[W]`, falling.
         width: Batch width, B.
         key: Random key of each lane, `[W]`.
 
     Example:
-        Two lanes with batches of two rows. The second lane has three rows, so its second batch holds one of them.
+        Two lanes with batches of two samples. The second lane has three samples; the second batch of this lane holds
+        one sample.
 
         >>> keys = rng.keys(0, "example", np.arange(2))
         >>> batches = deal_batches(np.arange(8).reshape(2, 4), np.array([4, 3]), np.array([2, 2]), 2, keys)
@@ -237,8 +244,8 @@ def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntA
 
     Args:
         steps: Number of optimizer steps of each job, `[J]`; jobs without steps are left out.
-        batch: Batch width of each job, `[J]`; only jobs with the same number may share a block.
-        width: The most lanes of a block.
+        batch: Batch width of each job, `[J]`; only jobs with the same batch width may share a block.
+        width: Largest number of lanes in a block.
 
     Example:
         >>> [block.tolist() for block in split_into_blocks(np.array([2, 0, 3, 3, 1]), np.array([8, 8, 8, 4, 8]), 2)]
@@ -265,12 +272,13 @@ def train_lanes(
     """Trains all lanes of a block side by side, step after step; the last lanes finish first.
 
     Args:
-        block: The lanes, `[W, d]`.
+        block: The block with the lanes.
         take_step: A function (inputs `[lanes, B, ...]`, targets, weights, number of the step, lanes) -> losses
             `[lanes]`.
         write: A function (models `[W, d]`, a, b, lanes) that writes the trained models of lanes a to b (exclusive) into
-            their rows. A finished lane that is still computed beside the last lane does not change its row.
-        prepare: A function (inputs of some steps `[s, W, B, ...]`, lanes) -> the inputs that steps get, `[s, ...]`.
+            the rows a to b of `models`. Rows of lanes that finished before do not change.
+        prepare: A function (inputs of some steps `[s, W, B, ...]`, lanes) -> the inputs passed to `take_step`,
+            `[s, ...]`.
     """
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(final), dtype=final.dtype, device=final.device)
@@ -288,7 +296,7 @@ def train_lanes(
 
 
 def to_channels_last(x: Tensor) -> Tensor:
-    """Returns images or convolution weights with channels last in memory, also if there is only one channel."""
+    """Returns images or convolution weights with channels last in memory, even if there is only one channel."""
     if x.dim() != 4:
         return x
     _, c, h, w = x.shape
@@ -296,23 +304,23 @@ def to_channels_last(x: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Batches whose samples are changed anew in every step (`local.augment`).
+# Augmentation: the samples of batches are changed anew in every step (`local.augment`).
 #
-# The random numbers of a sample are a function of the client's local training, the step, the sample's position in the
-# batch and the augmentation's position in the list. So they depend neither on the other lanes nor on the runtime.
+# The random numbers of a sample are computed from the lane's key, the step, the position of the sample in the batch and
+# the position of the augmentation in the list. These random numbers depend neither on other lanes nor on the runtime.
 
-_AUGMENTED = -5  # an extra part of the address, for augmentations; it keeps them independent of permutations
-_GENERATORS = threading.Lock()  # the global generators, from which users' functions draw, are shared by all threads
-_PICTURES = 6  # axes of the pictures of some steps and lanes, `[s, W, B, C, H, W]`
+_AUGMENTED = -5  # an extra part of the keys of augmentations, which makes them independent of permutations
+_GENERATORS = threading.Lock()  # users' functions draw from the global generators, which all threads share
+_PICTURES = 6  # number of axes of pictures of some steps and lanes, `[s, W, B, C, H, W]`
 
 
 class Steps(NamedTuple):
-    """The steps and lanes whose batches are changed.
+    """The steps and lanes with the batches that augmentations change.
 
     Attributes:
         key: Random key of each lane, `[W]`.
         first: Number of the first step.
-        real: Number of samples in each batch without padding, `[s, W]`; padding comes last.
+        real: Number of samples in each batch without padding, `[s, W]`; padding is at the end of a batch.
         classes: Number of classes; 0 for a regression.
 
     Example:
@@ -330,16 +338,16 @@ class Steps(NamedTuple):
 
 
 def change_batches(rules: Sequence[Augmentation], x: Tensor, y: Tensor, steps: Steps) -> tuple[Tensor, Tensor]:
-    """Returns inputs and targets of some steps after all augmentations, one after another.
+    """Applies all augmentations, one after another, to the inputs and targets of some steps, and returns both.
 
     Args:
         rules: The augmentations.
-        x: Raw inputs, `[s, W, B, ...]`; in main memory if a user's function changes them.
+        x: Raw inputs, `[s, W, B, ...]`; they must be in main memory if an augmentation is a user's function.
         y: Raw targets, `[s, W, B]` or `[s, W, B, q]`.
         steps: The steps and lanes of the batches.
 
     Raises:
-        BadInput: A user's function returned something other than finite samples of the same form.
+        BadInput: A user's function returned something other than finite inputs and targets of the same form.
         FedrayError: A user's function raised an exception.
     """
     numbers = steps.first + np.arange(len(x))[:, None]
@@ -354,7 +362,7 @@ def change_batches(rules: Sequence[Augmentation], x: Tensor, y: Tensor, steps: S
 
 
 def _call_own(rule: Augmentation, x: Tensor, y: Tensor, keys: rng.Keys, steps: Steps) -> tuple[Tensor, Tensor]:
-    """Calls a user's function on inputs and targets, without their padding."""
+    """Applies a user's function to inputs and targets, except padding; returns the changed inputs and targets."""
     changed, targets, where = x.clone(), y.clone(), f"local.augment = {rule.name}"
     with blame_user_code(where), torch.no_grad(), _GENERATORS, rng.generators_scope() as start:
         for s, w in np.ndindex(*steps.real.shape):
@@ -383,20 +391,21 @@ def _call_own(rule: Augmentation, x: Tensor, y: Tensor, keys: rng.Keys, steps: S
 
 
 def _put(rows: Tensor, place: Any, found: Tensor) -> Tensor:
-    """Returns the samples with some of them replaced; bytes become floats if the new samples are floats."""
+    """Replaces the samples at `place` by `found` and returns all samples; bytes become floats if `found` has floats."""
     rows = rows if found.dtype == rows.dtype else rows.float()
     rows[place] = found
     return rows
 
 
 def _check_inputs(where: str, found: Any, x: Tensor, axes: int) -> Tensor:
-    """Checks the form of inputs that a function returned, and returns them in the type of `x`; pictures may be floats.
+    """Checks inputs that a user's function returned, and converts them to the type of `x`; pictures may become floats.
 
     Args:
-        where: Beginning of messages.
-        found: The value that the function returned.
-        x: The inputs that the function was given.
-        axes: Number of axes of all inputs together; inputs with six are pictures, whose bytes may become floats.
+        where: Beginning of the messages of errors.
+        found: The value that the user's function returned.
+        x: The inputs that were passed to the function.
+        axes: Number of axes of the array of all inputs. Six axes mean pictures, and bytes of pictures may become
+            floats.
     """
     if not isinstance(found, Tensor) or found.shape != x.shape:
         what = f"shape {list(found.shape)}" if isinstance(found, Tensor) else name_type(found)
@@ -411,9 +420,8 @@ def _check_inputs(where: str, found: Any, x: Tensor, axes: int) -> Tensor:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # One optimizer step for stacked parameters, shared by all engines.
-#
-# The gradient of a lane is `data gradient + weight_decay w + pull (w - anchor) + offset`; SGD and Adam follow
-# torch.optim (coupled weight decay; Adam with betas 0.9 and 0.999, eps 1e-8).
+# The gradient of a lane with parameters w is `gradient of the data + weight_decay w + pull (w - anchor) + offset`. SGD
+# and Adam are those of torch.optim (coupled weight decay; Adam with betas 0.9 and 0.999, eps 1e-8).
 
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
 Step = Callable[[Sequence[Tensor], Sequence[Tensor], int | None], None]  # (parameters, gradients, lanes), in place
@@ -421,26 +429,27 @@ Complete = Callable[[Sequence[Tensor], Sequence[Tensor], "int | None"], list[Ten
 
 
 def split_rows(layout: Layout, rows: Tensor) -> list[Tensor]:
-    """Splits rows `[W, d]` into one contiguous tensor `[W, *shape]` for each name; the numbers are copied."""
+    """Splits models `[W, d]` into one contiguous tensor `[W, *shape]` for each parameter; copies the numbers."""
     return [view.contiguous().clone() for view in layout.views(rows).values()]
 
 
 def join_rows(tensors: Sequence[Tensor], lanes: int) -> Tensor:
-    """Joins the tensors of `split_rows` into rows `[lanes, d]`, for the first `lanes` lanes."""
+    """Joins the tensors that `split_rows` returned, for the first `lanes` lanes, to models `[lanes, d]`."""
     return torch.cat([tensor[:lanes].reshape(lanes, -1) for tensor in tensors], dim=1)
 
 
 def make_optimizer(
     local: Local, lr: float, anchor: Sequence[Tensor], offset: Sequence[Tensor], velocities: list[Tensor] | None = None
 ) -> Step:
-    """Returns a function `step(params, grads, lanes)` that updates the first lanes (None: all) in place.
+    """Returns a function `step(params, grads, lanes)` that updates the first `lanes` lanes (None: all) in place.
 
     Args:
         local: The optimizer and its settings.
         lr: Learning rate of this round.
-        anchor: The models that the lanes are pulled towards, stacked like the parameters; empty: there is no pull.
-        offset: The numbers that are added to the gradients, stacked like the parameters; empty: nothing is added.
-        velocities: The list that keeps the momentum of SGD; if it is empty, momentum begins at zeros. None: a new list.
+        anchor: The models towards which the lanes are pulled, stacked like the parameters; empty: there is no pull.
+        offset: The vectors that are added to the gradients, stacked like the parameters; empty: nothing is added.
+        velocities: The list that keeps the momentum of SGD; momentum begins at zeros if the list is empty. None: a new
+            list.
 
     Example:
         Two lanes of one parameter; the second one gets no gradient.
@@ -484,12 +493,15 @@ def make_optimizer(
 
 
 def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tensor]) -> Complete:
-    """Returns a function (first lanes of the parameters, gradients of the data, lanes) -> the whole local gradients.
+    """Returns a function that adds weight decay, pull and offset to the gradients of the data.
+
+    The arguments of this function are the parameters of the first `lanes` lanes, the gradients of the data, and
+    `lanes`.
 
     Args:
-        local: How the clients train; its weight decay and pull are used.
-        anchor: The models that the lanes are pulled towards, stacked like the parameters; empty: there is no pull.
-        offset: The numbers that are added to the gradients, stacked like the parameters; empty: nothing is added.
+        local: The settings of local training, of which weight decay and pull are used.
+        anchor: The models towards which the lanes are pulled, stacked like the parameters; empty: there is no pull.
+        offset: The vectors that are added to the gradients, stacked like the parameters; empty: nothing is added.
     """
 
     def complete(now: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> list[Tensor]:
@@ -507,10 +519,10 @@ def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tenso
 
 
 def is_plain_sgd(local: Local) -> bool:
-    """Returns whether the optimizer is SGD without momentum; the update is then linear in the step's gradient."""
+    """Returns whether the optimizer is SGD without momentum, with updates that are linear in the gradient."""
     return local.optimizer == "sgd" and not local.momentum
 
 
 def rows_of(models: Tensor, row: Tensor) -> Tensor:
-    """Returns the model of each job, `[J, d]`; the result must not be written to, as jobs may share memory."""
+    """Returns the model of each job, `[J, d]`. Never write to the result, because jobs may share memory."""
     return models.expand(len(row), *models.shape[1:]) if len(models) == 1 else models.index_select(0, row)

@@ -1,4 +1,4 @@
-"""Finds what a module computes, as a chain of plain layers, which the engines of plain layers can train."""
+"""Converts a module to a chain of plain layers with the same outputs, which the engines of plain layers can train."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from fedray.core.types import Layout, Net
 from fedray.models.dropout import dropping
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Finds what a module's `forward` computes, as a chain of plain layers, from the operations that torch really runs.
+# Search for the chain of plain layers that a module's `forward` applies, from the operations that torch runs.
 
-ROWS = 7  # samples in the traced batch; a size that hardly any module has in its code
+ROWS = 7  # samples in the traced batch; hardly any module has this number in its code
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_RANDOM = ("native_dropout", "empty_like", "bernoulli")  # first operation of dropout that is called as a function
+_RANDOM = ("native_dropout", "empty_like", "bernoulli")  # first operation of a dropout function
 
 
 class Unread(Exception):
-    """A module is not a chain of plain layers; the message completes the sentence "its forward ..."."""
+    """Raised if a module is not a chain of plain layers; the message completes the sentence "its forward ..."."""
 
 
 class Chain(NamedTuple):
     """The layers that a module applies one after another.
 
     Attributes:
-        layers: Plain layers without values, and dropout layers, in the order in which they are applied.
-        names: Name in the module of each parameter of the layers, in the same order.
+        layers: Plain layers without values, and dropout layers, in the order in which the module applies them.
+        names: Names that the parameters of the layers have in the module, in the order of the layers.
         log_softmax: Whether the module's outputs are the log-softmax of the last layer's outputs.
     """
 
@@ -48,14 +48,14 @@ class Chain(NamedTuple):
 
 
 def trace_chain(module: nn.Module, sample: tuple[int, ...]) -> Chain:
-    """Returns the chain of layers that a module applies in training.
+    """Finds the chain of layers that a module applies in training.
 
     Args:
         module: The module; it is not changed.
         sample: Shape of one input.
 
     Raises:
-        Unread: The module is not a chain of layers, or its outputs depend on more than its inputs and parameters. The
+        Unread: The module is not a chain of layers, or the outputs depend on more than inputs and parameters. The
             message completes the sentence "its forward ...".
 
     Example:
@@ -88,12 +88,12 @@ def trace_chain(module: nn.Module, sample: tuple[int, ...]) -> Chain:
 
 
 class _Reader(TorchDispatchMode):
-    """Turns each operation on the chain's newest value into a layer.
+    """Records each operation of a module on the chain's newest value as a layer.
 
     Attributes:
         module: The module; it is called once.
-        value: The newest value of the chain, `[ROWS, ...]`.
-        layers: The layers so far.
+        value: The result of the last operation, `[ROWS, ...]`.
+        layers: The layers found so far.
         names: Names of the parameters of these layers.
         log_softmax: Whether a log-softmax ends the chain.
     """
@@ -110,11 +110,11 @@ class _Reader(TorchDispatchMode):
             for part in module.modules()
             if isinstance(part, nn.Conv2d) and isinstance(part.padding, str)
         }
-        self._turned: dict[int, Tensor] = {}  # weights, by what their transposes are
-        self._kept: list[Any] = []  # so that no address is used again
+        self._turned: dict[int, Tensor] = {}  # weights, by the id of the transposed weight
+        self._kept: list[Any] = []  # kept alive, so that no memory address or id is used again
 
     def read(self) -> Chain:
-        """Calls the module, and returns its chain."""
+        """Calls the module, and returns the chain of its layers."""
         dropping = [part for part in self.module.modules() if type(part) in DROPOUT and part.p]
         order: list[nn.Module] = []
 
@@ -163,7 +163,7 @@ class _Reader(TorchDispatchMode):
         return out
 
     def _find_layers(self, name: str, asked: dict[str, Any], out: Tensor) -> list[nn.Module]:
-        """Returns the layers of one operation, from its arguments by their names in torch, and its result."""
+        """Returns the layers for an operation with result `out`; `asked` has the arguments by torch's names."""
         x = self.value
         if name in ("addmm", "mm") and id(asked["mat2"]) in self._turned:
             weight, bias = self._turned[id(asked["mat2"])], asked["self"] if name == "addmm" else None
@@ -209,7 +209,7 @@ class _Reader(TorchDispatchMode):
 
 
 def _name(operation: str) -> str:
-    """Returns an operation's usual name: `group_norm` for `native_group_norm`."""
+    """Returns the usual name of an operation, such as `group_norm` for `native_group_norm`."""
     return operation.removeprefix("native_").removeprefix("_")
 
 
@@ -222,12 +222,12 @@ def _make_pool(name: str, asked: dict[str, Any]) -> nn.Module:
 
 
 def _join(sides: Sequence[int]) -> Any:
-    """Returns the number that both sides have in common; a tuple if they differ."""
+    """Returns a single number if all numbers in `sides` are equal; otherwise a tuple of the numbers."""
     return sides[0] if len(set(sides)) == 1 else tuple(sides)
 
 
 def find_changed_call(module: nn.Module) -> str | None:
-    """Returns the reason why a call of a module may differ from what its classes define; None if it does not.
+    """Returns the reason why a call of a module may differ from the `forward` of its class; None without a reason.
 
     The reason completes the sentence "its forward ...".
     """
@@ -261,21 +261,21 @@ def _is_same(a: Any, b: Any) -> bool:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Dropout in a chain of plain layers: Dropout and Dropout2d become dropped inputs of linear layers.
-#
-# A mask multiplies by 0 or by 1 / (1 - p) > 0, and so commutes with ReLU; the mask of a whole channel commutes with
-# poolings, too. If only such layers are between a dropout layer and the next linear layer, it is equivalent to drop
-# inputs of the linear layer. Every engine computes the masks from the keys of `fedray.models.dropout`.
+# A mask multiplies by 0 or by 1 / (1 - p) > 0. The mask and ReLU may therefore be applied in either order. The mask of
+# a whole channel and a pooling may be applied in either order, too. If there are only such layers between a dropout
+# layer and the next linear layer, dropping inputs of the linear layer gives the same result. Every engine computes the
+# masks from the keys of `fedray.models.dropout`.
 
 DROPOUT = (nn.Dropout, nn.Dropout2d)
 _PASSED = {nn.Dropout: (nn.ReLU, nn.Flatten), nn.Dropout2d: (nn.ReLU, nn.Flatten, nn.MaxPool2d, nn.AvgPool2d)}
 
 
 class Drop(NamedTuple):
-    """Inputs of a linear layer that training drops.
+    """A dropout layer, as a rule for dropping inputs of a linear layer in training.
 
     Attributes:
         layer: Number of the linear layer, from 0.
-        p: Probability of each input, or channel, to be dropped, in (0, 1).
+        p: Probability with which each input, or channel, is dropped, between 0 and 1.
         channels: Whether whole channels of the convolutions' outputs are dropped.
     """
 
@@ -285,13 +285,13 @@ class Drop(NamedTuple):
 
 
 def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tuple[Drop, ...]]:
-    """Splits a chain into its layers without dropout, and the inputs that are dropped, both in order.
+    """Splits a chain into its layers without dropout, and the rules for dropping inputs, both in order.
 
     Args:
-        chain: Plain layers in the order in which they are applied.
+        chain: Plain layers and dropout layers in the order in which a module applies them.
 
     Raises:
-        Unread: A layer drops something other than inputs of a linear layer.
+        Unread: A dropout layer drops something other than inputs of a linear layer.
 
     Example:
         >>> layers, drops = split_drops([nn.Linear(4, 8), nn.Dropout(0.2), nn.ReLU(), nn.Linear(8, 3)])
@@ -309,7 +309,7 @@ def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tupl
         if behind is None or type(chain[behind]) is not nn.Linear:
             raise Unread("drops what no linear layer reads")
         before = [type(one) for one in chain[:i] if type(one) in (nn.ReLU, nn.Tanh, nn.Linear, nn.Conv2d)]
-        follows_tanh = before[-1:] == [nn.Tanh]  # kernels compute its slope from undropped values
+        follows_tanh = before[-1:] == [nn.Tanh]  # kernels compute the slope of tanh from values without dropout
         if follows_tanh or any(type(one) not in _PASSED[type(part)] for one in between):
             raise Unread("has other layers than ReLU around its dropout")
         linear = sum(type(one) is nn.Linear for one in chain[:behind])
@@ -318,24 +318,26 @@ def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tupl
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Recognizes networks written as classes by what they compute; recognized networks use the engines of plain layers.
+# Recognition of networks that users write as classes; recognized networks use the engines of plain layers.
 #
-# `chain.py` turns a module's `forward` into a chain of plain layers. Here the chain becomes a network of its own. A
-# row of this network holds the numbers of the module's row in the order in which the layers are applied. The network
-# is compared with the module on random batches, outputs and gradients, in double precision. A module that is not
-# recognized trains unchanged, and the manifest gives the reason.
+# The code above converts a module's `forward` to a chain of plain layers. The code here makes a network of the chain.
+# The numbers of a model of this network are those of the module, in the order in which the layers are applied. Outputs
+# and gradients of the network and of the module are compared on random batches, in double precision. A module that is
+# not recognized trains unchanged, and the manifest gives the reason.
 
-_TOLERANCE = 1e-9  # relative, in double precision
+_TOLERANCE = 1e-9  # largest relative difference, in double precision
 
 
 class Recognized(NamedTuple):
-    """A network in the form that the engines of plain layers accept.
+    """A user's network in the form that the engines of plain layers accept.
 
     Attributes:
-        net: The network, a sequence of plain layers; a row holds the parameters in the order of the layers.
-        order: Index in the module's row of each number of this network's row, `[d]`; None if both rows are the same.
+        net: The network, a sequence of plain layers. A model of this network holds its parameters in the order of the
+            layers.
+        order: For each number of a model of this network, the index of the same number in a model of the module, `[d]`;
+            None if both orders are the same.
         log_softmax: Whether the module's outputs are the log-softmax of this network's outputs.
-        drops: The inputs of linear layers that training drops.
+        drops: The rules for dropping inputs of linear layers in training.
     """
 
     net: Net
@@ -344,11 +346,11 @@ class Recognized(NamedTuple):
     drops: tuple[Drop, ...] = ()
 
     def to_plain(self, rows: Tensor) -> Tensor:
-        """Converts rows `[..., d]` of the module to rows of this network."""
+        """Converts models `[..., d]` of the module to models of this network."""
         return rows if self.order is None else rows.index_select(-1, self.order.to(rows.device))
 
     def from_plain(self, rows: Tensor) -> Tensor:
-        """Converts rows `[..., d]` of this network to rows of the module."""
+        """Converts models `[..., d]` of this network to models of the module."""
         if self.order is None:
             return rows
         return torch.empty_like(rows).index_copy_(-1, self.order.to(rows.device), rows)
@@ -360,7 +362,9 @@ class Recognized(NamedTuple):
 
 @lru_cache(maxsize=16)  # every choice of an engine asks
 def recognize(net: Net, sample: tuple[int, ...], dtype: torch.dtype) -> Recognized | str:
-    """Returns a network as a sequence of plain layers, or a reason as the end of the sentence "its forward ...".
+    """Converts a network to a sequence of plain layers; if this fails, returns a reason.
+
+    The reason completes the sentence "its forward ...".
 
     Args:
         net: The network.
@@ -392,7 +396,7 @@ def recognize(net: Net, sample: tuple[int, ...], dtype: torch.dtype) -> Recogniz
             raise Unread("belongs to a module with buffers")
         if len(set(chain.names)) < len(chain.names):
             raise Unread("uses a layer twice")
-        if other := set(chain.names) ^ set(layout.names):  # frozen or shared, or a layer that is never called
+        if other := set(chain.names) ^ set(layout.names):  # frozen or shared, or of an uncalled layer
             raise Unread(f"does not read each trained parameter once: {min(other)}")
         if chain.log_softmax and net.objective != "cross_entropy":
             raise Unread("ends in a log-softmax")
@@ -412,7 +416,7 @@ def recognize(net: Net, sample: tuple[int, ...], dtype: torch.dtype) -> Recogniz
 
 
 def _compare(net: Net, found: Recognized, chain: Chain, sample: tuple[int, ...]) -> None:
-    """Checks that a chain has the outputs and gradients of its module, in training mode and in evaluation mode.
+    """Checks that a chain and its module have equal outputs and gradients, in training mode and in evaluation mode.
 
     Raises:
         Unread: Outputs or gradients differ, or the module draws random numbers or changes itself.
@@ -455,7 +459,7 @@ def _answer(
     *,
     finish: Callable[[Tensor], Tensor] = lambda outputs: outputs,
 ) -> tuple[Tensor, Tensor]:
-    """Returns a module's outputs `[n, C]`, with dropout by `keys`, and the gradient `[d]` of their weighted sum."""
+    """Returns a module's outputs `[n, C]`, with dropout by `keys`, and the gradient `[d]` of a weighted sum of them."""
     tensors = {name: view.clone().requires_grad_() for name, view in layout.views(row).items()}
     with nullcontext() if keys is None else dropping(module, keys):
         out = finish(functional_call(module, tensors, (x,)))

@@ -1,4 +1,4 @@
-"""Chooses the engine that trains a network, and its number of lanes, by a rule that is the same in every process."""
+"""Chooses the engine that trains a network, and the number of lanes; the choice is the same in every process."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from fedray.training.compiled import run_kernel
 from fedray.training.layers import has_plain_layers, read_shape
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Users' networks need not know about lanes. How a network is written does not matter: `chain.py` finds what its
-# `forward` computes. If an engine does not compute exactly this, or the network cannot be mapped over lanes, the next
-# engine is tried: `mlp`, `conv`, `vmap`, and last `loop`, which runs every module.
+# A user's network need not know about lanes, and may be written in any way: `chain.py` finds out what the method
+# `forward` of the network computes. The engines `mlp`, `conv`, `vmap` and `loop` are tried in this order. The next
+# engine is tried if an engine does not compute exactly the same, or if the network cannot be mapped over lanes. The
+# engine `loop` trains every module.
 # `docs/explanation/engines.md` has measurements.
 
 LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
@@ -40,17 +41,18 @@ MLP_FLOATS = 400_000
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine as chosen for one network.
+    """The engine that was chosen for a network.
 
     Attributes:
         name: Name of the engine: "mlp-c" or "conv-c" (compiled), "mlp", "conv", "vmap" or "loop".
-        width: The most lanes of a block; 1: lanes train one after another, and a block has at most `jobs` lanes.
-        why: The reason for the choice, for `fedray check` and the manifest.
+        width: Largest number of lanes in a block. 1: lanes train one after another, and a block has at most `jobs`
+            lanes.
+        why: The reason for the choice, which `fedray check` and the manifest show.
         train: A function (network, block) -> trained block.
         outputs: A function (network, models `[M, d]`, counters `[M, c]`, inputs `[M, n, ...]`) -> outputs `[M, n, C]`.
-        min_lanes: The fewest lanes that may train together.
-        jobs: The most lanes of a block if the width is 1.
-        evaluates: `compiled` if compiled kernels compute `outputs`, else `torch`.
+        min_lanes: Smallest number of lanes that may train together.
+        jobs: Largest number of lanes in a block if the width is 1.
+        evaluates: `compiled` if compiled kernels compute `outputs`; otherwise `torch`.
     """
 
     name: str
@@ -74,18 +76,18 @@ def choose_engine(
     models: int = 1,
     couples: bool = False,
 ) -> Engine:
-    """Returns the engine for a network.
+    """Chooses the engine that trains a network.
 
     Args:
         net: The network.
         device: Kind of the device, "cpu" or "cuda".
-        example: One network input, on which a user's module is tried and recognized; None: a user's module is neither
+        example: One network input, with which a user's module is tried and recognized. None: a user's module is neither
             tried nor recognized.
         lanes: Whether compiled kernels may train (`auto`), must train (`compiled`) or must not train (`torch`).
-        local: How clients train; None: local training has no code.
-        drops: Whether dropout stays on in predictions; evaluation then calls the module itself.
+        local: The settings of local training; None: local training has no code.
+        drops: Whether dropout stays on in predictions; evaluation then calls the module.
         models: Number of models, K.
-        couples: Whether each step of a client's lane uses the client's other lanes.
+        couples: Whether the steps of a client's lanes depend on each other.
 
     Raises:
         BadInput: `lanes` is `compiled`, but no compiled kernel can train the network.
@@ -112,7 +114,7 @@ def choose_engine(
 
 
 def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> Engine:
-    """Returns the engine for a network; `lanes = compiled` is not enforced here."""
+    """Chooses the engine that trains a network; does not check whether the choice fulfills `lanes = compiled`."""
     engine = _choose_plain(net, device, lanes)
     if engine is not None:
         return engine
@@ -130,7 +132,7 @@ def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> 
 
 
 def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
-    """Returns the engine of a network of plain layers; None for any other network."""
+    """Chooses the engine of a network of plain layers; returns None for any other network."""
     if not has_plain_layers(net):
         return None
     d, may_compile = net.layout.d, lanes != "torch" and device == "cpu" and sums.is_available()
@@ -158,7 +160,10 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
 
 
 def _train_recognized(engine: Engine, found: Recognized) -> Engine:
-    """Returns an engine that trains a module by the engine of its recognized network, and converts rows on the way."""
+    """Returns an engine that trains a module with `engine`, the engine of the recognized network.
+
+    The new engine converts the numbers of models to the recognized network's order and back.
+    """
 
     def train(_net: Net, block: Block) -> Trained:
         anchor, offset = (None if rows is None else found.to_plain(rows) for rows in (block.anchor, block.offset))
@@ -173,7 +178,10 @@ def _train_recognized(engine: Engine, found: Recognized) -> Engine:
 
 
 def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, most: float = VMAP_FLOATS) -> Engine:
-    """Returns the engine of any other network, `vmap` up to `most` parameters; `unread` is appended to the reason."""
+    """Chooses the engine of any other network: `vmap` up to `most` parameters, or `loop`.
+
+    The text `unread` is appended to the reason for the choice.
+    """
     d, obstacle = net.layout.d, _find_obstacle(net, device)
     if obstacle is not None or d > most * (1 if device == "cpu" else 64):
         return _loop_engine(d, (obstacle or f"{d:,} parameters a lane are too many to stack") + unread)
@@ -190,7 +198,7 @@ def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, 
 def _choose_for_code(
     net: Net, device: str, example: Tensor | None, plain: Engine, *, local: Local, models: int, couples: bool
 ) -> Engine:
-    """Returns the engine of a local training that has code; `plain`, the network's own engine, evaluates."""
+    """Chooses the engine of a local training that has code; the network's own engine, `plain`, evaluates models."""
     parts = {"loss": local.loss, "gradient": local.gradient, "step": local.step, "particles": couples or None}
     named = [f"its {name}" for name, part in parts.items() if part is not None]
     what = f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} code"
@@ -210,18 +218,18 @@ def _choose_for_code(
 
 
 def _choose_width(d: int, device: str, floats: int | None = None) -> int:
-    """Returns how many lanes of d parameters a device trains side by side; together they have at most `floats`."""
+    """Returns how many lanes of d parameters a device trains side by side, with at most `floats` numbers in all."""
     return max(MIN_LANES, min(MOST_LANES[device], (floats or LANE_FLOATS[device]) // max(1, d)))
 
 
 def _loop_engine(d: int, why: str) -> Engine:
-    """Returns the loop engine for a module of d parameters; `why` is the reason that no other engine trains it."""
+    """Returns the engine `loop` for a module of d parameters; `why` says why no other engine trains the module."""
     jobs = max(1, LANE_FLOATS["cpu"] // d)
     return Engine("loop", 1, why, loop.train_loop, loop.loop_outputs, jobs=jobs)
 
 
 def _name_faster(net: Net) -> str:
-    """Returns a hint at layers that would be faster, if the network has only such layers' parameters; else ''."""
+    """Returns a hint that plain layers would be faster, if all parameters are those of plain layers; otherwise ''."""
     kinds = {type(part) for part in net.module.modules() if part._parameters}
     if kinds == {nn.Linear}:
         return f": about 10 {SLOWER} Linear with ReLU or Tanh, one after another"
@@ -231,7 +239,7 @@ def _name_faster(net: Net) -> str:
 
 
 def _find_obstacle(net: Net, device: str) -> str | None:
-    """Returns the reason why a module cannot or should not be mapped over lanes; None if there is no reason."""
+    """Returns the reason why a module cannot or should not be mapped over lanes; None if there is no such reason."""
     if net.layout.counters or net.layout.trainable < net.layout.d:
         kept = (*net.layout.names[net.layout.trainable_tensors :], *net.layout.counters)
         read = [net.module.get_submodule(name.rpartition(".")[0]) for name in kept]
@@ -251,7 +259,7 @@ def _find_obstacle(net: Net, device: str) -> str | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The start-up check, on this machine and with this network, that a lane's bits do not depend on other lanes.
+# The check, on this machine and with this network, that the results of a lane do not depend on other lanes in any bit.
 
 _RATE = 0.001  # at this rate wide networks with large weights stay finite
 
@@ -259,14 +267,14 @@ _RATE = 0.001  # at this rate wide networks with large weights stay finite
 def check_invariance(
     net: Net, engine: Engine, local: Local, example: Tensor, *, dtype: torch.dtype, models: int = 1
 ) -> bool:
-    """Returns whether five small lanes get the same bits when trained together and when trained in twos and threes.
+    """Returns whether the results of five small lanes are equal bit for bit if they train together or in small groups.
 
-    An engine that trains one lane after another is invariant by construction; it is not run.
+    The groups have two and three lanes. An engine that trains one lane after another always passes and is not run.
 
     Args:
         net: The network.
         engine: The engine that trains the network.
-        local: How the clients train.
+        local: The settings of local training.
         example: One network input.
         dtype: Type of the models' numbers.
         models: Number of models, K.

@@ -1,4 +1,4 @@
-"""Defines the local updates of a block's jobs, which the pieces of a method change before and after training.
+"""Defines local updates of the jobs in a block; the pieces of a method change updates before and after training.
 
 Example:
     >>> key, row = np.array([7], dtype=np.uint64), np.array([0])
@@ -28,17 +28,17 @@ Weigh = Callable[[Plan, Tensor], Tensor]  # (lanes, indices `[S, W, B]` of the c
 
 
 class Jobs(NamedTuple):
-    """Some jobs of a round.
+    """Several jobs of a round; J is the number of jobs.
 
     Attributes:
         plan: Client, model and world of each job, `[J]`.
-        size: Number of training samples of each job, `[J]`.
-        steps: Optimizer steps of each job, `[J]`.
-        key: Key that each job's random numbers are computed from, `[J]`.
-        row: Index of the broadcast row that each job starts from, `[J]`.
+        size: Number of training samples of each job's client, `[J]`.
+        steps: Number of optimizer steps of each job, `[J]`.
+        key: For each job, the key from which random numbers are computed, `[J]`.
+        row: For each job, the index of the model in the broadcast from which training starts, `[J]`.
         flight: Start and destination of each job in asynchronous training; None if training has rounds.
-        losses: Losses of all models on the samples of each job's client, as the client reported them before,
-            `[J, K]`; None if clients report none.
+        losses: Losses of all K models on the samples of each job's client, `[J, K]`, which the client reported before;
+            None if clients report no losses.
     """
 
     plan: Plan
@@ -50,24 +50,24 @@ class Jobs(NamedTuple):
     losses: FloatArray | None = None
 
     def doubled(self) -> Jobs:
-        """Returns the first job and a copy of it."""
+        """Returns two jobs, both equal to the first job."""
         first = np.array([0, 0])
         flight = None if self.flight is None else self.flight.take(first)
         size, steps, key, row = self.size[first], self.steps[first], self.key[first], self.row[first]
         return Jobs(self.plan.take(first), size, steps, key, row, flight)
 
     def turn(self, t: int) -> int | IntArray:
-        """Returns the part of the jobs' random keys that stands for the round; t is the round of the start models."""
+        """Returns the number in the jobs' random keys that stands for the round; t is the round of the start models."""
         return t if self.flight is None else self.flight.turn
 
 
 class Dealt(NamedTuple):
-    """The batches of a block; the fields are those of `Block`.
+    """The batches of a block, as three fields that `Block` has as well.
 
     Attributes:
-        read: A function (first step, one past the last) -> inputs and targets of these steps.
-        weight: Weight of each sample in the loss of its batch, `[S, W, B]`.
-        source: Where `read` takes the batches from; None if the samples are changed on the way.
+        read: A function (first step, last step + 1) -> inputs and targets of these steps.
+        weight: Weight of each sample in the loss of the batch, `[S, W, B]`.
+        source: The data from which `read` takes the batches; None if the samples are changed before training.
     """
 
     read: Callable[[int, int], tuple[Tensor, Tensor]]
@@ -76,11 +76,11 @@ class Dealt(NamedTuple):
 
 
 class Site(Protocol):
-    """The interface through which pieces use the worker on which the clients live."""
+    """The interface by which pieces use the worker that holds the clients."""
 
     @property
     def net(self) -> Net:
-        """The network, on the worker's device."""
+        """The network, with its tensors on the worker's device."""
 
     @property
     def shards(self) -> Shards:
@@ -92,7 +92,7 @@ class Site(Protocol):
 
     @property
     def init_seeds(self) -> IntArray:
-        """The seed of each world's first models, `[R]`."""
+        """The seed of the initial models of each world, `[R]`."""
 
     @property
     def clients(self) -> Clients:
@@ -100,26 +100,26 @@ class Site(Protocol):
 
     @property
     def private(self) -> Private:
-        """The private vectors of the clients that live on this worker."""
+        """The private vectors of the clients that this worker holds."""
 
     @property
     def engine(self) -> Engine:
         """The engine that trains the whole network."""
 
     def local(self, local: Local, world: int) -> Local:
-        """Returns how the clients of a world train, with the world's own learning rate if there is one."""
+        """Returns the settings of local training in a world, with the world's own learning rate if there is one."""
 
     def to_device(self, x: Tensor) -> Tensor:
         """Moves a tensor to the worker's device; floating-point numbers get the type of the networks."""
 
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
-        """Returns raw outputs `[M, n, C]` of models `[M, d]` for raw inputs of a world."""
+        """Returns the network outputs `[M, n, C]` of models `rows` `[M, d]` for raw inputs x of a world."""
 
     def deal(self, update: Update) -> Dealt:
         """Deals the batches of a block's updates."""
 
     def make_block(self, update: Update, dealt: Dealt) -> Block:
-        """Makes the block of some updates from their batches."""
+        """Makes a block from updates and the batches dealt for these updates."""
 
 
 class Update(NamedTuple):
@@ -129,24 +129,26 @@ class Update(NamedTuple):
         site: The worker.
         phase: The phase that the jobs belong to.
         t: The round of the models at the start, from 0.
-        jobs: The jobs, `[W]`. If an engine needs two lanes, a single job is there twice.
-        real: The jobs without such a copy.
+        jobs: The jobs, `[W]`. If an engine needs two lanes, a single job appears twice.
+        real: The jobs, with a single job only once.
         state: The state of the server.
-        local: How the clients train.
-        engine: The engine that trains the jobs; a piece may wrap it in a training of its own.
+        local: The settings of local training.
+        engine: The engine that trains the jobs; a piece may replace this engine by one with other training.
         broadcast: The model that each lane received, `[W, d]`.
         start: The model that each lane starts from, `[W, d]`.
-        counters: Integer buffers of each lane's model, `[W, c]`: at the start, and after training those of the result.
+        counters: Integer buffers of each lane's model, `[W, c]`: before training, of the start model; afterwards, of
+            the trained model.
         memo: A cache that pieces share among the blocks of a round.
-        own: The vectors that clients keep, by the name of the private vector, `[W, d]` each.
+        own: The private vectors that clients will keep, by name, `[W, d]` each.
         offset: The vector that is added to each lane's gradients, `[W, d]`; None: nothing is added.
-        couple: A function by which the steps of a client's lanes depend on each other; None: they are independent.
-        weigh: A function that gives the samples weights in their batches; None: all weights are equal.
+        couple: A function by which the steps of a client's lanes depend on each other; None: the lanes are independent.
+        weigh: A function that computes the weight of each sample in the batch; None: all weights are equal.
         gives_change: Whether the engine can return the models' deltas in place of the models.
         block: The block that was trained; None before training.
-        final: The trained models, `[W, d]`, if a piece needs them; else None.
-        delta: Trained minus start models, `[W, d]`, 0 in layers that stay with the clients; None before training.
-        beside: What is sent with the delta, `[W, ...]`; None: nothing.
+        final: The trained models, `[W, d]`, if a piece needs them; otherwise None.
+        delta: Trained models minus start models, `[W, d]`; 0 in layers that stay with the clients. None before
+            training.
+        beside: Tensor that is sent together with the delta, `[W, ...]`; None: only the delta is sent.
     """
 
     site: Site
@@ -172,11 +174,11 @@ class Update(NamedTuple):
     beside: Tensor | None = None
 
     def read(self, name: str) -> Tensor:
-        """Returns the private vector `name` of each lane's client, `[W, d]`; 0 for a client without this vector."""
+        """Returns the private vector `name` of each lane's client, `[W, d]`; zeros for a client without this vector."""
         return self.site.private.read(name, self.jobs.plan).to(self.broadcast.device)
 
     def keep(self, **own: Tensor) -> Update:
-        """Returns the update with further vectors that its clients keep, by name, `[W, d]` each."""
+        """Returns the same update with further private vectors for the clients to keep, by name, `[W, d]` each."""
         return self._replace(own={**self.own, **own})
 
     def models(self) -> Tensor:
@@ -189,9 +191,9 @@ class Update(NamedTuple):
 
 
 def find_reading(update: Update) -> Reading:
-    """Returns what the code of a local training may use of its lanes.
+    """Returns the values that the code of a local training may use for all lanes.
 
-    If a client has not trained a model yet, `previous` is the model that it starts from.
+    If a client has not trained a model before, `previous` is the model from which training starts.
     """
     local, jobs, state = update.local, update.jobs, update.state
     plan, start = jobs.plan, update.start

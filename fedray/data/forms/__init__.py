@@ -1,1 +1,1 @@
-"""Readers of the forms in which people have their data; each returns a `Dataset`."""
+"""Reads data in the forms in which people have them; every reader returns a `Dataset`."""

@@ -1,4 +1,4 @@
-"""Conversion of people's arrays, tensors, tables and labels to the NumPy arrays of a `Split`, with checks."""
+"""Converts people's arrays, tensors, tables and labels to the NumPy arrays of a `Split`, and checks them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedray.own_code.user_code import name_type
 # Conversion of people's arrays, tensors and labels to the NumPy arrays of a `Split`, with checks.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Tests of the cells of a table's column, where the type of the column says little: numbers, text, truth values.
+# Tests of the values in a column of a table (numbers, text, truth values), because the type of a column says little.
 
 NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")  # pandas' names for objects that are numbers
 PLAIN = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
@@ -28,14 +28,14 @@ MARKS = "numbers with commas or other marks: read it with pandas.read_csv(..., t
 
 
 def is_text(column: Any) -> bool:
-    """Returns whether a pandas series holds text, or is of the type `category`."""
+    """Returns whether a pandas series holds text or has the type `category`."""
     if column.dtype.name == "category":
         return True
     return column.dtype.kind in "OU" and not holds_truth_values(column)
 
 
 def holds_truth_values(column: Any) -> bool:
-    """Returns whether a column holds only True and False, apart from gaps."""
+    """Returns whether a column holds only True and False, apart from missing values."""
     if column.dtype.kind == "b":
         return True
     found = column.dropna() if column.dtype.name == "object" else ()
@@ -43,12 +43,12 @@ def holds_truth_values(column: Any) -> bool:
 
 
 def holds_words(column: Any) -> bool:
-    """Returns whether all values of a column are text or numbers, rather than lists, dates or the like."""
+    """Returns whether all values of a column are text or numbers, and none is a list, a date or the like."""
     return column.dtype.name != "object" or all(isinstance(v, str | int | float | bool) for v in column.dropna())
 
 
 def unbox(column: Any) -> Any:
-    """Converts a pandas series of objects to numbers, if all objects are numbers or gaps.
+    """Converts a pandas series of objects to numbers if all objects are numbers or missing values.
 
     Example:
         >>> import pandas as pd
@@ -65,13 +65,13 @@ def unbox(column: Any) -> Any:
 
 
 def is_number_text(column: Any) -> bool:
-    """Returns whether each text of a column is a number, whole or with a decimal point."""
+    """Returns whether every text of a column is a number, whole or with a decimal point."""
     there = column.dropna()
     return bool(len(there)) and all(isinstance(value, str) and PLAIN.fullmatch(value) for value in there)
 
 
 def holds_marked_numbers(column: Any) -> bool:
-    """Returns whether all texts of a column are numbers, some with marks other than a point, such as `1,234`."""
+    """Returns whether all texts of a column are numbers, some of them with marks other than a point (`1,234`)."""
     there = column.dropna()
     if not len(there) or not all(isinstance(value, str) and MARKED.fullmatch(value) for value in there):
         return False
@@ -87,7 +87,7 @@ MOST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def list_classes(thing: Any) -> set[str]:
-    """Returns package and name of an object's class and of all its base classes, without importing any package.
+    """Returns package and name of an object's class and of all base classes, without the import of any package.
 
     Example:
         >>> "numpy.ndarray" in list_classes(np.zeros(2))
@@ -97,7 +97,7 @@ def list_classes(thing: Any) -> set[str]:
 
 
 def is_array(thing: Any) -> bool:
-    """Returns whether `as_array` can convert an object: an array, a tensor or a column of a table."""
+    """Returns whether an object is an array, a tensor or a column of a table, which `as_array` can convert."""
     kinds = {"numpy.ndarray", "torch.Tensor", "pandas.Series", "polars.Series", "pyarrow.Array", "pyarrow.ChunkedArray"}
     return bool(list_classes(thing) & {*kinds, "pandas.Index", "datasets.Column", "jaxlib.Array", "tensorflow.Tensor"})
 
@@ -110,7 +110,7 @@ def as_array(values: Any, where: str) -> NDArray[Any]:
         where: Name of the values in messages.
 
     Raises:
-        BadInput: The values are masked, ragged or no array at all.
+        BadInput: The values are masked, have rows of different lengths, or are no array at all.
     """
     classes = list_classes(values)
     if isinstance(values, np.ma.MaskedArray):
@@ -131,7 +131,7 @@ def as_array(values: Any, where: str) -> NDArray[Any]:
 
 
 def _stack(values: Any, where: str) -> NDArray[Any]:
-    """Converts a list of rows or of values to one array."""
+    """Converts a list of values, or of arrays of one shape, to one array."""
     try:
         return np.asarray([as_array(v, where) if is_array(v) else v for v in values])
     except ValueError as error:
@@ -139,16 +139,16 @@ def _stack(values: Any, where: str) -> NDArray[Any]:
 
 
 def as_inputs(x: NDArray[Any], where: str) -> NDArray[Any]:
-    """Converts inputs to the form of `RawRows`: real numbers, whole numbers of tokens, or images with channels first.
+    """Converts inputs to the form of `RawRows`: real numbers, tokens (whole numbers), or images with channels first.
 
-    The conversion to float32 comes later, when all samples are known (`narrow` of `fedray.data.types`).
+    Another function converts inputs to float32 later, when all samples are known (`narrow` of `fedray.data.types`).
 
     Args:
         x: Inputs `[n]`, `[n, f]`, `[n, L]`, `[n, H, W]`, `[n, C, H, W]` or `[n, H, W, C]`.
         where: Name of the inputs in messages.
 
     Raises:
-        BadInput: The inputs are no numbers, or are too large for float32.
+        BadInput: The inputs are not numbers, or are too large for float32.
 
     Example:
         >>> as_inputs(as_array([1, 2], "x"), "x").tolist()
@@ -180,7 +180,7 @@ def as_inputs(x: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def as_float32(x: NDArray[Any]) -> NDArray[Any]:
-    """Converts real numbers to float32, unless some are too large; returns all other arrays unchanged."""
+    """Converts an array of real numbers to float32 if all numbers fit; returns all other arrays unchanged."""
     if x.dtype.kind != "f" or x.dtype == np.float32 or isinstance(x, np.ma.MaskedArray):
         return x
     with np.errstate(over="ignore"):
@@ -191,16 +191,16 @@ def as_float32(x: NDArray[Any]) -> NDArray[Any]:
 def refuse_coarse_targets(parts: Sequence[NDArray[Any]], where: str) -> None:
     """Refuses targets that float32 rounds by more than a thousandth of their standard deviation.
 
-    fedray keeps targets in float32, and would measure errors against the rounded numbers. Constant targets may be
-    rounded. All targets of a column are compared only if the largest one may be too large.
+    fedray keeps targets in float32, and would compare predictions with the rounded targets. Constant targets may be
+    rounded. To save time, all targets of a column are compared only if the largest target may be too large.
 
     Args:
-        parts: Targets of each part, `[n, q]` or `[n]`. The standard deviation is that of the part or of the first part,
-            whichever is larger.
+        parts: Targets of each part, `[n, q]` or `[n]`. The targets of a part are compared with the standard deviation
+            of this part or of the first part, whichever is larger.
         where: Name of the targets in messages.
 
     Raises:
-        BadInput: The rounding of some target is too large.
+        BadInput: A target would be rounded too much.
 
     Example:
         >>> refuse_coarse_targets([np.array([0.5, 1e9])], "data: the targets")
@@ -228,7 +228,7 @@ def refuse_coarse_targets(parts: Sequence[NDArray[Any]], where: str) -> None:
 
 
 def _read_objects(x: NDArray[Any], where: str) -> NDArray[Any]:
-    """Converts an array of objects to numbers or text; rows that are arrays are stacked."""
+    """Converts an array of objects to numbers or text; stacks objects that are arrays."""
     if len(x) and x.ndim == 1 and (is_array(x[0]) or isinstance(x[0], list | tuple)):
         return _stack(list(x), where)
     if all(isinstance(value, str) for value in x.ravel().tolist()):
@@ -240,7 +240,7 @@ def _read_objects(x: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def _order_channels(x: NDArray[Any]) -> NDArray[Any]:
-    """Returns images with their channels first, `[n, C, H, W]`."""
+    """Moves the channels of images to the front, `[n, C, H, W]`."""
     if x.shape[1] not in CHANNELS and x.shape[3] in CHANNELS:
         x = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     elif x.shape[1] not in CHANNELS and x.shape[1] == x.shape[2] > x.shape[3]:
@@ -254,11 +254,12 @@ def _order_channels(x: NDArray[Any]) -> NDArray[Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows that lack a number or a label, means to fill gaps, and the message about wrong rows.
+# Search for samples with missing numbers or labels, means that replace missing numbers, and the message about wrong
+# samples.
 
 
 def find_gaps(values: NDArray[Any]) -> NDArray[Any]:
-    """Returns for each row whether a number is NaN or an object is missing, `[n]` bool.
+    """Returns for each sample whether a number is NaN or an object is missing, `[n]` bool.
 
     Example:
         >>> find_gaps(np.array([[1.0, np.nan], [2.0, 3.0]])).tolist()
@@ -271,14 +272,17 @@ def find_gaps(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def find_rows(values: NDArray[Any], wrong: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-    """Returns for each row whether a real number is wrong, `[n]` bool; False for all other types."""
+    """Returns for each sample whether the function `wrong` flags one of its real numbers, `[n]` bool.
+
+    For arrays of other types, all entries are False.
+    """
     if values.dtype.kind != "f" or not len(values):
         return np.zeros(len(values), bool)
     return np.concatenate([wrong(piece).reshape(len(piece), -1).any(axis=1) for piece in read_pieces(values)])
 
 
 def mean_of_columns(x: NDArray[Any]) -> NDArray[Any]:
-    """Returns the mean of each input over the rows that have it, `[...]` float32; 0 for an input that no row has."""
+    """Returns the mean of each input column without missing values, `[...]` float32; 0 for a column without values."""
     total, count = np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
     for piece in read_pieces(x):
         total += np.nansum(piece, axis=0, dtype=np.float64)
@@ -287,14 +291,14 @@ def mean_of_columns(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def refuse_rows(wrong: NDArray[Any], where: str, what: str, remedy: str, kind: str = "") -> None:
-    """Raises an error if there are wrong rows; the message gives the number of wrong rows and the index of the first.
+    """Raises an error if there are wrong samples; the message has their number and the index of the first.
 
     Args:
-        wrong: Flags of the wrong rows, `[n]` bool.
+        wrong: Flag of each sample, `[n]` bool; True if the sample is wrong.
         where: Name of the data in the message.
-        what: The fault of the wrong rows, such as `no label`.
+        what: The fault of the wrong samples, such as `no label`.
         remedy: The end of the message.
-        kind: Kind of the rows if there are several, with a space at the end, such as `test `.
+        kind: Kind of the samples with a space at the end, such as `test `; empty if there is one kind only.
 
     Example:
         >>> refuse_rows(np.array([False, True]), "data", "no label", "fill them")
@@ -308,9 +312,8 @@ def refuse_rows(wrong: NDArray[Any], where: str, what: str, remedy: str, kind: s
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Conversion of labels: to numbers of classes 0 to C - 1 with their names, or to targets.
-#
-# Text, truth values, whole numbers of any kind and one-hot rows are classes. Real numbers are targets, also in one
-# dimension. Each class keeps a name.
+# Text, truth values, whole numbers of any type and one-hot labels become classes. Real numbers become targets, even if
+# each sample has a single number. Every class has a name.
 
 Numbered = tuple[list[NDArray[Any]], tuple[str, ...], tuple[str, ...]]  # classes of each part, their names, remarks
 FEW_CLASSES = 20  # more different whole numbers may be quantities
@@ -319,13 +322,13 @@ MOST_CLASSES = 1000  # more different labels are classes only if they are at mos
 
 
 class Labels(NamedTuple):
-    """The labels of the training and the test part.
+    """The labels or targets of the training part and of the test part.
 
     Attributes:
-        train: Classes `[n]` int64, or targets `[n, q]` float32, of the training rows.
-        test: Classes or targets of the test rows, in the same form; None without test rows.
+        train: Classes `[n]` int64, or targets `[n, q]` float32, of the training samples.
+        test: Classes or targets of the test samples, in the same form; None without test samples.
         names: Names of the classes; empty for a regression.
-        remarks: Sentences for the user about the conversion.
+        remarks: Sentences that tell the user about the conversion.
     """
 
     train: NDArray[Any]
@@ -335,16 +338,17 @@ class Labels(NamedTuple):
 
 
 def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names: Sequence[str] = ()) -> Labels:
-    """Converts labels to numbers of classes or to targets.
+    """Converts labels of any type to numbers of classes, or to targets.
 
     Args:
-        train: Labels of the training rows, `[n]` or `[n, q]`, of any type, without gaps.
-        test: Labels of the test rows, in the same form; None without test rows.
+        train: Labels of the training samples, `[n]` or `[n, q]`, of any type; no label may be missing.
+        test: Labels of the test samples, in the same form; None without test samples.
         task: Kind of the task: `auto`, `classification` or `regression`.
-        names: Names of the C classes, if known; whole numbers must then be 0 to C - 1, or 1 to C.
+        names: Names of the C classes; empty if unknown. If there are names, whole numbers must be 0 to C - 1, or 1 to
+            C.
 
     Raises:
-        BadInput: The values cannot be labels; the message is one line with a remedy.
+        BadInput: The values cannot be labels. The message is one line with a remedy.
 
     Example:
         >>> read_labels(np.array(["cat", "dog", "cat"]), None, "auto")[0].tolist()
@@ -394,7 +398,11 @@ def _as_plain(values: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def _read_number_text(parts: list[NDArray[Any]], task: str) -> tuple[list[NDArray[Any]], bool]:
-    """Converts text of numbers to targets if they must be or are real; the flag asks for a remark on this."""
+    """Converts text of numbers to targets if the task is a regression or the numbers are real.
+
+    Returns:
+        The parts, and whether the user should get a remark on the conversion.
+    """
     if task == "classification" or any(part.dtype.kind != "U" or part.ndim != 1 for part in parts):
         return parts, False
     values = [str(value) for part in parts for value in part.tolist()]
@@ -405,7 +413,7 @@ def _read_number_text(parts: list[NDArray[Any]], task: str) -> tuple[list[NDArra
 
 
 def _find_kind(parts: list[NDArray[Any]], task: str) -> str:
-    """Returns the kind of labels: `targets`, `one-hot` or `classes`."""
+    """Finds the kind of labels: `targets`, `one-hot` or `classes`."""
     first, shape = parts[0], list(parts[0].shape)
     if first.ndim > 2 or any(part.shape[1:] != first.shape[1:] for part in parts):
         other = "" if first.ndim > 2 else f", those of the test rows {list(parts[-1].shape)}"
@@ -431,17 +439,17 @@ def _find_kind(parts: list[NDArray[Any]], task: str) -> str:
 
 
 def _is_one_hot(rows: NDArray[Any]) -> bool:
-    """Returns whether every row has a single 1 and is 0 elsewhere."""
+    """Returns whether every label `[q]` has a single 1 and is 0 elsewhere."""
     if rows.dtype.kind not in "iufb":
         return False
     return bool(((rows == 0) | (rows == 1)).all() and (rows.sum(axis=1) == 1).all())
 
 
 def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
-    """Returns a remark if targets may be meant as classes: whole real numbers that repeat; else an empty tuple.
+    """Returns a remark if targets may be meant as classes (whole numbers that repeat); otherwise an empty tuple.
 
     Args:
-        values: The targets of a regression, `[n]` or `[n, q]`; types other than real numbers give no remark.
+        values: The targets of a regression, `[n]` or `[n, q]`. There is no remark unless they are real numbers.
         task: Kind of the task as the user wrote it: `auto`, `classification` or `regression`.
     """
     if task != "auto" or values.dtype.kind != "f" or not len(values) or values.reshape(len(values), -1).shape[1] > 1:
@@ -458,7 +466,7 @@ def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
 
 
 def is_whole_with_gaps(values: NDArray[Any]) -> bool:
-    """Returns whether labels are whole numbers that became real numbers because some are missing."""
+    """Returns whether labels are whole numbers that were stored as real numbers because some labels are missing."""
     if values.dtype.kind != "f" or values.ndim != 1:
         return False
     there = values[~np.isnan(values)]
@@ -466,7 +474,7 @@ def is_whole_with_gaps(values: NDArray[Any]) -> bool:
 
 
 def doubt_classes(values: NDArray[Any], task: str) -> tuple[str, ...]:
-    """Returns a remark if labels may be meant as targets: many different numbers; else an empty tuple.
+    """Returns a remark if labels may be meant as targets (many different numbers); otherwise an empty tuple.
 
     Args:
         values: The labels of a classification, `[n]`.
@@ -482,7 +490,7 @@ def doubt_classes(values: NDArray[Any], task: str) -> tuple[str, ...]:
 
 
 def _number(parts: list[NDArray[Any]], names: Sequence[str]) -> Numbered:
-    """Numbers the classes of each part from 0 to C - 1; returns the numbers, the names, and remarks."""
+    """Numbers the classes from 0 to C - 1; returns the numbers of each part, the names of the classes, and remarks."""
     if parts[0].dtype.kind == "f":
         parts = [part.astype(np.int64) for part in parts]
     different = np.unique(np.concatenate([np.unique(part) for part in parts]))
@@ -504,7 +512,7 @@ def _number(parts: list[NDArray[Any]], names: Sequence[str]) -> Numbered:
 
 
 def _match(parts: list[NDArray[Any]], different: NDArray[Any], names: tuple[str, ...]) -> Numbered:
-    """Numbers classes whose names are known: text must be one of the names, whole numbers begin at 0 or 1."""
+    """Numbers classes with known names: text must be one of the names; whole numbers must begin at 0 or 1."""
     if parts[0].dtype.kind not in "iub":
         place = {name: code for code, name in enumerate(names)}
         if unknown := [str(value) for value in different.tolist() if str(value) not in place]:
@@ -521,7 +529,7 @@ def _match(parts: list[NDArray[Any]], different: NDArray[Any], names: tuple[str,
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Choice of the input columns of a table, with remarks on the columns that are left out.
+# Choice of the input columns of a table, and remarks on the columns that are left out.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The names of columns. fedray keeps names as text; in a pandas table they may be numbers or dates.
@@ -531,10 +539,10 @@ COLUMNS = ("target", "input", "group")  # the options of `adapt` that name colum
 
 
 def spell_columns(given: Any) -> Any:
-    """Returns the name of a column, or a list of names, as text.
+    """Converts the name of a column, or a list of names, to text.
 
     Args:
-        given: The names that the user gave: one, several, or None.
+        given: The user's names of columns: one name, several names, or None.
 
     Example:
         >>> spell_columns(3), spell_columns([0, "age"]), spell_columns(None)
@@ -549,28 +557,28 @@ def spell_columns(given: Any) -> Any:
 
 
 def refuse_twins(names: Iterable[str], where: str) -> None:
-    """Refuses a table in which two columns have one name.
+    """Refuses a table in which two columns have the same name.
 
     Args:
         names: Names of the columns.
         where: Name of the table in messages.
 
     Raises:
-        BadInput: Two columns have one name; the message gives the first such name.
+        BadInput: Two columns have the same name; the message has the first such name.
     """
     if twice := [name for name, number in Counter(names).items() if number > 1]:
         raise BadInput(f"data: {where} has two columns {twice[0]}: rename one")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Columns that number the rows of a table: the index that pandas writes, and identities.
+# Columns that number the rows of a table: the index that pandas writes, and ids.
 
 MANY_ROWS = 20  # in fewer rows than this, the whole numbers of a column may all differ by chance
 _INDEX = re.compile(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__")  # no name, or a name that pandas or pyarrow made
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Choice of the input columns of a table, with remarks on the other columns.
+# Choice of the input columns of a table, and remarks on the other columns.
 
 MOST_VALUES = 64  # a text column with more different values is an input only if the user names it
 
@@ -588,16 +596,16 @@ TOLD = {  # the remark on each kind of column that `_find_kind` returns
 
 
 def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> tuple[list[str], tuple[str, ...]]:
-    """Returns the columns, other than targets and group, that are inputs, and a remark on each kind of column.
+    """Finds the input columns among all columns except targets and group; returns their names and remarks.
 
     Args:
         frame: The table.
         targets: Names of the columns to predict.
         group: Name of the column of the natural clients, or None.
-        key: The option of `data` that names the inputs, for messages.
+        key: The option of `data` by which the user names the inputs, for messages.
 
     Raises:
-        BadInput: No column can be an input; the message says how to make one.
+        BadInput: No column can be an input; the message says how to make an input.
 
     Example:
         >>> import pandas as pd
@@ -619,7 +627,7 @@ def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> 
 
 
 def is_category(column: Any) -> bool:
-    """Returns whether an input is a category: a text column, but not text of numbers with too many different values."""
+    """Returns whether an input column is a category: text, but not numbers as text with too many different values."""
     return is_text(column) and not (_has_many(column) and is_number_text(column))
 
 
@@ -627,12 +635,12 @@ def check_input(frame: Any, column: str, key: str) -> tuple[str, ...]:
     """Checks that an input column named by the user holds numbers, truth values or text.
 
     Returns:
-        A remark if the column is text whose values hardly occur twice; otherwise an empty tuple.
+        A remark if the column is text and hardly any value occurs twice; otherwise an empty tuple.
 
     Args:
         frame: The table.
         column: Name of the input column.
-        key: The option of `data` that names the column, for messages.
+        key: The option of `data` by which the user names the column, for messages.
 
     Raises:
         BadInput: The column cannot be an input; the message says how to convert it.
@@ -655,7 +663,7 @@ def check_input(frame: Any, column: str, key: str) -> tuple[str, ...]:
 
 
 def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
-    """Refuses a column in which at least half of the values are numbers, and some are not.
+    """Refuses a column in which at least half of the values, but not all, are numbers.
 
     Args:
         frame: The table.
@@ -664,7 +672,7 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
         remedy: The end of the message.
 
     Raises:
-        BadInput: There is such a column; the message gives the first value that is no number.
+        BadInput: The column has such values; the message has the first value that is no number.
     """
     import pandas as pd
 
@@ -684,7 +692,7 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
 
 
 def _find_column_kind(frame: Any, column: str, key: str) -> str:
-    """Returns the kind of a column as an input: `number`, or a key of `TOLD`."""
+    """Finds the kind that a column would have as an input: `number`, or a key of `TOLD`."""
     values = frame[column]
     if _INDEX.fullmatch(str(column)):
         return "index"
@@ -705,5 +713,5 @@ def _find_column_kind(frame: Any, column: str, key: str) -> str:
 
 
 def _has_many(column: Any) -> bool:
-    """Returns whether a text column has too many different values for a category, or too few rows of each."""
+    """Returns whether a text column has too many different values for a category, or too few rows for each value."""
     return bool(column.nunique() > min(MOST_VALUES, max(2, column.count() // 4)))

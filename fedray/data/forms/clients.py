@@ -1,4 +1,4 @@
-"""Readers of pairs of inputs and labels, and of data given client by client.
+"""Reads pairs of inputs and labels, and data that are given client by client.
 
 Example:
     >>> from fedray.data.adaptation import adapt
@@ -31,7 +31,7 @@ from fedray.files.plain import expand_user_path
 from fedray.own_code.user_code import blame_user_code, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Reader of pairs of inputs and labels: arrays, tensors, texts, and map-style data sets of torch.
+# Readers of pairs of inputs and labels: arrays, tensors, texts, and map-style data sets of torch.
 
 NAME = "pairs of inputs and labels"
 OPTIONS = ("test", "test_fraction", "task", "missing", "tokenizer", "length", "size")
@@ -39,7 +39,7 @@ MOST_NAMED = 4
 
 
 def describe_thing(thing: Any) -> str:
-    """Describes an object of unknown form, for messages."""
+    """Returns a description of an object of unknown form, for messages."""
     if isinstance(thing, tuple | list):
         inner = ", ".join(name_type(part) for part in thing[:MOST_NAMED])
         return f"{name_type(thing)} of {len(thing)} ({inner}{', ...' if len(thing) > MOST_NAMED else ''})"
@@ -56,7 +56,7 @@ def read_thing(thing: Any, reading: ReadOptions) -> Dataset:
 
 
 def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows | None]:
-    """Reads training and test samples from arrays, tensors, texts or torch's data sets; the test part may be None.
+    """Reads training and test samples from arrays, tensors, texts or data sets of torch; the test part may be None.
 
     Args:
         thing: A pair (x, y), two pairs (train, test), a data set of torch, or two of them.
@@ -104,7 +104,7 @@ def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
 
 
 def is_pair(thing: Any) -> bool:
-    """Returns whether an object is a tuple or list of two objects, neither of them a plain value."""
+    """Returns whether an object is a tuple or list of two objects, and neither of the two is a plain value."""
     return isinstance(thing, tuple | list) and len(thing) == 2 and not any(np.isscalar(part) for part in thing)
 
 
@@ -125,14 +125,14 @@ def is_torch_set(thing: Any) -> bool:
 
 
 def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
-    """Reads the samples of a map-style data set; the attribute `classes`, if there is one, names the classes.
+    """Reads the samples of a map-style data set, and the names of the classes from the attribute `classes`, if any.
 
     Args:
-        dataset: The data set; it has a length, and `dataset[i]` is a pair.
+        dataset: The data set, which has a length; `dataset[i]` is a pair of an input and a label.
         reading: The options for reading pictures and text.
 
     Raises:
-        BadInput: The data set is of another style, or its items are no pairs.
+        BadInput: The data set is not map-style, or its items are not pairs.
 
     Example:
         >>> pairs = [(np.full(3, i, np.float32), i % 2) for i in range(10)]
@@ -185,7 +185,10 @@ def _as_input(value: Any, i: int) -> Array:
 
 
 def _warn_of_draws(dataset: Any, first: list[Array], reading: ReadOptions) -> None:
-    """Warns if a transform draws at random, which would act only once; fetches the first items again to find out."""
+    """Warns if a transform draws at random; to find out, fetches the first items again.
+
+    fedray fetches each item only once, so that the transform would act only once.
+    """
     for i, array in enumerate(first):
         with blame_user_code(f"data: item {i}"):
             again = dataset[i][0]
@@ -201,7 +204,7 @@ def _warn_of_draws(dataset: Any, first: list[Array], reading: ReadOptions) -> No
 
 
 def _flush(waiting: list[Array], spool: Spool, last: int) -> None:
-    """Moves the waiting inputs to the end of the spool."""
+    """Appends the waiting inputs to the spool."""
     if not waiting:
         return
     try:
@@ -214,7 +217,7 @@ def _flush(waiting: list[Array], spool: Spool, last: int) -> None:
 
 
 def _as_label(label: Any) -> Any:
-    """Returns a label as a plain value or an array."""
+    """Converts a label to a plain value or an array."""
     if isinstance(label, str | bool | int | float):
         return label
     array = as_array(label, "the label") if not np.isscalar(label) else np.asarray(label)
@@ -225,19 +228,19 @@ def _as_label(label: Any) -> Any:
 # Readers of data given client by client: a mapping from clients to data, a folder of tables, or LEAF's JSON.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The clients are numbered in the order of the mapping, or of the names of the files. The samples are joined client
-# after client. The partition `natural` gives each client its own samples back.
+# The clients are numbered in the order of the mapping, or of the file names. The samples are joined client after
+# client. The partition `natural` deals each client the samples that the user gave for this client.
 
 
 def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
-    """Reads a folder of Parquet, CSV or Feather files: a file for each client, named after it, or for each part.
+    """Reads a folder of Parquet, CSV or Feather files, with one file for each client or for each part.
 
     Args:
         folder: The folder of the files.
         reading: The options for reading; `reading.test` names the file of the test part.
 
     Raises:
-        BadInput: There are no such files, two files have one name, or an option has no effect.
+        BadInput: There are no such files, two files have the same name, or an option has no effect.
     """
     files = layout.list_tables(folder)
     if not files:
@@ -263,14 +266,14 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
 
 
 def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
-    """Joins the pairs, or data sets of torch, of several clients to one data set.
+    """Joins the samples of several clients, given as pairs or data sets of torch, to one data set.
 
     Args:
-        clients: The data of each client by name, as `read_raw_parts` reads them.
+        clients: The data of each client by name, in a form that `read_raw_parts` reads.
         reading: The options for reading.
 
     Raises:
-        BadInput: The data of a client do not fit those of the others; the message names the client.
+        BadInput: The data of one client do not fit the data of the others; the message names the client.
     """
     refuse_idle(reading, OPTIONS, NAME)
     names, parts = list(clients), []
@@ -289,7 +292,7 @@ def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
 
 
 def join_hubs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
-    """Joins the Hugging Face data sets of several clients, or the folders where they are saved, to one data set."""
+    """Joins the Hugging Face data sets of several clients, or folders with saved data sets, to one data set."""
     import datasets
 
     opened = {name: hugging_face.open_hub(str(at)) if isinstance(at, Path) else at for name, at in clients.items()}
@@ -310,30 +313,30 @@ def join_folders(clients: Mapping[str, Path], reading: ReadOptions) -> Dataset:
 
 
 def _name_groups(data: Dataset, column: str, names: list[str]) -> Dataset:
-    """Writes the names of the clients into the column that held their numbers."""
+    """Replaces the numbers of the clients in a column by the names of the clients."""
     assert data.train.group is not None
     return data._replace(columns={**data.columns, column: np.array(names)[data.train.group]})
 
 
 def refuse_empty(sizes: Sequence[int], names: list[str]) -> None:
-    """Refuses clients without samples, because the data set would not contain such a client.
+    """Refuses clients without samples, which would be missing in the data set.
 
     Args:
         sizes: Number of samples of each client.
         names: Names of the clients.
 
     Raises:
-        BadInput: A client has no samples, but another has some; the message names the first such client.
+        BadInput: A client has no samples, although others have samples; the message names the first such client.
     """
     if 0 in sizes and any(sizes):
         raise BadInput(f"data: client {names[sizes.index(0)]} has no rows: leave it out")
 
 
 def join_tables(clients: Mapping[str, Any], reading: ReadOptions, name: str = "clients") -> Dataset:
-    """Joins the tables of several clients, or files of tables, to one data set.
+    """Joins the tables of several clients, or the files with these tables, to one data set.
 
     Args:
-        clients: The table of each client by name, or its file.
+        clients: For each client, by name: a table, or the file of a table.
         reading: The options for reading.
         name: Name of the data set.
 
@@ -391,7 +394,7 @@ def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# LEAF's JSON with the samples of users: a dict, a file, or a folder with `train` and `test`. Each user is a client.
+# LEAF's JSON with samples of users: a dict, a file, or a folder with folders `train` and `test`. Each user is a client.
 
 
 def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -> Dataset:
@@ -399,11 +402,11 @@ def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -
 
     Args:
         train: Contents of the files of the training part.
-        test: Contents of the files of the test part. Test samples of users without training samples have group -1.
+        test: Contents of the files of the test part. Test samples of users who have no training samples get group -1.
         reading: The options for reading.
 
     Raises:
-        BadInput: A user has no training samples, or the samples of a user do not fit those of others.
+        BadInput: A user has no training samples, or the samples of a user do not fit the samples of others.
     """
     names, rows = _read_users(train, reading)
     refuse_empty([len(part.x) for part in rows], names)
@@ -417,7 +420,7 @@ def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -
 
 
 def read_leaf_files(place: Path, reading: ReadOptions) -> Dataset:
-    """Reads LEAF's JSON from a file or folder; `reading.test` is None or another file, folder or dict for testing."""
+    """Reads LEAF's JSON from a file or folder; `reading.test` is None, or a file, folder or dict of test samples."""
     parts = layout.list_leaf_files(place)
     tests = [files for part, files in parts.items() if part != "train"]
     test = [layout.load_json(file) for file in (tests[0] if tests else [])]
@@ -432,7 +435,7 @@ def read_leaf_files(place: Path, reading: ReadOptions) -> Dataset:
 
 
 def holds_users(thing: Any) -> bool:
-    """Returns whether an object is LEAF's JSON: a dict, two dicts (train, test), a file, or a folder of files."""
+    """Returns whether an object holds LEAF's JSON: a dict, two dicts (train, test), a file, or a folder of files."""
     if isinstance(thing, Path):
         return bool(layout.list_leaf_files(thing))
     return layout.is_leaf(thing) or (is_pair(thing) and all(layout.is_leaf(part) for part in thing))
@@ -449,7 +452,7 @@ def read_users(thing: Any, reading: ReadOptions) -> Dataset:
 
 
 def _read_users(files: Sequence[Any], reading: ReadOptions) -> tuple[list[str], list[RawRows]]:
-    """Returns the names of the users in some files, in order, and the samples of each user."""
+    """Reads the users of some files, in order; returns the name and the samples of each user."""
     found: dict[str, RawRows] = {}
     for data in files:
         if not layout.is_leaf(data):

@@ -1,4 +1,4 @@
-"""Reader of Hugging Face data sets: choice of splits and columns, and conversion of the columns."""
+"""Reads Hugging Face data sets: chooses splits and columns, and converts the columns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_hugging_face(thing: Any) -> bool:
 
 
 def tell_transform(thing: Any) -> list[str]:
-    """Returns a remark in a list if a data set transforms samples when they are fetched; else an empty list."""
+    """Returns a list with a remark if a data set transforms samples when they are fetched; else an empty list."""
     parts = list(thing.values()) if _DICT in list_classes(thing) else [thing]
     if not any(_DATASET in list_classes(part) and part.format["type"] == "custom" for part in parts):
         return []
@@ -55,8 +55,9 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
     """Converts a `datasets.Dataset` or `DatasetDict` to a data set.
 
     Args:
-        thing: The `Dataset`, or the `DatasetDict` of several splits.
-        reading: The options for reading; `reading.test` names the split of the test samples, or is another `Dataset`.
+        thing: The `Dataset`, or the `DatasetDict` with several splits.
+        reading: The options for reading; `reading.test` is the name of the split with the test samples, or another
+            `Dataset`.
         split: Name of the training split. None: the split `train`, or the only split.
         name: Name of the data set.
 
@@ -86,7 +87,7 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
 
 
 def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, list[str]]:
-    """Returns the training part, the test part or None, and remarks on splits that are left out."""
+    """Finds the training part and the test part (or None); returns both, and remarks on splits that are left out."""
     classes = list_classes(thing)
     if any(name.endswith(("IterableDataset", "IterableDatasetDict")) for name in classes):
         raise BadInput("data is read as a stream: load it without streaming=True")
@@ -115,7 +116,7 @@ def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, li
 
 
 def _kind_of(feature: Any) -> str:
-    """Returns the kind of a column: picture, classes, list, text, number, or other."""
+    """Finds the kind of a column: picture, classes, list, text, number, or other."""
     name = type(feature).__name__
     if name == "ClassLabel":
         return "classes"
@@ -143,7 +144,7 @@ def _find_target(dataset: Any) -> str:
 
 
 def _find_input(dataset: Any, target: Any, reading: ReadOptions) -> list[str]:
-    """Finds the one input column of pictures, lists or text; an empty list if columns of numbers are the inputs."""
+    """Returns a list with the only column of pictures, lists or text; an empty list if there is no such column."""
     kinds = {c: _kind_of(f) for c, f in dataset.features.items() if c != target and c != reading.group}
     for kind in ("picture", "text" if reading.tokenizer is not None else "list", "list"):
         found = [column for column, one in kinds.items() if one == kind]
@@ -156,7 +157,7 @@ def _find_input(dataset: Any, target: Any, reading: ReadOptions) -> list[str]:
 
 
 def _class_names(dataset: Any, target: Any) -> tuple[str, ...]:
-    """Returns the names of the classes, if the target column has them; else an empty tuple."""
+    """Returns the names of the classes if the target column has such names; otherwise an empty tuple."""
     feature = dataset.features.get(target) if isinstance(target, str) else None
     return tuple(feature.names) if feature is not None and _kind_of(feature) == "classes" else ()
 
@@ -170,7 +171,7 @@ def _scalar_frame(dataset: Any, name: str) -> Any:
 
 
 def _read_inputs(parts: list[Any], column: str, reading: ReadOptions) -> tuple[list[Array], tuple[str, ...]]:
-    """Reads one input column of each split; returns the inputs and remarks. All pictures get the same channels."""
+    """Reads one input column of each split; returns the inputs and remarks. All pictures get equally many channels."""
     kind = _kind_of(parts[0].features[column])
     each = [part.select_columns([column]).with_format("arrow").iter(batch_size=PIECE_ROWS) for part in parts]
     for key, value, needs in (("tokenizer", reading.tokenizer, "text"), ("size", reading.size, "picture")):
@@ -191,7 +192,7 @@ def _read_inputs(parts: list[Any], column: str, reading: ReadOptions) -> tuple[l
 def _read_part(  # noqa: PLR0917
     dataset: Any, x: Array, column: str, target: Any, reading: ReadOptions, name: str, clients: Any
 ) -> RawRows:
-    """Makes the raw samples of a split with inputs `x`; `clients` is the group column of the training split."""
+    """Returns the raw samples of a split, with the inputs `x`; `clients` is the group column of the training split."""
     frame = _scalar_frame(dataset, name)
     if isinstance(target, str) and target not in list(frame):
         y = _stack_lists(dataset.select_columns([target]).with_format("arrow").iter(batch_size=PIECE_ROWS), target)
@@ -202,7 +203,7 @@ def _read_part(  # noqa: PLR0917
 
 
 def _list_pictures(pieces: Any, column: str) -> Iterator[tuple[Any, str]]:
-    """Yields the encoded pictures of a column, each with its name for messages."""
+    """Yields each encoded picture of a column, with a name of the picture for messages."""
     for row, entry in enumerate(entry for piece in pieces for entry in piece.column(column).to_pylist()):
         if entry is None:
             raise BadInput(f"data.input: row {row} has no picture: drop it")
@@ -260,12 +261,13 @@ def load_hf(
     """Loads a Hugging Face data set from the user's disk or cache.
 
     Args:
-        reading: The options for reading; `test` names the test split. `input` and `target` may be None if there is only
-            one candidate.
-        path: A folder that `save_to_disk` wrote, a folder or file that `load_dataset` reads, or a name in the cache.
-        config: Configuration of a named data set.
+        reading: The options for reading; `reading.test` is the name of the test split. `input` or `target` may be None
+            if only one column is possible.
+        path: Path of a folder that `save_to_disk` wrote, path of a folder or file that `load_dataset` can read, or name
+            of a data set in the cache.
+        config: Name of the configuration, for a data set in the cache.
         split: Name of the training split. None: the split `train`, or the only split.
-        download: Whether a named data set may be downloaded.
+        download: Whether a data set that is given by name may be downloaded.
     """
     return read_hugging_face(open_hub(path, config, download=download), reading, split)
 
@@ -273,7 +275,7 @@ def load_hf(
 def find_hf_files(
     _root: Path | None, path: str | None = None, config: str | None = None, download: bool = False, **_: Any
 ) -> Path:
-    """Returns the folder or file of a data set, or its folder in the cache.
+    """Returns the folder or file of a data set on disk, or the folder of the data set in the cache.
 
     Example:
         >>> find_hf_files(None, path="no_such_data_set")  # doctest: +ELLIPSIS
@@ -339,7 +341,7 @@ def open_hub(path: str | None, config: str | None = None, *, download: bool = Fa
 
 @contextmanager
 def _offline(wanted: bool) -> Iterator[None]:
-    """Keeps `datasets` off the network while the block runs, if `wanted`."""
+    """Keeps the package `datasets` off the network while the block runs, if `wanted` is True."""
     modules: list[Any] = [sys.modules[name] for name in ("datasets.config", "huggingface_hub.constants")]
     before = [getattr(module, "HF_HUB_OFFLINE", False) for module in modules]
     try:

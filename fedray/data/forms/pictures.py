@@ -1,8 +1,8 @@
-"""Reader of pictures, and of folders with a folder of pictures for each class, also by part and by client.
+"""Reads pictures, and folders with a folder of pictures for each class, for each part and for each client.
 
-A picture keeps the numbers that Pillow reads. Otherwise it is refused with a message of one line. Gray, color and
-transparency of 8 bits become bytes. Gray of more bits becomes whole numbers, and real numbers stay real. Pictures whose
-colors Pillow would mix (CMYK) are refused. A picture is turned as its EXIF data say.
+A picture keeps the numbers of its file; a picture that Pillow cannot read without changed numbers is refused. Gray,
+color and transparency of 8 bits become bytes. Gray of more bits becomes whole numbers, and real numbers stay real.
+Pictures in CMYK are refused, because Pillow would mix their colors. A picture is turned as its EXIF data require.
 
 Example:
     >>> import tempfile
@@ -46,10 +46,11 @@ BYTES, WHOLE, REAL = "8 bits", "whole numbers of more than 8 bits", "real number
 
 
 class Decoded(NamedTuple):
-    """A picture as numbers.
+    """The numbers of a picture.
 
     Attributes:
-        pixels: Numbers `[C, H, W]` uint8, int32 or float32; C is 1 (gray), 3 (color) or 4 (color and transparency).
+        pixels: Numbers of the pixels, `[C, H, W]` uint8, int32 or float32; C is 1 (gray), 3 (color), or 4 (color and
+            transparency).
         levels: Kind of the numbers: `BYTES`, `WHOLE` or `REAL`.
     """
 
@@ -62,11 +63,11 @@ def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
 
     Args:
         source: The picture: a file, the bytes of a file, or a PIL image.
-        size: Height and width in pixels to which the picture is resized; None: it keeps its size.
+        size: Height and width in pixels to which the picture is resized; None: the picture is not resized.
         where: Name of the picture in messages.
 
     Raises:
-        BadInput: The picture cannot be read, or not without a change of its numbers.
+        BadInput: The picture cannot be read, or can only be read with changed numbers.
     """
     from PIL import Image, ImageOps
 
@@ -96,7 +97,7 @@ def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
 
 
 def _read_header(picture: Any) -> tuple[str, int]:
-    """Returns how an opened file packs numbers, and its largest level (0 if unknown); pixels are not read yet."""
+    """Returns how an opened file packs numbers, and the largest level (0 if unknown), without reading pixels."""
     tiles = getattr(picture, "tile", ())
     if not tiles:
         return "", 0
@@ -106,7 +107,7 @@ def _read_header(picture: Any) -> tuple[str, int]:
 
 
 def _find_channels(picture: Any, where: str) -> Any:
-    """Converts a picture of bytes to gray, color, or color with transparency if a pixel is transparent."""
+    """Converts a picture of bytes to gray or color; adds transparency if a pixel is transparent."""
     mode = picture.mode
     if mode in ("1", "L"):
         return picture.convert("L")
@@ -120,7 +121,7 @@ def _find_channels(picture: Any, where: str) -> Any:
 
 
 def _read_levels(picture: Any, raw: str, most: int, where: str) -> Any:
-    """Converts a gray picture of more than 8 bits to an image of 32 bits with the numbers of the file."""
+    """Converts a gray picture of more than 8 bits to an image of 32 bits with the same numbers as the file."""
     from PIL import Image
 
     numbers = np.asarray(picture)
@@ -138,8 +139,8 @@ def _read_levels(picture: Any, raw: str, most: int, where: str) -> Any:
 class PictureRows:
     """Collects pictures of one size and one kind of numbers in an array `[n, C, H, W]`, in order.
 
-    All pictures get as many channels as the one with the most; nothing is lost. Gray pictures among colored ones get
-    three equal channels. Opaque pictures among transparent ones get a fourth channel of 255.
+    All pictures get as many channels as the picture with the most channels. Gray pictures among colored ones get three
+    equal channels. Opaque pictures among transparent ones get a fourth channel of 255.
     """
 
     def __init__(self) -> None:
@@ -149,7 +150,7 @@ class PictureRows:
         self._counts = Counter[int]()  # pictures by their channels
 
     def append(self, picture: Decoded, where: str) -> None:
-        """Adds a picture; `where` is its name in messages.
+        """Adds a picture; `where` is the name of the picture in messages.
 
         Raises:
             BadInput: The picture differs from the first one in size or in the kind of its numbers.
@@ -173,7 +174,7 @@ class PictureRows:
 
     @property
     def number(self) -> int:
-        """Number of pictures."""
+        """Number of pictures in the collection."""
         return self._counts.total()
 
     def finish(self) -> Array:
@@ -182,7 +183,7 @@ class PictureRows:
         return self._spool.finish()
 
     def remarks(self) -> tuple[str, ...]:
-        """Returns a remark if some pictures got more channels; else an empty tuple."""
+        """Returns a remark if some pictures got more channels; otherwise an empty tuple."""
         words, most = {1: "gray", 3: "in color", 4: "transparent"}, max(self._counts, default=0)
         few = " and ".join(f"{count:,} are {words[c]}" for c, count in sorted(self._counts.items()) if c < most)
         more = {3: "color, with three equal channels", 4: "color with a fourth channel for transparency"}
@@ -199,8 +200,8 @@ def stack_pictures(pictures: Iterable[tuple[Any, str]], size: int | None) -> tup
     """Converts pictures to an array `[n, C, H, W]`; returns the array, and remarks on changed pictures.
 
     Args:
-        pictures: Pairs of a picture (a file, bytes or a PIL image) and its name in messages.
-        size: Height and width in pixels to which pictures are resized; None: all must be of one size.
+        pictures: Pairs of a picture (a file, bytes or a PIL image) and the name of the picture in messages.
+        size: Height and width in pixels to which pictures are resized. None: all pictures must have the same size.
     """
     rows = PictureRows()
     for source, where in pictures:
@@ -209,7 +210,7 @@ def stack_pictures(pictures: Iterable[tuple[Any, str]], size: int | None) -> tup
 
 
 def find_picture_folder(_root: Path | None, path: str | None = None, **_: Any) -> Path:
-    """Returns the folder of `data.path`, which holds folders of classes, directly or in folders of parts or clients."""
+    """Returns the folder `data.path`, which holds folders of classes, directly or in folders of parts or clients."""
     return find_path("data.path", path, "folder", "a folder that has a folder of pictures for each class")
 
 
@@ -217,12 +218,13 @@ def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Data
     """Reads the pictures of a folder, client after client in the order of classes and names.
 
     Args:
-        folder: A folder with a folder for each class, directly or in folders of parts or clients
+        folder: A folder that holds a folder for each class, directly or in folders of parts or clients
             (`fedray.files.layout`). Or a mapping from clients to such folders.
-        reading: The options for reading; `reading.test` names the test part, or another folder with the test pictures.
+        reading: The options for reading; `reading.test` is the name of the test part, or another folder with the test
+            pictures.
 
     Raises:
-        BadInput: There are no such folders, or the pictures are of several sizes or kinds.
+        BadInput: There are no such folders, or the pictures have different sizes or kinds of numbers.
     """
     given = folder
     if isinstance(folder, Mapping):
@@ -252,7 +254,7 @@ def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Data
 
 
 def _join_layouts(folders: Mapping[str, Path]) -> PictureFolders:
-    """Joins the folders of classes of several clients, each of which has its own folder."""
+    """Joins the folders of several clients; each client's folder holds a folder for each class."""
     each = {client: find_classes(folder) for client, folder in folders.items()}
     parts = {client: {one.part for one in layout.classes} for client, layout in each.items()}
     for client, layout in each.items():
@@ -271,7 +273,7 @@ def load_folder(root: Path | None, reading: ReadOptions, *, path: str | None = N
     """Loads a folder with a folder of pictures for each class, directly or in folders of parts or clients.
 
     Args:
-        root: Folder of data files, which plays no role for this path.
+        root: Folder of data files; not used, because `path` does not depend on it.
         reading: The options for reading.
         path: Path of the folder.
     """
@@ -279,7 +281,7 @@ def load_folder(root: Path | None, reading: ReadOptions, *, path: str | None = N
 
 
 def _widen(x: Array, channels: int) -> Array:
-    """Extends pictures `[n, C, H, W]` to `channels` channels: gray is repeated, and transparency is 255."""
+    """Extends pictures `[n, C, H, W]` to `channels` channels: repeats gray, and sets missing transparency to 255."""
     if x.shape[1] == channels:
         return x
     color = x if x.shape[1] == 3 else np.repeat(x, 3, axis=1)

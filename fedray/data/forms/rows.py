@@ -1,4 +1,4 @@
-"""Conversion of raw samples of any form to a data set: gaps are treated, labels numbered, test samples drawn."""
+"""Converts raw samples of any form to a data set: treats missing values, numbers labels, draws test samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedray.data.types import Array, Dataset, Split
 from fedray.own_code.user_code import blame_user_code, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conversion of text to tokens, by a tokenizer that the user names.
+# Conversion of text to tokens by the user's tokenizer.
 
 MOST_TOKENS = 256  # largest number of tokens of a sample, if no length is given
 Encode = Callable[[Sequence[str]], list[Sequence[int]]]
@@ -33,7 +33,7 @@ def tokenize(texts: Iterable[Sequence[Any]], tokenizer: Any, length: int | None)
     Args:
         texts: The texts, in pieces; other values are converted to text.
         tokenizer: A function from a text to its tokens, a tokenizer of `tokenizers` or `transformers`, or the file or
-            name of one.
+            name of such a tokenizer.
         length: Number of tokens, L. None: the length of the longest text, at most 256.
 
     Raises:
@@ -67,7 +67,7 @@ def is_missing(value: Any) -> bool:
 
 
 def find_tokenizer(tokenizer: Any) -> Encode:
-    """Returns a function that converts several texts to lists of tokens."""
+    """Finds a tokenizer; returns a function that converts several texts to lists of tokens."""
     if tokenizer is None:
         raise BadInput("data: the inputs are text: give data.tokenizer, a function or the file of a tokenizer")
     if isinstance(tokenizer, str | Path):
@@ -101,7 +101,7 @@ def _load_tokenizer(name: str) -> Any:
 
 
 def _as_ids(found: Any) -> Sequence[int]:
-    """Returns the tokens of a text as whole numbers."""
+    """Takes the tokens of a text, as whole numbers, from the result of a tokenizer."""
     given = found["input_ids"] if isinstance(found, Mapping) else getattr(found, "ids", found)
     tokens = np.asarray(given)
     if tokens.ndim != 1 or (len(tokens) and (tokens.dtype.kind not in "iu" or tokens.min() < 0)):
@@ -110,11 +110,11 @@ def _as_ids(found: Any) -> Sequence[int]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Remarks for the user on samples that were read.
+# Remarks for the user on the samples.
 
 
 def tell_lost(group: IntArray | None, keep: IntArray) -> list[str]:
-    """Returns a remark in a list if all samples of some client were drawn as test samples; else an empty list.
+    """Returns a list with a remark if all samples of a client were drawn as test samples; otherwise an empty list.
 
     Example:
         >>> tell_lost(np.array([0, 1, 1, 1]), np.array([1, 2]))[0][:63]
@@ -138,19 +138,19 @@ MOST_COUNTED = 5_000_000  # larger data sets do not get this column
 
 
 class RawRows(NamedTuple):
-    """The samples of one part, before gaps are treated and labels are numbered.
+    """The raw samples of one part, before missing values are treated and labels are numbered.
 
     Attributes:
         x: The inputs, `[n, ...]`; missing numbers are NaN.
         y: The labels of any kind, `[n]` or `[n, q]`.
         group: The natural client of each sample, `[n]` int64; None without natural clients.
         columns: Further columns by name, `[n]` each.
-        names: Names of the classes, if the form has them.
-        features: Names of the input columns, if they have names.
-        indicators: Flags of the inputs that are 0 or 1 for a category, `[f]`; these are not standardized. None: no
-            such inputs.
+        names: Names of the classes; empty if the form has no such names.
+        features: Names of the input columns; empty if the columns have no names.
+        indicators: For each input, a flag that is True if the input is 0 or 1 for a category, `[f]`; such inputs are
+            not standardized. None: there are no such inputs.
         table: Columns of the user's table, as in `Dataset.table`.
-        origin: Constants that were subtracted from the inputs already, `[*s]`; None: nothing was.
+        origin: Constants that were already subtracted from the inputs, `[*s]`; None: no constants were subtracted.
         remarks: Sentences for the user about changes made to the samples.
     """
 
@@ -166,17 +166,17 @@ class RawRows(NamedTuple):
     remarks: tuple[str, ...] = ()
 
     def take(self, rows: IntArray) -> RawRows:
-        """Returns the samples with these rising indices."""
+        """Returns the samples with the given indices, which must rise."""
         group = None if self.group is None else self.group[rows]
         columns = {name: values[rows] for name, values in self.columns.items()}
         return self._replace(x=take_rows(self.x, rows), y=self.y[rows], group=group, columns=columns)
 
 
 def make_reading(**given: Any) -> ReadOptions:
-    """Checks the options for reading, and returns them with all names of columns as text.
+    """Checks the options for reading; returns the options, with all names of columns as text.
 
     Args:
-        given: Fields of `ReadOptions` as the user wrote them; `features` is another name for `input`.
+        given: Fields of `ReadOptions` with the values that the user wrote; `features` is another name for `input`.
 
     Raises:
         BadInput: An option has a wrong value; the message names the allowed values.
@@ -216,7 +216,7 @@ def refuse_idle(reading: ReadOptions, used: Collection[str], form: str) -> None:
         form: Name of the form in messages.
 
     Raises:
-        BadInput: Another option is set; the message names the first one.
+        BadInput: Another option is set; the message names the first such option.
     """
     for key, value, default in zip(reading._fields, reading, ReadOptions(), strict=True):
         given = value is not None if default is None else value != default
@@ -231,13 +231,13 @@ def make_dataset(
 
     Args:
         name: Name of the data set in messages and records.
-        train: The training samples. The data set gets a column `row` with the index of each sample here.
+        train: The training samples. The data set gets a column `row` with the index of each sample in `train`.
         test: The test samples. If None or empty, test samples are drawn from `train`.
         reading: The options for reading.
         remarks: Earlier sentences for the user about changes made to the samples.
 
     Raises:
-        BadInput: The samples cannot be used as they are; the message is one line with a remedy.
+        BadInput: The samples cannot be used without a change. The message is one line with a remedy.
 
     Example:
         >>> x = np.array([[1.0], [np.nan], [3.0], [4.0]] * 10, np.float32)
@@ -295,8 +295,8 @@ def draw_test_rows(
     Args:
         y: Labels or targets of the samples.
         classes: Whether y are labels of classes.
-        fraction: Share of the test samples, between 0 and 1.
-        generator: Draws the test samples.
+        fraction: Share of the samples that become test samples, between 0 and 1.
+        generator: Random generator that draws the test samples.
 
     Raises:
         BadInput: One of the two parts would be empty.
@@ -311,9 +311,10 @@ def draw_test_rows(
 
 
 def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
-    """Refuses or drops samples with gaps; gaps in inputs stay if `missing` is `mean`, to be filled later.
+    """Refuses or drops samples with missing values, as the option `missing` says.
 
-    In messages, `word` tells training and test samples apart.
+    If `missing` is `mean`, missing inputs stay, and are replaced later. In messages, `word` tells training samples and
+    test samples apart.
     """
     no_label = arrays.find_gaps(part.y)
     no_input = arrays.find_gaps(part.x) if reading.missing != "mean" else np.zeros(len(part.x), bool)
@@ -334,7 +335,7 @@ def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
 
 
 def _fill(part: RawRows, means: Array) -> RawRows:
-    """Replaces each NaN in the inputs by the mean of its column."""
+    """Replaces each NaN in the inputs by the mean of the column."""
     if not any(np.isnan(piece).any() for piece in read_pieces(part.x)):
         return part
     spool = Spool()

@@ -1,4 +1,4 @@
-"""Readers of tables of named columns and of their files: choice of the inputs, and conversion to numbers."""
+"""Reads tables of named columns, and files of tables: chooses the inputs, and converts them to numbers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ DELIMITERS = ";\t|"  # besides the comma
 
 
 def read_text_table(file: Path, delimiter: str) -> Any:
-    r"""Reads a table from a text file; if the first line has only another delimiter, that delimiter is used.
+    r"""Reads a table from a text file; if the first line has another delimiter instead, uses the other delimiter.
 
     Args:
         file: The file, in UTF-8 or UTF-16.
         delimiter: The expected delimiter of the columns.
 
     Raises:
-        BadInput: Two columns have one name, or the first line does not name the columns.
+        BadInput: Two columns have the same name, or the first line does not name the columns.
 
     Example:
         >>> import tempfile
@@ -47,7 +47,7 @@ def read_text_table(file: Path, delimiter: str) -> Any:
         encoding = "utf-16" if opened.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
 
     def read_names() -> list[str]:
-        """Returns the names of the columns as in the file; an empty text for a column without a name."""
+        """Returns the names of the columns in the file; the name of a column without a name is an empty text."""
         how: Any = {"header": None, "nrows": 1, "dtype": str, "keep_default_na": False}
         return [str(name) for name in pd.read_csv(file, sep=delimiter, encoding=encoding, **how).iloc[0]]
 
@@ -91,11 +91,12 @@ class TableColumns(NamedTuple):
     Attributes:
         targets: Names of the columns to predict.
         inputs: Names of the input columns.
-        categories: For each input column of text, its values in the order of the 0-1 inputs made from them.
+        categories: For each input column of text, by name: the values of the column, in the order of the 0-1 inputs
+            that stand for the values.
         classes: Whether the target is a class.
         group: Name of the column of the natural clients, or None.
-        groups: Number of the natural client for each value of that column.
-        remarks: Sentences for the user about the choice of columns.
+        groups: Number of the natural client for each value of the group column.
+        remarks: Sentences that tell the user about the choice of columns.
     """
 
     targets: list[str]
@@ -108,22 +109,23 @@ class TableColumns(NamedTuple):
 
     @property
     def used(self) -> list[str]:
-        """Names of all columns that are read: targets, inputs and group."""
+        """Names of all columns in use: targets, inputs and group."""
         return [*self.targets, *self.inputs, *([self.group] if self.group else [])]
 
 
 def choose_columns(
     frame: Any, targets: list[str], features: list[str] | None, group: str | None, task: str, *, key: str = "input"
 ) -> TableColumns:
-    """Finds the inputs, the classes and the natural clients of a table.
+    """Chooses the inputs, the targets and the natural clients of a table.
 
     Args:
         frame: The table; `frame[column]` is a pandas series, and iteration yields the names of the columns.
         targets: Names of the columns to predict.
-        features: Names of the inputs. None: every column of numbers, truth values or categories but targets and group.
+        features: Names of the inputs. None: every column of numbers, truth values or categories except targets and
+            group.
         group: Name of the column of the natural clients, or None.
         task: Kind of the task: `auto`, `classification` or `regression`.
-        key: The option of `data` that names the inputs, for messages.
+        key: The option of `data` by which the user names the inputs, for messages.
 
     Raises:
         BadInput: A column is missing, is both input and target, or holds text among numbers.
@@ -174,7 +176,7 @@ def require_columns(frame: Any, columns: list[str], key: str = "data", of: str |
         frame: The table, or the names of its columns.
         columns: Names of the required columns.
         key: The scenario key, for the message.
-        of: Name of the table in the message; None: its file name, if it has one.
+        of: Name of the table in the message; None: the file name of the table, if there is a file.
     """
     known = [str(name) for name in frame]
     for column in columns:
@@ -185,17 +187,20 @@ def require_columns(frame: Any, columns: list[str], key: str = "data", of: str |
 
 
 def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> Array:
-    """Returns flags of the rows to leave out, `[n]` bool: with `drop`, those with missing values; otherwise none.
+    """Finds the rows to leave out, which are those with missing values if `missing` is `drop`.
+
+    Returns:
+        A flag for each row, `[n]` bool; True if the row is left out.
 
     Args:
         frame: The table.
-        columns: The roles of its columns.
+        columns: The roles of the columns.
         missing: Treatment of missing values: `refuse`, `mean` or `drop`.
         key: The scenario key, for messages.
 
     Raises:
-        BadInput: Values are missing that the treatment does not allow, or numbers are infinite; the message names the
-            columns.
+        BadInput: Values are missing although the treatment does not allow this, or numbers are infinite. The message
+            names the columns.
     """
     require_columns(frame, columns.used, key)
     out, found = np.zeros(len(frame), dtype=bool), []
@@ -211,7 +216,7 @@ def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> 
 
 
 def _list_values(frame: Any, column: str, key: str) -> list[str]:
-    """Returns the values of a category, and `GAP` if a value is missing."""
+    """Returns the different values of a text column, with `GAP` if a value is missing."""
     values = frame[column]
     found = sorted({str(value) for value in values.dropna().unique()})
     if len(found) > MOST_NAMED_VALUES:
@@ -220,7 +225,7 @@ def _list_values(frame: Any, column: str, key: str) -> list[str]:
 
 
 def _is_class(column: Any) -> bool:
-    """Returns whether `task: auto` takes a target as classes: text, truth values or whole numbers, also with gaps."""
+    """Returns whether `task: auto` takes a target as classes: text, truth values or whole numbers (some missing)."""
     if column.dtype.kind == "f":
         return arrays.is_whole_with_gaps(column.to_numpy(dtype=np.float64, na_value=np.nan))
     return not (
@@ -229,7 +234,7 @@ def _is_class(column: Any) -> bool:
 
 
 def _refuse_strange(frame: Any, column: str, key: str, task: str) -> None:
-    """Refuses a target or group column that is neither numbers nor text, or that is text meant as numbers."""
+    """Refuses a target or group column that holds neither numbers nor text, or holds text that should be numbers."""
     values = frame[column]
     if values.dtype.kind not in "iufbOU" or not arrays.holds_words(values):
         raise BadInput(f"{key}: column {column} is of type {values.dtype}: give a number or a text in each row")
@@ -239,10 +244,9 @@ def _refuse_strange(frame: Any, column: str, key: str, task: str) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Conversion of the inputs of a table to numbers.
-#
-# Numbers and truth values are inputs as they are. A category becomes one 0-1 input for each of its values (one-hot, in
-# alphabetical order). These inputs are not standardized. For a value that the training table does not have, all these
-# inputs are 0.
+# Numbers and truth values become inputs unchanged. A category becomes one 0-1 input for each value (one-hot, in
+# alphabetical order). The 0-1 inputs are not standardized. For a value that is not in the training table, all 0-1
+# inputs of the category are 0.
 
 
 def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = None) -> Array:
@@ -250,8 +254,9 @@ def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = No
 
     Args:
         frame: The table.
-        columns: The roles of its columns.
-        origin: Constants to subtract in float64 first (`fedray.data.types`), `[f]`; None: nothing.
+        columns: The roles of the columns.
+        origin: Constants to subtract from the inputs in float64 (`fedray.data.types`), `[f]`; None: no constants are
+            subtracted.
 
     Example:
         >>> import pandas as pd
@@ -280,11 +285,11 @@ def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = No
 
 
 def find_table_origin(frame: Any, columns: TableColumns) -> Float64 | None:
-    """Returns constants to subtract from the inputs of a table before they become float32, `[f]`; None if all are 0.
+    """Returns constants to subtract from a table's inputs before conversion to float32, `[f]`; None if all are 0.
 
     Args:
-        frame: The table of the training rows.
-        columns: The roles of its columns.
+        frame: The table of the training samples.
+        columns: The roles of the columns.
     """
     numbers = [column for column in columns.inputs if column not in columns.categories]
     found = {column: find_origin(_as_numbers(frame[column])[:, None]) for column in numbers}
@@ -297,7 +302,7 @@ def find_table_origin(frame: Any, columns: TableColumns) -> Float64 | None:
 
 
 def name_inputs(columns: TableColumns) -> tuple[str, ...]:
-    """Returns the names of the f inputs: `column`, or `column=value` for a category."""
+    """Returns the names of the f inputs: `column`, or `column=value` for an input of a category."""
     named = [
         [f"{column}={value}" for value in columns.categories[column]] if column in columns.categories else [str(column)]
         for column in columns.inputs
@@ -306,7 +311,7 @@ def name_inputs(columns: TableColumns) -> tuple[str, ...]:
 
 
 def _number_values(column: Any, values: list[str]) -> Array:
-    """Returns the index of each row's value in the values of a category, `[n]`; -1 for an unknown value."""
+    """Returns for each row the index of the row's value in `values`, `[n]`; -1 for an unknown value."""
     import pandas as pd
 
     text = column.astype(object).where(column.notna(), GAP).map(str)
@@ -338,7 +343,7 @@ def is_frame(thing: Any) -> bool:
 
 
 def as_frame(thing: Any) -> Any:
-    """Converts a table to one whose columns are pandas series, with names that are text."""
+    """Converts a table to a table with pandas series as columns and text as names of columns."""
     classes = arrays.list_classes(thing)
     if "polars.LazyFrame" in classes:
         thing = thing.collect()
@@ -356,14 +361,14 @@ def as_frame(thing: Any) -> Any:
 
 
 def read_frame(file: Path, key: str = "path") -> Any:
-    """Reads a file as a pandas table; the ending tells the format: CSV, Parquet or Feather.
+    """Reads a CSV, Parquet or Feather file as a pandas table; the ending of the file name tells the format.
 
     Args:
         file: The file.
-        key: The key of `data` that names the file, for messages.
+        key: The key of `data` by which the user names the file, for messages.
 
     Raises:
-        BadInput: The file is of another kind, or damaged.
+        BadInput: The file has another format, or is damaged.
     """
     import pandas as pd
     import pyarrow as pa
@@ -395,13 +400,13 @@ def read_frame(file: Path, key: str = "path") -> Any:
 
 
 def find_table_file(_root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
-    """Returns the path of the user's file or folder of files; `key` is the option that names it, for messages."""
+    """Returns the path of the user's file or folder; `key` is the option that names the path, for messages."""
     kind = "file or folder" if key == "path" else "file"
     return find_path(f"data.{key}", path, kind, "the path of a .parquet or .csv file")
 
 
 def read_table_file(file: Path, reading: ReadOptions) -> Dataset:
-    """Reads a data set from a file, and its test samples from another file if `reading.test` names one."""
+    """Reads a data set from a file; reads the test samples from another file if `reading.test` names one."""
     if isinstance(reading.test, str | Path):
         other = read_frame(find_table_file(None, str(reading.test), "test"), "test")
         reading = reading._replace(test=other)
@@ -409,7 +414,7 @@ def read_table_file(file: Path, reading: ReadOptions) -> Dataset:
 
 
 def read_table(frame: Any, reading: ReadOptions) -> Dataset:
-    """Converts a table to a data set: numbers and categories, or a column of text to tokenize."""
+    """Converts a table to a data set; the inputs are numbers and categories, or a column of text to tokenize."""
     other = None if reading.test is None else as_frame(reading.test)
     if reading.tokenizer is None:
         refuse_idle(reading, OPTIONS, "a table without data.tokenizer")
@@ -440,10 +445,10 @@ def build_table(
         other: Another table with the test samples, or None.
         reading: The options for reading.
         name: Name of the data set.
-        names: Names of the classes, if the target has numbers that stand for them.
+        names: Names of the classes, if the target has numbers of classes; otherwise empty.
 
     Raises:
-        BadInput: A column is missing, has gaps that are not allowed, or cannot be converted.
+        BadInput: A column is missing, has missing values that are not allowed, or cannot be converted.
 
     Example:
         >>> import pandas as pd
@@ -472,7 +477,7 @@ def build_table(
 def _read_part(
     frame: Any, columns: TableColumns, reading: ReadOptions, key: str, first: RawRows | None = None
 ) -> RawRows:
-    """Converts a table to raw samples, without rows to drop; `first` is the result for the training table."""
+    """Converts a table to raw samples, without rows to drop; `first` has the raw samples of the training table."""
     gaps = find_row_gaps(frame, columns, reading.missing, key)
     rows = np.flatnonzero(~gaps)
     if gaps.all() and len(gaps):
@@ -497,7 +502,7 @@ def _read_part(
 
 
 def _read_target(frame: Any, columns: TableColumns) -> Array:
-    """Returns labels of any type `[n]`, or targets `[n, q]`."""
+    """Returns the labels of a table, of any type, `[n]`, or the targets `[n, q]`."""
     if columns.classes:
         values = frame[columns.targets[0]]
         if values.dtype.kind in "iufb":
@@ -512,7 +517,7 @@ def _read_target(frame: Any, columns: TableColumns) -> Array:
 
 
 def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
-    """Returns columns as text by which samples can be dealt: all columns of a small table, no inputs of a large one.
+    """Returns columns, as text, by which samples can be dealt; those of a large table do not include inputs.
 
     Args:
         frame: The table.
@@ -531,11 +536,11 @@ def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
 
 
 def number_groups(column: Any, known: Any) -> Array:
-    """Numbers the natural clients of rows, `[n]`: the index of each value among the sorted values of the training rows.
+    """Returns the natural client of each row, `[n]`: the index of the row's value among the sorted training values.
 
     Args:
         column: The column that names the client of each row.
-        known: The same column of the training rows; values that are not in it get -1.
+        known: The same column of the training samples; other values get -1.
     """
     if column.isna().any():
         raise BadInput(f"data.group: {int(column.isna().sum())} rows have none: fill them or drop those rows")
