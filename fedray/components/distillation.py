@@ -267,7 +267,8 @@ def fuse_models(
 
     Args:
         how: The settings by which a student learns.
-        students: The students with their uploads; all of them learn from the ensemble of all uploads.
+        students: The students, each with the uploads of its own model. Every student learns from the ensemble of the
+            uploads of all students.
         rows: The data of the server.
         key: The random key from which the order of the inputs is drawn; the order is the same for all students.
         engine_of: Function that returns the engine that computes a network.

@@ -257,7 +257,7 @@ class CutTable:
         self.rows = np.concatenate([*(cut.rows for cut in cuts), tail])
 
     def runs(self, world: IntArray, client: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the sample indices of each job's client, `[J, n_max]` (filled with 0), and their numbers, `[J]`."""
+        """Returns the sample indices of each job's client `[J, n_max]`, padded with 0, and how many there are `[J]`."""
         entry = world * self.number + client
         size = self.size[entry]
         place = np.arange(size.max(initial=0))

@@ -166,7 +166,8 @@ def _score_candidates(
 ) -> tuple[str, Scores]:
     """Trains the candidates, and returns the name of the held-out score and the scores of each (replicate, fold).
 
-    The scores are in the order of the candidates, from the smallest. They end before the candidates that were dropped.
+    The candidates are learning rates, and the scores are in their order, the smallest rate first. The largest rates are
+    dropped until no training diverges; a dropped rate has no score.
     """
     trial, own = drop_watchers(make_candidate_scenario(scenario), own)
     for number in range(len(grid), 0, -1):

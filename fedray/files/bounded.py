@@ -261,7 +261,7 @@ def name_part(round: int) -> str:
 
 
 def list_parts(out: Path, table: str) -> dict[int, Path]:
-    """Returns the parts of a table by the last round of each part, in ascending order. Other files are ignored.
+    """Returns the files of a table's parts, each under the last round in it, in rising order; ignores other files.
 
     Args:
         out: The run directory.

@@ -218,7 +218,7 @@ def check_own_prior(local: Local, method: str, key: str) -> None:
         key: The method's key that replaces weight decay.
 
     Raises:
-        BadInput: The scenario sets an optimizer other than Adam or SGD, weight decay, or a pull.
+        BadInput: The scenario sets weight decay, FedProx's pull, or an optimizer that is neither Adam nor SGD.
     """
     if local.step is not None:
         raise BadInput(f"local.optimizer = {local.optimizer_name}, but {method} trains with adam or sgd: set one")

@@ -167,8 +167,8 @@ class BudgetScore(NamedTuple):
     Attributes:
         value: the score.
         used: Share of the budget that the last evaluation within the budget had used, in (0, 1].
-        after: Share of the budget that the next evaluation had used, if the score is interpolated between the two; else
-            `used`.
+        after: If the score is interpolated, the share of the budget that the first evaluation beyond the budget had
+            used; else `used`.
     """
 
     value: float
@@ -321,7 +321,7 @@ def is_fedrays(name: str) -> bool:
 
 
 class Scored(NamedTuple):
-    """The predictions of the models of one world for the samples of a split.
+    """The predictions for the samples of a split by the models of one replicate and fold.
 
     Attributes:
         prediction: Prediction of the ensemble: probabilities `[n, C]`, or the mean of the target `[n]` in the target's

@@ -93,7 +93,10 @@ def pool_clients(scenario: Scenario) -> Scenario:
 
 
 def check_number(scenario: Scenario, number: int) -> None:
-    """Checks keys against N, the number of clients; with a natural partition N is known only when data are loaded."""
+    """Checks the keys of a scenario that must fit the number of clients N.
+
+    With a natural partition N is known only when the data are loaded.
+    """
     per_round = scenario.participation.per_round
     if per_round is not None and per_round > number:
         raise BadInput(

@@ -53,8 +53,8 @@ class AsyncRule:
         goal: In mode `buffered`: number of uploads of one model that the server collects before it steps.
         tick: In mode `semi`: virtual seconds between two steps of the server.
         alpha: In mode `async`: weight of an upload whose staleness is 0, in (0, 1].
-        staleness: Name of the function s that weighs an upload by its staleness tau. The staleness is the number of
-            steps that the upload's model took since the job's start. For `constant`: 1. For `polynomial`:
+        staleness: Name of the function s that weighs an upload by its staleness tau: the number of steps that the
+            server took with the model while the client trained it. For `constant`: 1. For `polynomial`:
             `(1 + tau) ** -a`. For `hinge`: 1 up to `tau = b`, above that `1 / (a (tau - b) + 1)`.
         a: In the formulas of `polynomial` and `hinge`: how fast the weight falls with the staleness.
         b: In the formula of `hinge`: the staleness up to which an upload keeps its full weight.
