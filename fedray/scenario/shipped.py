@@ -37,8 +37,8 @@ def find_last_phase(keys: Mapping[str, Any]) -> int:
         >>> keys = {"rounds": 1, "method": {"name": "fens", "aggregator": "neural", "meta_rounds": 500}}
         >>> find_last_phase(keys), has_own_rounds(keys)  # clients train alone, then they train the aggregator
         (1, True)
-        >>> answers_clients_apart({"method": {"name": "fedper"}}), answers_clients_apart({"method": "fedavg"})
-        (True, False)
+        >>> [answers_clients_apart({"method": each}) for each in ("fedper", "fedavg", "bayesian_linear")]
+        [True, False, False]
     """
     spec, options = _read_method(keys)
     if not spec.parts:
