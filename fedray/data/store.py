@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import fedray.data.named as named
 from fedray.core.errors import BadInput, FedrayError, FedrayWarning, Unwritable, suggest_nearest, warn_user
 from fedray.core.options import ReadOptions
-from fedray.data import named
 from fedray.data.files import find_cache_root, find_data_root, list_stamps, read_pieces
 from fedray.data.forms import hugging_face, pictures
 from fedray.data.forms.rows import make_reading

@@ -150,7 +150,8 @@ def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
         return {name: fixed.get(name, 0) for name in tiers}
     largest = sorted(weights, key=lambda name: -weights[name])  # among equal remainders the largest weight comes first
     counts = round_to_sum(np.array([weights[name] / total * rest for name in largest]), rest)
-    return {name: {**fixed, **dict(zip(largest, counts.tolist(), strict=True))}[name] for name in tiers}
+    dealt = dict(zip(largest, counts.tolist(), strict=True)) | fixed
+    return {name: dealt[name] for name in tiers}
 
 
 def _tier(name: str, keys: TierKeys, number: int) -> Tier:
