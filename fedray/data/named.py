@@ -28,7 +28,7 @@ from fedray.files.layout import list_leaf_files
 from fedray.files.plain import expand_user_path
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Pictures: scikit-learn's digits, the data sets of torchvision, and LEAF's FEMNIST.
+# scikit-learn's digits and tumors, the data sets of torchvision, and LEAF's FEMNIST.
 
 IDX = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}  # name of torchvision's class and of the folder
 CIFAR = {"cifar10": ("CIFAR10", "cifar-10"), "cifar100": ("CIFAR100", "cifar-100")}  # class, and start of file names
@@ -41,18 +41,36 @@ def load_digits(_root: Path | None) -> Dataset:
         >>> load_digits(None).train.x.shape
         (1438, 1, 8, 8)
     """
-    x, y = _read_digits()
+    table = _read_bundled("digits.csv.gz")
+    x, y = table[:, :-1].reshape(-1, 1, 8, 8).astype(np.uint8), table[:, -1].astype(np.int64)
     train, test = split_stratified(y, 0.2, rng.stream(0, "digits"))
     return classification("digits", Split(x[train], y[train]), Split(x[test], y[test]), tuple("0123456789"))
 
 
+def load_breast_cancer(_root: Path | None) -> Dataset:
+    """Loads 569 tumors, 30 measures of each, malignant or benign; a fixed fifth of each class is for testing.
+
+    Source: Wolberg, Street and Mangasarian 1995, "Breast Cancer Wisconsin (Diagnostic)", from scikit-learn.
+
+    Example:
+        >>> load_breast_cancer(None).train.x.shape
+        (456, 30)
+    """
+    table = _read_bundled("breast_cancer.csv", skiprows=1)
+    x, y = table[:, :-1].astype(np.float32), 1 - table[:, -1].astype(np.int64)  # the file has 1 for benign
+    train, test = split_stratified(y, 0.2, rng.stream(0, "breast_cancer"))
+    return classification("breast_cancer", Split(x[train], y[train]), Split(x[test], y[test]), ("benign", "malignant"))
+
+
 @cache
-def _read_digits() -> tuple[Any, Any]:
-    """Returns the pictures and labels in scikit-learn's file, without the slow import of scikit-learn."""
+def _read_bundled(name: str, skiprows: int = 0) -> FloatArray:
+    """Returns a table in scikit-learn's own files, without the slow import of scikit-learn."""
     home = importlib.util.find_spec("sklearn")
     assert home is not None and home.origin is not None
-    table = np.loadtxt(Path(home.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
-    return table[:, :-1].reshape(-1, 1, 8, 8).astype(np.uint8), table[:, -1].astype(np.int64)
+    table: FloatArray = np.loadtxt(
+        Path(home.origin).parent / "datasets" / "data" / name, delimiter=",", skiprows=skiprows
+    )
+    return table
 
 
 def find_torchvision_folder(name: str, root: Path | None) -> Path:

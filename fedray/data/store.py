@@ -54,6 +54,7 @@ _UCI = "bostonHousing concrete energy kin8nm naval-propulsion-plant power-plant 
 UCI_NAMES = tuple(f"uci/{folder}" for folder in f"{_UCI} wine-quality-red yacht".split())
 _SOURCES: dict[str, Source] = {
     "digits": Source(named.load_digits),
+    "breast_cancer": Source(named.load_breast_cancer),
     **{
         name: Source(partial(named.load_torchvision, name), partial(named.find_torchvision_folder, name))
         for name in TORCHVISION_NAMES

@@ -32,7 +32,6 @@ from fedray.simulation.study import (
     Study,
     compute_outputs,
     join_pieces,
-    losses_of,
     mean_scores,
     outputs_on,
 )
@@ -263,29 +262,27 @@ def compare_members(members: FloatArray) -> FloatArray:
 
 
 def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor) -> dict[str, Any]:
-    """Returns arrays with one row for each known client: losses of the models, weights over them, and scores.
+    """Returns arrays with one row for each known client: weights over the models, and scores.
 
     For classes, the scores are accuracies, and label counts are returned, too. For a regression, there are two scores:
     the RMSE with the client's own weights or models, and the RMSE of the prediction that new clients get.
     """
     answer = study.answer(state)
-    pieces = runtime.ask(losses_of(answer.models, worlds=1), answer.state)
-    every = join_pieces(pieces, 0)  # [A, N]
-    if study.method.phase.weighs or study.method.one_model_per_client:
-        weights = find_client_weights(study, runtime, answer, worlds=1)[0]
-    else:
-        weights = answers.weigh_models(study, answer, 0, every, np.arange(every.shape[1]))
+    known = np.arange(min(study.clients.number, EVALUATED_CLIENTS))
+    everybody = answer.weigh_present(0)
+    if everybody is None:
+        everybody = np.full(len(outputs), 1.0 / len(outputs))
+    equal = np.tile(everybody, (len(known), 1))
+    own = study.method.phase.weighs or study.method.one_model_per_client or has_client_weights(study, answer)
+    weights = find_client_weights(study, runtime, answer, worlds=1)[0] if own else equal
     if study.method.phase.is_personal:
         scores = answers.pick_own_scores(answers.ask_own_scores(runtime, state), 0, lowest=not study.classes)
     else:
         scores = answers.measure_clients(study, 0, outputs, weights)
-    arrays = {"alpha": weights, "client_losses": answer.drop_absent(every, 0).double().numpy().T}
     if study.classes:
-        return arrays | {"label_counts": study.shards.label_counts(0), "client_accuracy": scores}
-    everybody = answer.weigh_present(0)
-    everybody = np.full(weights.shape[1], 1.0 / weights.shape[1]) if everybody is None else everybody
-    equal = answers.measure_clients(study, 0, outputs, np.tile(everybody, (len(weights), 1)))
-    return arrays | {"client_rmse": scores, "client_rmse_equal": equal}
+        return {"alpha": weights, "label_counts": study.shards.label_counts(0), "client_accuracy": scores}
+    common = answers.measure_clients(study, 0, outputs, equal)
+    return {"alpha": weights, "client_rmse": scores, "client_rmse_equal": common}
 
 
 def _conformal_arrays(

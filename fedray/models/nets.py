@@ -338,6 +338,24 @@ def lstm(
 SMALL_STEM_BELOW = 64  # pixels; images with a shorter side get the small stem
 
 
+def resnet8(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, norm: str = "batch") -> nn.Module:
+    """Returns a ResNet-8 (He et al. 2016, section 4.2 with n = 1), the small network of papers on CIFAR.
+
+    Shortcuts that change the number of channels are 1 x 1 convolutions, as in ResNet-18.
+
+    Args:
+        input_shape: `(channels, height, width)`.
+        outputs: Number of classes.
+        width: Factor on the number of channels, which is 16 in the first stage and doubles in both further stages.
+        norm: Name of the normalization, batch or group.
+
+    Example:
+        >>> sum(p.numel() for p in resnet8((3, 32, 32), 10).parameters())
+        78042
+    """
+    return _resnet([1, 1, 1], input_shape, outputs, width / 4, norm)
+
+
 def resnet18(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, norm: str = "batch") -> nn.Module:
     """Returns a ResNet-18 (He et al. 2016).
 
@@ -441,8 +459,10 @@ def _resnet(layers: list[int], input_shape: tuple[int, ...], outputs: int, width
     from torchvision.models.resnet import BasicBlock, ResNet
 
     depth, small = _channels_and_stem("resnet", input_shape)
-    net: Any = ResNet(BasicBlock, layers, num_classes=outputs)
-    if width != 1:
+    net: Any = ResNet(BasicBlock, [*layers, 1][:4], num_classes=outputs)
+    if len(layers) == 3:
+        net.layer4 = nn.Identity()
+    if width != 1 or len(layers) == 3:
         net.inplanes = channels = max(1, round(64 * width))  # of the first stage; torchvision fixes 64
         net.conv1, net.bn1 = nn.Conv2d(3, channels, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(channels)
         for stage, blocks in enumerate(layers):
@@ -491,6 +511,7 @@ _BUILDERS: dict[str, Builder] = {
     "rbf": rbf,
     "cnn": cnn,
     "vgg11": vgg11,
+    "resnet8": resnet8,
     "resnet18": resnet18,
     "resnet34": resnet34,
     "densenet": densenet,

@@ -50,6 +50,7 @@ MODEL_SPECS: dict[str, NameSpec] = {
             "dropout": Option(0.0, real("[0, 1)")),
         },
     ),
+    "resnet8": NameSpec("ResNet-8 for small images, 78,000 weights", {**_WIDTH, **_NORM}),
     "resnet18": NameSpec("ResNet-18 for small images", {**_WIDTH, **_NORM}),
     "resnet34": NameSpec("ResNet-34 for small images", {**_WIDTH, **_NORM}),
     "vgg11": NameSpec("VGG-11 for small images", {"norm": Option("batch", one_of("batch", "group", "none"))}),

@@ -293,6 +293,9 @@ DATA_SPECS: dict[str, DataSpec] = {
     "digits": DataSpec(
         "scikit-learn's handwritten digits, 1,797 images of 8 x 8, 10 classes (bundled)", _LIMIT, task=_CLASSES
     ),
+    "breast_cancer": DataSpec(
+        "569 tumors with 30 measures each, benign or malignant (bundled with scikit-learn)", task=_CLASSES
+    ),
     "mnist": DataSpec("MNIST, 70,000 images of 28 x 28, 10 classes", _LIMIT, task=_CLASSES),
     "fashion_mnist": DataSpec("FashionMNIST, 70,000 images of 28 x 28, 10 classes", _LIMIT, task=_CLASSES),
     "cifar10": DataSpec("CIFAR-10, 60,000 color images of 32 x 32, 10 classes", _LIMIT, task=_CLASSES),

@@ -9,6 +9,7 @@ import numpy as np
 import originals
 import pandas as pd
 import pytest
+from sklearn import datasets
 
 import fedray
 from fedray.core.errors import BadInput
@@ -172,6 +173,16 @@ def test_toys_follow_their_mean(name: str) -> None:
     assert (data.y_scale == 1).all()
     assert (data.test.x[0], data.test.x[-1]) == (-1, 1)
     assert (np.abs(data.train.x).min() >= 0.5) == (name == "interval")
+
+
+def test_the_tumors_are_those_of_scikit_learn_and_malignant_is_class_1() -> None:
+    x, benign = datasets.load_breast_cancer(return_X_y=True)
+    data = load_data("breast_cancer")
+    rows = np.concatenate([data.train.x, data.test.x]), np.concatenate([data.train.y, data.test.y])
+    here, there = (np.lexsort(table.T) for table in (rows[0], np.float32(x)))
+    assert np.array_equal(rows[0][here], np.float32(x)[there])
+    assert np.array_equal(rows[1][here], 1 - benign[there])
+    assert data.class_names[1] == "malignant"
 
 
 def test_toys_and_digits_are_the_same_every_time() -> None:

@@ -31,6 +31,7 @@ CASES: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
     ("lstm", (20,), {"hidden": 16}),
     ("vgg11", (1, 28, 28), {"norm": "none"}),
     ("vgg11", (3, 32, 32), {}),
+    ("resnet8", (3, 32, 32), {"norm": "group"}),
     ("resnet18", (3, 32, 32), {}),
     ("resnet18", (1, 8, 8), {"norm": "group"}),
     ("resnet34", (1, 8, 8), {"width": 0.25}),
