@@ -179,8 +179,9 @@ def test_the_tumors_are_those_of_scikit_learn_and_malignant_is_class_1() -> None
     x, benign = datasets.load_breast_cancer(return_X_y=True)
     data = load_data("breast_cancer")
     rows = np.concatenate([data.train.x, data.test.x]), np.concatenate([data.train.y, data.test.y])
-    here, there = (np.lexsort(table.T) for table in (rows[0], np.float32(x)))
-    assert np.array_equal(rows[0][here], np.float32(x)[there])
+    shipped = x.astype(np.float32)
+    here, there = (np.lexsort(table.T) for table in (rows[0], shipped))
+    assert np.array_equal(rows[0][here], shipped[there])
     assert np.array_equal(rows[1][here], 1 - benign[there])
     assert data.class_names[1] == "malignant"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from reports import without_report
 from small import run_command
 
 from fedray.assembly import models as memory
-from fedray.data import named
 from fedray.scenario import names
 from fedray.scenario.loader import dump_scenario, read_scenario, tier_table
 from fedray.scenario.nested import merge_keys
@@ -97,10 +95,9 @@ def texts(draw: st.DrawFn, sources: list[dict[str, Any]], at: list[Path_]) -> st
 
 @pytest.fixture(autouse=True)
 def scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little memory, no data files, no report, and the digits read once."""
+    """Little memory, no data files, and no report."""
     without_report(monkeypatch)
     monkeypatch.setattr(memory, "read_machine_memory", lambda: MEMORY)
-    monkeypatch.setattr(named, "_read_digits", cache(named._read_digits))
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "nowhere"))
     monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
