@@ -180,6 +180,8 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     "server.weighting": [{"server.weighting": "examples"}, {"server.weighting": "uniform"}],
     "server.optimizer": [{"server.optimizer": "adam"}],
     "server.lr": [{"server.lr": 0.5}, {"server.lr": 0.5, "server.optimizer": "momentum"}],
+    "local.nesterov": [{"local.nesterov": True}, {"local.nesterov": True, "local.momentum": 0.9}],
+    "server.tau": [{"server.tau": 0.1}, {"server.tau": 0.1, "server.optimizer": "yogi"}],
     "server.momentum": [{"server.momentum": 0.2}, {"server.momentum": 0.2, "server.optimizer": "momentum"}],
     "server.robust": [{"server.robust": "median"}],
     "server.trim": [{"server.trim": 2}, {"server.trim": 2, "server.robust": "trimmed_mean"}],

@@ -68,7 +68,7 @@ def make_setting(
         weighting=scenario.server.weighting,
         coefficients=scenario.server.coefficients,
         robust=Robust(scenario.server.robust, scenario.server.trim, scenario.server.byzantine),
-        optimizer=Optimizer(scenario.server.optimizer, scenario.server.lr, scenario.server.momentum),
+        optimizer=Optimizer(*(getattr(scenario.server, key) for key in ("optimizer", "lr", "momentum", "tau"))),
         hold_out=scenario.data.hold_out > 0,
         compress=lambda layout: make_compression(scenario, layout, devices),
         participants=(
@@ -210,11 +210,12 @@ def make_local(scenario: Scenario) -> Local:
     """Returns the local training that the section `local` describes."""
     keys = scenario.local
     return Local(
-        optimizer=keys.optimizer,  # type: ignore[arg-type]  # `add_own_code` replaces what is neither sgd nor adam
+        optimizer=keys.optimizer,  # type: ignore[arg-type]  # `add_own_code` replaces names of a user's own
         lr=keys.lr,
         lr_decay=keys.lr_decay,
         lr_decay_every=keys.lr_decay_every,
         momentum=keys.momentum,
+        nesterov=keys.nesterov,
         weight_decay=keys.weight_decay,
         batch_size=None if keys.batch_size == "full" else int(keys.batch_size),
         epochs=None if keys.steps is not None else keys.epochs or 1,

@@ -353,18 +353,25 @@ def krum(f: int, trainable: int, multi: bool = False) -> Center:
 # (BatchNorm) stay as the inner server left them. A model that nobody trained in a round keeps its weights and the
 # state of its optimizer.
 
-BETA2, TAU = 0.99, 1e-3  # Reddi et al. 2021, section 5.1
+BETA2, TAU = 0.99, 1e-3  # Reddi et al. 2021, section 5.1; `server.tau` replaces TAU
 
 
 def with_optimizer(
-    base: Server, rows: Rows, trainable: int, kind: ServerOptimizerKind, *, lr: float, momentum: float = 0.9
+    base: Server,
+    rows: Rows,
+    trainable: int,
+    kind: ServerOptimizerKind,
+    *,
+    lr: float,
+    momentum: float = 0.9,
+    tau: float = TAU,
 ) -> Server:
     """Returns a server that uses the models' change by an inner server as the pseudo-gradient `g` of an optimizer.
 
     - `momentum`: `m <- momentum m + g` and `w <- w + lr m` (FedAvgM, Hsu et al. 2019). With momentum 0 and lr 1 the
       result is that of the inner server.
     - `adam` and `yogi` (Reddi et al. 2021, Alg. 2): `m <- momentum m + (1 - momentum) g` and `w <- w + lr m / (sqrt(v)
-      + tau)` with tau = 1e-3. v starts at tau^2. In `adam` `v <- 0.99 v + 0.01 g^2`, and in `yogi` `v <- v - 0.01 g^2
+      + tau)`. v starts at tau^2. In `adam` `v <- 0.99 v + 0.01 g^2`, and in `yogi` `v <- v - 0.01 g^2
       sign(v - g^2)`.
 
     Args:
@@ -374,6 +381,7 @@ def with_optimizer(
         kind: `momentum`, `adam` or `yogi`.
         lr: Learning rate, above 0.
         momentum: Momentum, in [0, 1).
+        tau: The addend in the denominator of `adam` and `yogi`, above 0.
 
     Example:
         >>> from fedray.components.servers import mean
@@ -384,7 +392,7 @@ def with_optimizer(
 
     def init(models: Tensor) -> dict[str, Tensor]:
         zero = torch.zeros(len(models), trainable, dtype=torch.float64)
-        second = {} if kind == "momentum" else {"optimizer_second": zero + TAU**2}
+        second = {} if kind == "momentum" else {"optimizer_second": zero + tau**2}
         return {**base.init(models), "optimizer_first": zero, **second}
 
     def step(state: State, stats: Stats, t: int) -> State:
@@ -397,7 +405,7 @@ def with_optimizer(
             v, square = state.extra["optimizer_second"], g.square()
             down = (1.0 - BETA2) * (v - square if kind == "adam" else square * torch.sign(v - square))
             second = v - down
-            change = first / (second.sqrt() + TAU)
+            change = first / (second.sqrt() + tau)
             extra["optimizer_second"] = torch.where(trained, second, v)
         extra["optimizer_first"] = torch.where(trained, first, before)
         return place_change(state, after, lr * change, trained)._replace(extra=extra)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.core.errors import BadInput
-from fedray.core.types import FloatArray, IntArray, Net, Plan, RateKind, SizedPlan, State, Stats, Uploads
+from fedray.core.types import FloatArray, IntArray, Net, OptimizerKind, Plan, RateKind, SizedPlan, State, Stats, Uploads
 
 if TYPE_CHECKING:
     pass
@@ -610,12 +610,14 @@ class Local:
     replace three things: the loss, the gradient of the data, and the optimizer.
 
     Attributes:
-        optimizer: `sgd` or `adam`.
+        optimizer: `sgd`, `adam`, `adamw` or `rmsprop`, as `torch.optim` computes them.
         lr: Learning rate of the first rounds.
         lr_decay: Factor on the learning rate.
         lr_decay_every: Rounds after which the factor applies once more.
         momentum: Momentum of SGD, 0 to 1.
-        weight_decay: Factor of weight decay: `weight_decay * w` is added to the gradient.
+        nesterov: Whether SGD has Nesterov's momentum, which looks ahead.
+        weight_decay: Factor of weight decay: `weight_decay * w` is added to the gradient; `adamw` subtracts
+            `lr * weight_decay * w` from the parameters instead.
         batch_size: Number of samples in a step; None means all samples of the client.
         epochs: Number of passes over the client's samples; None if `steps` is given.
         steps: Number of optimizer steps, the same for clients of any size; None if `epochs` is given.
@@ -633,11 +635,12 @@ class Local:
         0.05
     """
 
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: OptimizerKind = "sgd"
     lr: float = 0.01
     lr_decay: float = 1.0
     lr_decay_every: int = 10
     momentum: float = 0.0
+    nesterov: bool = False
     weight_decay: float = 0.0
     batch_size: int | None = 16
     epochs: int | None = 1

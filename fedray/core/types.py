@@ -42,6 +42,7 @@ Members = Callable[[IntArray], NDArray[np.bool_]]  # client ids `[J]` -> whether
 Objective = Literal["cross_entropy", "half_mse", "mse", "gaussian_nll"]
 Weighting = Literal["uniform", "examples"]  # weights of uploads in a mean: equal, or by training samples
 RateKind = Literal["constant", "cosine", "linear", "step"]
+OptimizerKind = Literal["sgd", "adam", "adamw", "rmsprop"]
 ServerOptimizerKind = Literal["none", "momentum", "adam", "yogi"]
 Mode = Literal["semi", "buffered", "async"]  # when the server steps where clients do not wait for each other
 Staleness = Literal["constant", "polynomial", "hinge"]

@@ -65,6 +65,8 @@ class Windows(Piece):
         if phase.local.optimizer_name != "sgd":
             name = phase.local.optimizer_name
             raise BadInput(f"local.optimizer = {name}, but {method} samples the iterates of SGD: set it to sgd")
+        if phase.local.nesterov:
+            raise BadInput(f"local.nesterov = true, but {method} samples the iterates of SGD: set it to false")
         others = {"gradient": phase.local.gradient, "correction": phase.find(Correction), "finish": phase.find(Finish)}
         if parts := [name for name, one in others.items() if one is not None]:
             raise BadInput(f"{method}: it has windows, but a {parts[0]} too, which they do not call: leave it out")

@@ -154,7 +154,8 @@ def make_server(setting: Setting, merge: Merge = mean) -> Server:
     if optimizer.kind == "none":
         return base
     rows, trainable = setting.state_rows, setting.layout.trainable
-    return with_optimizer(base, rows, trainable, optimizer.kind, lr=optimizer.lr, momentum=optimizer.momentum)
+    kind, lr, momentum, tau = optimizer.kind, optimizer.lr, optimizer.momentum, optimizer.tau
+    return with_optimizer(base, rows, trainable, kind, lr=lr, momentum=momentum, tau=tau)
 
 
 def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:
@@ -205,8 +206,8 @@ def require(method: str, **keys: tuple[object, object]) -> None:
     """
     for key, (value, plain) in keys.items():
         if value != plain:
-            shown = f"{key.replace('__', '.')} = {value}"
-            raise BadInput(f"{shown}, but {method} needs {plain}: set it to {plain}")
+            shown, needed = (str(one).lower() if isinstance(one, bool) else one for one in (value, plain))
+            raise BadInput(f"{key.replace('__', '.')} = {shown}, but {method} needs {needed}: set it to {needed}")
 
 
 def check_own_prior(local: Local, method: str, key: str) -> None:
@@ -218,8 +219,10 @@ def check_own_prior(local: Local, method: str, key: str) -> None:
         key: The method's key that replaces weight decay.
 
     Raises:
-        BadInput: The scenario sets weight decay, FedProx's pull, or an optimizer that is neither Adam nor SGD.
+        BadInput: The scenario sets weight decay, FedProx's pull, Nesterov's momentum, or an optimizer that is neither
+            Adam nor SGD.
     """
-    if local.step is not None:
+    if local.step is not None or local.optimizer not in ("sgd", "adam"):
         raise BadInput(f"local.optimizer = {local.optimizer_name}, but {method} trains with adam or sgd: set one")
+    require(method, local__nesterov=(local.nesterov, False))
     require(f"{method} (with {key})", local__weight_decay=(local.weight_decay, 0), local__pull=(local.pull, 0))

@@ -205,7 +205,11 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
     """
     stack = setting.stack
     assert stack is not None and stack.meta is not None
-    kit.base.require("beta_predbayes (SGHMC)", local__optimizer=(setting.local.optimizer_name, "sgd"))
+    kit.base.require(
+        "beta_predbayes (SGHMC)",
+        local__optimizer=(setting.local.optimizer_name, "sgd"),
+        local__nesterov=(setting.local.nesterov, False),
+    )
     if setting.layout.d > setting.layout.trainable or setting.layout.counters:
         raise BadInput(
             "model: a normalization layer has running statistics, of which each sample would need its own: choose one "

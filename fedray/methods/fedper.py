@@ -105,7 +105,7 @@ def fedrep(setting: kit.Setting) -> kit.Method:
         BadInput: clients do not train with SGD, nothing is private, or no step is left for the head.
     """
     local, body, epochs = setting.local, setting.options["body_epochs"], setting.local.epochs or 10
-    kit.base.require("FedRep", local__optimizer=(local.optimizer_name, "sgd"))
+    kit.base.require("FedRep", local__optimizer=(local.optimizer_name, "sgd"), local__nesterov=(local.nesterov, False))
     if not setting.private or body >= epochs or local.steps == 1:
         raise BadInput(
             f"method.body_epochs = {body} of local.epochs = {epochs} (or of several local.steps) train the body, and "

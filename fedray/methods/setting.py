@@ -42,11 +42,13 @@ class Optimizer:
         kind: momentum, adam, yogi, or none.
         lr: learning rate of the server optimizer, above 0.
         momentum: the coefficient beta of momentum, or beta_1 of Adam and Yogi, in [0, 1).
+        tau: the addend in the denominator of Adam and Yogi, above 0.
     """
 
     kind: ServerOptimizerKind = "none"
     lr: float = 1.0
     momentum: float = 0.9
+    tau: float = 1e-3
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,13 @@ FREE_TIER_KEYS = ("num_cpus", "num_gpus", "resources")
 CHANGEABLE_KEYS = ("on_client_error", "client_timeout", "rounds")
 # Keys that were added to fedray later, each with the value for the earlier behavior. Older runs and sweeps that go on
 # lack these keys. A key with this value is left out of identities and of hashes of trainings, which then stay the same.
-VALUES_OF_BEFORE: dict[str, Any] = {"clients.tf32": False, "local.augment": [], "data.standardize": True}
+VALUES_OF_BEFORE: dict[str, Any] = {
+    "clients.tf32": False,
+    "local.augment": [],
+    "data.standardize": True,
+    "local.nesterov": False,
+    "server.tau": 0.001,
+}
 IDENTITY_FILE = "identity.json"  # in a run directory
 RECORDED = "identity"  # key of the manifest: whether the run has the file `identity.json`
 FORMAT = 1  # format of the file; another number means that a newer fedray wrote the file

@@ -171,6 +171,8 @@ class Kind(NamedTuple):
 _OPTIMIZERS = {
     "sgd": NameSpec("stochastic gradient descent, with `local.momentum`"),
     "adam": NameSpec("Adam (Kingma and Ba 2015), with its usual constants"),
+    "adamw": NameSpec("Adam with decoupled weight decay (Loshchilov and Hutter 2019)"),
+    "rmsprop": NameSpec("RMSprop with the constants of torch, without momentum"),
 }
 _AUGMENTATIONS = {
     "crop": NameSpec("a picture moves by up to an eighth of its side (4 pixels of 32); what comes in is 0"),

@@ -259,7 +259,7 @@ METHOD_ROWS = (  # keys that a method does not use, whatever the other keys are
         and not (CLIENT_KINDS.keys() & c.scenario.data.partition.options.keys())
         and (c.key, c.scenario.data.name) != ("clients.number", "synthetic"),
         "{name} trains on the pooled data, as one client"),
-    Row("server.lr server.momentum", lambda c: not c.spec.optimizer and _OWN_STEP[c.spec.walks],
+    Row("server.lr server.momentum server.tau", lambda c: not c.spec.optimizer and _OWN_STEP[c.spec.walks],
         "{name} has {found}"),
     Row(_MEAN, lambda c: not c.spec.averages, "{name} has no mean of several clients' uploads"),
     Row("server.coefficients", lambda c: not c.spec.coefficients, "{name} has a server of its own"),
@@ -322,6 +322,9 @@ ROWS = (
     # Training and the server.
     Row("local.steps", lambda c: c.scenario.local.epochs is not None, "local.epochs is {s.local.epochs}", _BOTH,
         _changed),
+    Row("local.nesterov",
+        lambda c: (c.scenario.local.optimizer, c.scenario.local.momentum) == ("sgd", 0), "local.momentum is 0",
+        "set local.momentum to 0.9", _one_of(True)),
     Row("local.lr", lambda c: c.scenario.local.lr_grid, "local.lr_grid takes its place"),
     Row("local.lr_decay_every", lambda c: c.scenario.local.lr_decay == 1, "local.lr_decay is 1"),
     Row("vary", lambda c: c.scenario.replicates == 1, "replicates is 1"),

@@ -97,7 +97,7 @@ class LocalKeys:
     """The local training of a client.
 
     Attributes:
-        optimizer: the optimizer of a client: `sgd`, `adam`, or one that your module registers.
+        optimizer: the optimizer of a client: `sgd`, `adam`, `adamw`, `rmsprop`, or one that your module registers.
         lr: learning rate of a client.
         lr_grid: the candidates for the learning rate. For each replicate and fold, the candidate that is best on
             held-out training samples is used.
@@ -105,7 +105,8 @@ class LocalKeys:
             constant.
         lr_decay_every: the number of rounds between two decays of the learning rate.
         momentum: momentum of `sgd`.
-        weight_decay: factor of the L2 penalty on the weights.
+        nesterov: whether the momentum of `sgd` is Nesterov's, which looks ahead.
+        weight_decay: factor of the L2 penalty on the weights; with `adamw` of the decay of the weights themselves.
         batch_size: the number of samples in an optimizer step, or `full` for all samples of the client.
         epochs: the number of passes over the samples of the client in a round; default: 10, unless `steps` is set.
         steps: the number of optimizer steps of a client in a round, instead of `epochs`.
@@ -126,6 +127,7 @@ class LocalKeys:
     lr_decay: float = key(1.0, real("(0, 1]"))
     lr_decay_every: int = key(10, whole(1, 10**7))
     momentum: float = key(0.0, real("[0, 1)"), _SGD)
+    nesterov: bool = key(False, flag, _SGD)
     weight_decay: float = key(0.0, real("[0, inf)"))
     batch_size: int | str = key(16, either("full", whole(1, 10**9)))
     epochs: int | None = key(None, maybe(whole(1, 10**6)))
@@ -174,6 +176,7 @@ class ServerKeys:
         optimizer: the server optimizer, which makes a step from the mean of the deltas.
         lr: learning rate of the server optimizer; default: 0.01 for `adam` and `yogi`, else 1.
         momentum: momentum of the server optimizer (beta; for `adam` and `yogi` beta_1).
+        tau: the number that `adam` and `yogi` add to the denominator: the larger, the less adaptive is the step.
         robust: the robust statistic that is used instead of the mean of the deltas.
         trim: the number of values that `trimmed_mean` drops at each end (b).
         byzantine: the number of bad clients that `krum` and `multi_krum` have to withstand (f).
@@ -184,6 +187,7 @@ class ServerKeys:
     optimizer: ServerOptimizerKind = key("none", one_of(*get_args(ServerOptimizerKind)))
     lr: float = key(1.0, real("(0, inf)"), _STEPS)
     momentum: float = key(0.9, real("[0, 1)"), _STEPS)
+    tau: float = key(0.001, real("(0, inf)"), Needs("server.optimizer", ("adam", "yogi")))
     robust: str = key("none", one_of("none", "median", "trimmed_mean", "krum", "multi_krum"))
     trim: int = key(1, whole(0, 10**6), _TRIMMED)
     byzantine: int = key(1, whole(0, 10**6), _KRUM)

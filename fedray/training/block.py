@@ -420,10 +420,11 @@ def _check_inputs(where: str, found: Any, x: Tensor, axes: int) -> Tensor:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # One optimizer step for stacked parameters, shared by all engines.
-# The gradient of a lane with parameters w is `gradient of the data + weight_decay w + pull (w - anchor) + offset`. SGD
-# and Adam are those of torch.optim (coupled weight decay; Adam with betas 0.9 and 0.999, eps 1e-8).
+# The gradient of a lane with parameters w is `gradient of the data + weight_decay w + pull (w - anchor) + offset`. The
+# optimizers are those of torch.optim with its defaults; AdamW decays the parameters and not the gradient.
 
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
+_ALPHA = 0.99  # torch.optim.RMSprop's
 Step = Callable[[Sequence[Tensor], Sequence[Tensor], int | None], None]  # (parameters, gradients, lanes), in place
 Complete = Callable[[Sequence[Tensor], Sequence[Tensor], "int | None"], list[Tensor]]
 
@@ -467,7 +468,19 @@ def make_optimizer(
         nonlocal count
         now = list(params) if lanes is None else [p[:lanes] for p in params]
         g = complete(now, grads, lanes)
-        if local.optimizer == "adam":
+        if local.optimizer == "adamw":
+            torch._foreach_mul_(now, 1.0 - lr * local.weight_decay)
+        if local.optimizer == "rmsprop":
+            if not moments:
+                moments.append([torch.zeros_like(p) for p in now])
+            square = [m[:lanes] for m in moments[0]]
+            torch._foreach_mul_(square, _ALPHA)
+            torch._foreach_addcmul_(square, g, g, 1.0 - _ALPHA)
+            root = torch._foreach_sqrt(square)
+            torch._foreach_add_(root, _EPS)
+            torch._foreach_addcdiv_(now, g, root, -lr)
+            return
+        if local.optimizer != "sgd":
             count += 1
             if not moments:
                 moments.extend([torch.zeros_like(p) for p in now] for _ in range(2))
@@ -486,7 +499,7 @@ def make_optimizer(
             velocity = [v[:lanes] for v in kept]
             torch._foreach_mul_(velocity, local.momentum)
             torch._foreach_add_(velocity, g)
-            g = velocity
+            g = list(torch._foreach_add(g, velocity, alpha=local.momentum)) if local.nesterov else velocity
         torch._foreach_add_(now, g, alpha=-lr)
 
     return step
@@ -508,7 +521,7 @@ def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tenso
         g = list(grads)
         if offset:
             g = list(torch._foreach_add(g, [o[:lanes] for o in offset]))
-        if local.weight_decay:
+        if local.weight_decay and local.optimizer != "adamw":
             g = list(torch._foreach_add(g, list(now), alpha=local.weight_decay))
         if local.pull:  # the difference first: 0 at the anchor, and no rounding error that Adam divides by itself
             away = torch._foreach_sub(list(now), [a[:lanes] for a in anchor])

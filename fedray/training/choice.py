@@ -84,7 +84,7 @@ def choose_engine(
         example: One network input, with which a user's module is tried and recognized. None: a user's module is neither
             tried nor recognized.
         lanes: Whether compiled kernels may train (`auto`), must train (`compiled`) or must not train (`torch`).
-        local: The settings of local training; None: local training has no code.
+        local: The settings of local training; None: SGD without code.
         drops: Whether dropout stays on in predictions; evaluation then calls the module.
         models: Number of models, K.
         couples: Whether the steps of a client's lanes depend on each other.
@@ -98,7 +98,8 @@ def choose_engine(
         >>> engine.name, engine.width, engine.why
         ('mlp', 256, 'linear layers only, 67 parameters')
     """
-    engine = _choose_any(net, device, example, lanes)
+    covered = local is None or compiled.has_optimizer(local)
+    engine = _choose_any(net, device, example, lanes if covered else "torch")
     if local is not None and (local.has_code or couples):
         engine = _choose_for_code(net, device, example, engine, local=local, models=models, couples=couples)
     if lanes == "compiled" and engine.name not in COMPILED:
@@ -107,6 +108,8 @@ def choose_engine(
             why = "compiled kernels run on CPUs"
         elif isinstance(library, sums.Missing):
             why = library.why
+        elif local is not None and not covered:
+            why = f"no compiled kernel has local.{'nesterov' if local.nesterov else f'optimizer = {local.optimizer}'}"
         else:
             why = f"no compiled kernel covers the network {net.name} ({engine.name} would train it: {engine.why})"
         raise BadInput(f"lanes = compiled: {why}; or choose auto")

@@ -155,7 +155,7 @@ def clipped(norm=1.0):
 
 fedray.register("loss", "smooth", smooth)
 fedray.register("optimizer", "clipped", clipped)
-fedray.register("optimizer", "adamw", torch.optim.AdamW)
+fedray.register("optimizer", "nadam", torch.optim.NAdam)
 """
 SCENARIO = scenario({"rounds": 2, "method": {"name": "fedavg"}, "data": {"limit": 90}, "clients": {"number": 3}})
 
@@ -184,8 +184,8 @@ def test_a_scenario_names_a_loss_and_an_optimizer_with_their_options(mine: Path,
     assert not torch.equal(models(named), models(run_local({"loss": "smooth", "optimizer": "clipped"})))
     again = fedray.run(named.path / "scenario.yaml", out=tmp_path / "again")
     assert torch.equal(models(named), models(again))
-    adamw = run_local({"optimizer": "adamw", "lr": 0.01})
-    assert adamw.summary["metrics"]["accuracy"]["mean"] > 0.2
+    nadam = run_local({"optimizer": "nadam", "lr": 0.01})
+    assert nadam.summary["metrics"]["accuracy"]["mean"] > 0.2
 
 
 def half(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:

@@ -14,7 +14,7 @@ from small import scenario
 import fedray
 from fedray.assembly.study import build_study
 from fedray.components import servers
-from fedray.components.servers import TAU, Rows, by_tier, mean
+from fedray.components.servers import Rows, by_tier, mean
 from fedray.core.errors import FedrayError
 from fedray.core.method import Server
 from fedray.core.sums import merge_stats
@@ -127,11 +127,11 @@ def test_server_momentum_0_and_lr_1_is_no_optimiser() -> None:
 @pytest.mark.parametrize("kind", ["momentum", "adam", "yogi"])
 def test_server_optimisers_are_their_formulas(kind: Any) -> None:
     """Three rounds against NumPy (Reddi et al. 2021, Alg. 2); the buffer behind the trainable numbers is averaged."""
-    rows, lr, beta = servers.Rows(1, 1), 0.1, 0.8
-    one = servers.with_optimizer(servers.mean(rows), rows, 3, kind, lr=lr, momentum=beta)
+    rows, lr, beta, tau = servers.Rows(1, 1), 0.1, 0.8, 0.02
+    one = servers.with_optimizer(servers.mean(rows), rows, 3, kind, lr=lr, momentum=beta, tau=tau)
     start = torch.zeros(1, 4)
     state = State(start, torch.zeros(1, 0, dtype=torch.int64), one.init(start))
-    w, m, v, buffer = np.zeros(3), np.zeros(3), np.full(3, TAU**2), 0.0
+    w, m, v, buffer = np.zeros(3), np.zeros(3), np.full(3, tau**2), 0.0
     for t in range(3):
         x = draw_normal(5, 4, t)
         state = one.step(state, one.reduce(uploads(x)), t)
@@ -139,7 +139,7 @@ def test_server_optimisers_are_their_formulas(kind: Any) -> None:
         m = beta * m + (g[:3] if kind == "momentum" else (1 - beta) * g[:3])
         square = g[:3] ** 2
         v = 0.99 * v + 0.01 * square if kind == "adam" else v - 0.01 * square * np.sign(v - square)
-        w = w + lr * (m if kind == "momentum" else m / (np.sqrt(v) + TAU))
+        w = w + lr * (m if kind == "momentum" else m / (np.sqrt(v) + tau))
         buffer += g[3]
         np.testing.assert_allclose(state.models[0].double(), [*w, buffer], rtol=2e-6, atol=1e-6)
 

@@ -146,6 +146,37 @@ def test_the_bits_of_a_lane_do_not_depend_on_other_lanes(engine: str, data: st.D
         assert engine not in COMPILED or torch.equal(loss, whole[lane][1])
 
 
+OPTIMIZERS = {  # of a scenario -> torch's
+    Local(momentum=0.9, nesterov=True, weight_decay=0.1): (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+    Local(optimizer="adam", weight_decay=0.1): (torch.optim.Adam, {}),
+    Local(optimizer="adamw", weight_decay=0.1): (torch.optim.AdamW, {}),
+    Local(optimizer="rmsprop", weight_decay=0.1): (torch.optim.RMSprop, {}),
+}
+
+
+@pytest.mark.parametrize("local", OPTIMIZERS, ids=lambda local: local.optimizer)
+def test_one_client_moves_as_the_optimizers_of_torch_do(local: Local) -> None:
+    """Every engine that may train with it: the two lanes of a block, and torch's optimizer on each of them."""
+    make, more = OPTIMIZERS[local]
+    for case in (CASES["mlp"], CASES["conv"], CASES["vmap"]):
+        block = make_block(case.net, case.shape, local, [9, 9], torch.float64, epochs=2)._replace(lr=0.01)
+        name = choose_engine(case.net, example=torch.zeros(case.shape), lanes="auto", local=local).name
+        assert (name in ("mlp-c", "conv-c")) == (local.optimizer == "adam" and native.is_available())
+        found, (x, y) = case.train(case.net, block).final, block.read(0, len(block.weight))
+        for lane, row in enumerate(block.start):
+            module = case.net.module.double()
+            torch.nn.utils.vector_to_parameters(row.clone(), module.parameters())
+            theirs = make(module.parameters(), lr=0.01, weight_decay=0.1, **more)
+            for s, weight in enumerate(block.weight[:, lane]):
+                theirs.zero_grad()
+                losses = nn.functional.cross_entropy(module(x[s, lane]), y[s, lane], reduction="none")
+                torch.autograd.backward((losses * weight).sum())
+                theirs.step()
+            expected = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+            assert (found[lane] - expected).abs().max() < 1e-12
+            module.float()
+
+
 @needs_kernels
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("engine", COMPILED)

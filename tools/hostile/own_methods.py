@@ -170,7 +170,7 @@ METHODS = [
     _method("no learning rate", with_local(lr=None), "lr = None"),
     _method("a negative learning rate", with_local(lr=-0.1), "lr = -0.1"),
     _method("learning rate is NaN", with_local(lr=float("nan")), "lr = nan"),
-    _method("an unknown optimizer", with_local(optimizer="rmsprop"), "optimizer = 'rmsprop'"),
+    _method("an unknown optimizer", with_local(optimizer="lion"), "optimizer = 'lion'"),
     _method("an empty batch", with_local(batch_size=0), "batch_size = 0"),
     _method("neither epochs nor steps", with_local(epochs=None, steps=None), "epochs|steps"),
     _method("a course of no length", with_local(schedule=RateSchedule("cosine")), "local.schedule.rounds = 0"),
