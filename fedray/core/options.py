@@ -161,9 +161,12 @@ def one_of(*words: str) -> Check:
 
 @means("word", "`auto`, `cpu`")
 def device(value: Any) -> str:
-    """Accepts the device on which tiers with GPUs compute; the key `num_gpus` of a tier gives the tier GPUs."""
+    """Accepts the devices on which clients are trained."""
     if value not in ("auto", "cpu"):
-        raise ValueError("is not one of auto, cpu: leave it at auto, and give tiers GPUs: clients.tiers.NAME.num_gpus")
+        raise ValueError(
+            "is not one of auto, cpu: auto uses the GPUs of this machine where they are faster, and those that tiers "
+            "reserve (clients.tiers.NAME.num_gpus)"
+        )
     return str(value)
 
 

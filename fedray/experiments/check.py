@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,14 @@ from fedray.assembly.study import build_study
 from fedray.core import sums
 from fedray.core.errors import BadInput, format_bytes, quote_value
 from fedray.core.method import Local
-from fedray.core.types import Tier
+from fedray.core.types import Clients, Tier
 from fedray.data.forms.rows import GIVEN_ROW
 from fedray.data.shards import StoredShards
-from fedray.experiments.run import choose_runtime
+from fedray.experiments.run import RuntimeChoice, choose_runtime, share_gpus
 from fedray.files.plain import make_parent, write_atomically
 from fedray.runtime.environment import check_machine, count_gpus, device_of, pretend_gpus
 from fedray.runtime.placement import ACTOR_GB
+from fedray.scenario.loader import tier_table
 from fedray.scenario.names import is_own, method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.simulation.rounds import count_bytes, job_traffic
@@ -159,7 +161,11 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
         method       fed_ensemble: 5 models, 20 rounds, schedule permutation
     """
     study = build_study(scenario)
-    if choose_runtime(scenario, study, address).name == "inline":
+    chosen = choose_runtime(scenario, study, address)
+    if chosen.gpus:
+        scenario = share_gpus(scenario, chosen.gpus)
+        study = replace(study, clients=Clients(tier_table(scenario, study.clients.number)))
+    if chosen.name == "inline":
         most = max(tier.num_gpus for tier in study.clients.tiers)
         device_of(most, scenario.clients.device, tf32=scenario.clients.tf32)
     elif address is None:
@@ -167,7 +173,7 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
     warn_of_study(scenario, study)
     if plot is not None:
         plot_partition(scenario, study, plot)
-    return "\n".join(f"{name:12} {value}" for name, value in list_scenario_facts(scenario, study, address))
+    return "\n".join(f"{name:12} {value}" for name, value in list_scenario_facts(scenario, study, chosen, address))
 
 
 def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
@@ -198,12 +204,15 @@ def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
     write_atomically(path, image)
 
 
-def list_scenario_facts(scenario: Scenario, study: Study, address: str | None) -> list[tuple[str, str]]:
+def list_scenario_facts(
+    scenario: Scenario, study: Study, chosen: RuntimeChoice, address: str | None
+) -> list[tuple[str, str]]:
     """Returns the facts about a resolved scenario, as pairs (name, text).
 
     Args:
         scenario: The scenario.
         study: The study of this scenario.
+        chosen: The runtime.
         address: The address of the Ray cluster on which the scenario will run; None: this machine.
     """
     phase, keys = study.method.phase, scenario
@@ -224,7 +233,7 @@ def list_scenario_facts(scenario: Scenario, study: Study, address: str | None) -
         ("worlds", f"{study.replicates} replicates x {study.per_replicate} folds"),
         *([("jobs", f"{len(plan.client):,} a round")] if unit == "round" else []),
         ("bytes", f"about {down} down and {up} up a {unit}, if all jobs count; {sent}"),
-        ("runtime", _describe_runtime(scenario, study, address)),
+        ("runtime", _describe_runtime(scenario, study, chosen, address)),
         ("state", f"{format_bytes(state)} of models at the server"),
         ("memory", f"up to {format_bytes(needed)} in one process"),
     ]
@@ -294,7 +303,7 @@ def describe_schedule(scenario: Scenario, study: Study) -> str:
     return "the method says who trains which model"
 
 
-def _describe_runtime(scenario: Scenario, study: Study, address: str | None) -> str:
+def _describe_runtime(scenario: Scenario, study: Study, chosen: RuntimeChoice, address: str | None) -> str:
     """Returns the runtime of the scenario and the reason for the choice, in words; on Ray also the number of actors.
 
     The actors are counted for the present resources of the cluster at `address`. If `address` is None, they are counted
@@ -302,7 +311,6 @@ def _describe_runtime(scenario: Scenario, study: Study, address: str | None) -> 
     """
     from fedray.runtime.placement import Node, plan_actors
 
-    chosen = choose_runtime(scenario, study, address)
     where = chosen.name if scenario.runtime != "auto" else f"{chosen.name} (auto: {chosen.why})"
     if chosen.name == "inline":
         return where

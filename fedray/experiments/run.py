@@ -31,19 +31,29 @@ from fedray.metrics.classification import nll
 from fedray.models.net import count_forward_flops
 from fedray.process import current_ending
 from fedray.runtime import session
-from fedray.runtime.environment import device_of, find_address, prepare_process, refuse_unused_wait, use_one_thread
+from fedray.runtime.environment import (
+    count_gpus,
+    device_of,
+    find_address,
+    prepare_process,
+    refuse_unused_wait,
+    use_one_thread,
+)
 from fedray.runtime.session import Measure, Snapshot, Watch
 from fedray.scenario.loader import dump_scenario, to_plain
 from fedray.scenario.schema import Scenario
+from fedray.scenario.sections import TierKeys
 from fedray.scenario.shipped import answers_clients_apart
 from fedray.scenario.training import EvaluateKeys
 from fedray.simulation.rounds import WITHHELD
-from fedray.simulation.study import Progress, Runtime, Study
+from fedray.simulation.study import Progress, Runtime, Study, choose_study_engine
 from fedray.storage import checkpoint, directory
 from fedray.storage.checkpoint import warn_of_damage
 from fedray.storage.directory import remove_run
-from fedray.storage.summary import build_loggers, check_scenario_file, extend_rounds, keep_lanes
+from fedray.storage.summary import build_loggers, check_scenario_file, extend_rounds, keep_lanes, recall_device
 from fedray.training.block import count_steps, samples_seen
+
+log = logging.getLogger("fedray")
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The choice of the runtime with `runtime: auto`: this process, unless there is a cluster, a GPU or enough work for Ray.
@@ -51,10 +61,12 @@ from fedray.training.block import count_steps, samples_seen
 # The results of both runtimes are equal bit for bit, so only time matters. Ray takes seconds to start, and some
 # milliseconds in each round.
 
-FLOPS = 1e10  # floating-point operations a second of small networks on a core (measured 9e9 to 6e10)
+FLOPS = {"cpu": 1e10, "cuda": 2e12}  # operations a second of a core (measured 9e9 to 6e10), of a GPU (2e12 to 1e13)
 JOB_SECONDS = 5e-5  # of a core for a job besides its arithmetic (measured 28 to 73 us)
+STEP_SECONDS = 2.5e-3  # of a GPU for a step of a block besides its arithmetic (measured 2.8 ms with it)
 SHORT_ROUND = 0.03  # seconds; in shorter rounds Ray's own milliseconds cost too much
 START_SECONDS = 20.0  # seconds that Ray takes to start on two cores, with the processes that import torch
+CUDA_SECONDS = 5.0  # seconds that a GPU must save in a run, as its first use takes some
 
 
 class RuntimeChoice(NamedTuple):
@@ -63,10 +75,12 @@ class RuntimeChoice(NamedTuple):
     Attributes:
         name: `ray` or `inline`.
         why: The reason for the choice, in words.
+        gpus: Number of GPUs of this machine that train although no tier reserves them (`count_useful_gpus`).
     """
 
     name: str
     why: str
+    gpus: int = 0
 
 
 def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> RuntimeChoice:
@@ -84,10 +98,15 @@ def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> Run
         >>> choose_runtime(scenario, build_study(scenario), address=None).name
         'inline'
     """
+    gpus = count_useful_gpus(scenario, study) if address is None else 0
     if scenario.runtime != "auto":
-        return RuntimeChoice(scenario.runtime, "the scenario says so")
+        return RuntimeChoice(scenario.runtime, "the scenario says so", gpus)
     if address is not None:
         return RuntimeChoice("ray", "a cluster was given")
+    if gpus == 1 or (gpus and scenario.client_timeout is not None):
+        return RuntimeChoice("inline", "a GPU is here", gpus)
+    if gpus:
+        return RuntimeChoice("ray", f"{gpus} GPUs are here", gpus)
     keys, tiers = scenario.clients, study.clients.tiers
     if any(tier.num_gpus or tier.resources for tier in tiers):
         return RuntimeChoice("ray", "its tiers reserve resources")
@@ -102,19 +121,103 @@ def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> Run
     return RuntimeChoice("ray", f"{work}, on {cores} cores")
 
 
-def estimate_seconds(study: Study) -> float:
-    """Estimates how many seconds one core needs to train a round; the estimate may be wrong by a factor of a few.
+def estimate_seconds(study: Study, device: str = "cpu") -> float:
+    """Estimates how many seconds one core, or a GPU, needs to train a round.
 
-    If a study trains one part after another, the estimate is the mean over all rounds.
+    The estimate may be wrong by a factor of a few. If a study trains one part after another, it is the mean over all
+    rounds. It is infinite for work that no GPU can do.
+
+    Args:
+        study: The study that is trained.
+        device: `cpu` (one core) or `cuda`.
     """
     if study.parts:
-        return sum(estimate_seconds(p.study) * (p.ends - p.begins) for p in study.parts) / max(1, study.rounds)
+        each = [estimate_seconds(part.study, device) * (part.ends - part.begins) for part in study.parts]
+        return sum(each) / max(1, study.rounds)
     phase = study.method.phase
     plan = phase.schedule(0, None)
     size = study.shards.sizes(plan.world, plan.client)
-    samples = samples_seen(size, count_steps(size, phase.local), phase.local.batch_size)
+    steps = count_steps(size, phase.local)
+    samples = samples_seen(size, steps, phase.local.batch_size)
     flops = 3.0 * count_forward_flops(study.net, study.example[None])  # the backward pass takes twice the forward one
-    return float(np.sum(samples) * flops / FLOPS + len(plan.client) * JOB_SECONDS)
+    arithmetic = float(np.sum(samples)) * flops / FLOPS[device]
+    if device == "cpu":
+        return arithmetic + len(plan.client) * JOB_SECONDS
+    if phase.work is not None:
+        return math.inf
+    lanes = choose_study_engine(study, device).width
+    return arithmetic + max(float(steps.max(initial=0)), float(steps.sum()) / lanes) * STEP_SECONDS
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The GPUs of this machine: with `clients.device: auto` they train where they are expected to be faster.
+#
+# The choice depends on the machine, and the device changes the last bits of the results. So a run keeps the device with
+# which it began, which `identity.json` records.
+
+
+def count_useful_gpus(scenario: Scenario, study: Study | None, began: str | None = None) -> int:
+    """Returns the number of GPUs of this machine that train although no tier reserves them; 0: CPUs train.
+
+    Args:
+        scenario: The scenario.
+        study: The study of this scenario; only a run that goes on may leave it out.
+        began: The devices with which the run began; None: the run is new.
+    """
+    keys, given = scenario.clients, (scenario.clients.actors, scenario.clients.per_actor)
+    if keys.device == "cpu" or any(tier.num_gpus for tier in keys.tiers.values()):
+        return 0
+    if scenario.runtime == "ray" and given != ("auto", "auto"):  # so that the tiers say what these actors reserve
+        return 0
+    if began is not None or study is None:
+        return count_gpus() if began == "cuda" else 0
+    if not (gpus := count_gpus()):
+        return 0
+    cores = 1 if scenario.runtime == "inline" else os.cpu_count() or 1
+    saved = estimate_seconds(study) / cores - estimate_seconds(study, "cuda")
+    return gpus if saved * study.rounds > CUDA_SECONDS else 0
+
+
+def share_gpus(scenario: Scenario, gpus: int) -> Scenario:
+    """Returns the scenario with the GPUs of this machine shared by the actors of a Ray run.
+
+    Every tier reserves a whole GPU, or an equal share if there are more tiers than GPUs. So there are as many actors as
+    GPUs, or one for each tier.
+
+    Args:
+        scenario: The scenario, in which no tier reserves GPUs.
+        gpus: Number of GPUs; 0 changes nothing.
+
+    Example:
+        >>> from fedray.scenario.loader import read_scenario
+        >>> keys = share_gpus(read_scenario({"clients": {"tiers": {"a": {}, "b": {}, "c": {}}}}), gpus=2).clients
+        >>> [tier.num_gpus for tier in keys.tiers.values()]
+        [0.5, 0.5, 0.5]
+    """
+    if not gpus:
+        return scenario
+    tiers = scenario.clients.tiers or {"client": TierKeys()}
+    share = 1 / math.ceil(len(tiers) / gpus)
+    given = {name: replace(tier, num_gpus=share) for name, tier in tiers.items()}
+    return replace(scenario, clients=replace(scenario.clients, tiers=given))
+
+
+def choose_device(scenario: Scenario, study: Study, out: Path) -> str:
+    """Returns the torch device on which this process trains, `cpu` or `cuda`.
+
+    Args:
+        scenario: The scenario.
+        study: The study of this scenario.
+        out: The run directory, which knows the device of a run that goes on.
+
+    Raises:
+        BadInput: A tier reserves a GPU, and torch sees none.
+    """
+    reserved = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
+    useful = 0 if reserved else count_useful_gpus(scenario, study, recall_device(out))
+    if useful:
+        log.info("training on the GPU of this machine (clients.device=cpu keeps it off)")
+    return device_of(reserved or useful, scenario.clients.device, tf32=scenario.clients.tf32)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -228,8 +331,6 @@ def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progres
 # ---------------------------------------------------------------------------------------------------------------------
 # From a scenario to a finished run directory, on either runtime; shared by the Python API and the command line.
 
-log = logging.getLogger("fedray")
-
 
 def run_scenario(
     scenario: Scenario,
@@ -271,7 +372,7 @@ def run_scenario(
     current_ending().advise(advice, needs=out / "scenario.yaml")
     if not resume:
         scenario = record_objects(scenario, own)
-    runtime, study = _choose_runtime(scenario, own, address, resume=resume)
+    chosen, study = _choose_runtime(scenario, own, address, resume=out if resume else None)
     if not resume:
         if force and (out / "scenario.yaml").is_file():
             remove_run(out)
@@ -282,13 +383,14 @@ def run_scenario(
             own, study = choose_learning_rates(scenario, out, own, run_inline), None
         with explain_run(scenario, out, own) as shield:
             watch = shield(warn_of_failures(watch) if scenario.on_client_error == "skip" else watch)
-            if runtime == "inline":
+            if chosen.name == "inline":
                 summary = run_inline(scenario, out, own, watch, study=study)
             else:
                 log.info("starting Ray" if address is None else f"connecting to Ray at {address}")
                 from fedray.runtime.ray.coordinator import run_on_ray
 
-                summary = run_on_ray(scenario, own, out.absolute(), watch, address, wait_for=wait_for)
+                shared = share_gpus(scenario, chosen.gpus)
+                summary = run_on_ray(shared, own, out.absolute(), watch, address, wait_for=wait_for)
                 session.warn_if_dependent(json.loads((out / "manifest.json").read_text()))
     except BadInput:
         if not resume:
@@ -301,23 +403,28 @@ def run_scenario(
 
 
 def _choose_runtime(
-    scenario: Scenario, own: UserObjects, address: str | None, *, resume: bool
-) -> tuple[str, Study | None]:
+    scenario: Scenario, own: UserObjects, address: str | None, *, resume: Path | None
+) -> tuple[RuntimeChoice, Study | None]:
     """Returns the runtime of a run; for a new run in this process also the study, else None.
 
-    For a new run, bad input is found here, before the run directory is made.
+    For a new run, bad input is found here, before the run directory is made. `resume` is the directory of a run that
+    goes on.
     """
-    elsewhere = address is not None and scenario.runtime != "inline"
-    if elsewhere or (resume and scenario.runtime != "auto"):
-        return "ray" if elsewhere else scenario.runtime, None
+    if address is not None and scenario.runtime != "inline":
+        return RuntimeChoice("ray", "a cluster was given"), None
+    gpus = 0 if resume is None else count_useful_gpus(scenario, None, recall_device(resume))
+    if resume is not None and scenario.runtime != "auto":
+        return RuntimeChoice(scenario.runtime, "the scenario says so", gpus), None
     log.info("reading the data")
     study = build_study(scenario, own)
-    if not resume:
+    if resume is None:
         warn_of_study(scenario, study)
     chosen = choose_runtime(scenario, study, address)
+    if resume is not None:
+        chosen = chosen._replace(gpus=gpus)
     if scenario.runtime == "auto":
         log.info("training %s (%s)", "on Ray" if chosen.name == "ray" else "in this process", chosen.why)
-    return chosen.name, None if resume or chosen.name == "ray" else study
+    return chosen, None if resume is not None or chosen.name == "ray" else study
 
 
 def _draw_report(out: Path) -> None:
@@ -399,8 +506,7 @@ def run_inline(
         scenario = replace(scenario, lanes=keep_lanes(scenario.lanes, out))
         log.info("reading the data")
         study = build_study(scenario, own)
-    gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
-    device = "cpu" if actors else device_of(gpus, scenario.clients.device, tf32=scenario.clients.tf32)
+    device = "cpu" if actors else choose_device(scenario, study, out)
     with open_runtime(scenario, own, study, actors, name=f"trial {out.name}", device=device) as (runtime, facts):
         session.warn_if_dependent(facts)
         watch = session.log_snapshots(watch, build_loggers(scenario.loggers, out))

@@ -391,9 +391,9 @@ def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Returns, for the records of a run, whether compiled kernels or torch train its models.
+    """Returns, for the records of a run, what trains its models, and on which devices clients train.
 
-    The value is "compiled" if compiled kernels train clients or a student, else "torch".
+    The lanes are "compiled" if compiled kernels train clients or a student, else "torch".
 
     Args:
         study: The study of the run.
@@ -401,7 +401,8 @@ def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, s
     """
     engines = facts.get("engines", [facts["engine"]])
     compiled = any(engine["name"] in COMPILED for engine in engines) or has_compiled_students(study)
-    return {"engine": {"lanes": "compiled" if compiled else "torch"}}
+    devices = ", ".join(sorted({engine["device"] for engine in engines}))
+    return {"engine": {"lanes": "compiled" if compiled else "torch"}, "device": {"clients": devices}}
 
 
 def warn_if_dependent(facts: dict[str, Any]) -> None:

@@ -121,11 +121,6 @@ class Case:
         return keys.name != "uniform" or keys.object is not None
 
     @property
-    def has_gpus(self) -> bool:
-        """Returns whether a tier has GPUs."""
-        return any(tier.num_gpus for tier in self.tiers)
-
-    @property
     def task(self) -> str:
         """Returns the task of the data, `classification` or `regression`; an empty text if the task is unknown."""
         name = self.scenario.data.name
@@ -353,7 +348,6 @@ ROWS = (
         "clients.trace says what the devices are like", "leave one of the two out", _changed),
     Row(_DEVICE, lambda c: c.scenario.clients.profile is not None,
         "clients.profile = {s.clients.profile} gives every client figures of its own"),
-    Row("clients.device clients.tf32", lambda c: not c.has_gpus, "no tier has GPUs (clients.tiers.*.num_gpus)"),
     Row("clients.tf32", lambda c: c.scenario.clients.device == "cpu", "clients.device is cpu"),
     Row("clients.tiers.*.side_by_side",  # with walks and bases a client may train several models
         lambda c: c.tier.models_per_round == 1 and not c.walks and c.bases < 2, "the tier trains one model a round"),

@@ -54,7 +54,8 @@ class TierKeys:
         models_per_round: the number of models that a participating client trains in a round, or `all`.
         num_cpus: the number of CPUs that each actor of the tier reserves. None: one CPU, or, if there are too few CPUs,
             the largest share of a CPU with which all actors fit on the machine.
-        num_gpus: the GPUs that each actor of the tier reserves: 0, 1/n or 1.
+        num_gpus: the GPUs that each actor of the tier reserves: 0, 1/n or 1. If no tier reserves any, see
+            `clients.device`.
         resources: the custom resources of Ray that each actor of the tier reserves.
         seconds_per_step: the virtual seconds that an optimizer step takes.
         seconds_per_sample: the virtual seconds that each sample of a step takes in addition.
@@ -99,8 +100,10 @@ class ClientKeys:
             `phones` (`docs/how-to/traces.md`).
         availability: the times at which a client can take part: `always`, or `diurnal` (each client for half of every
             day).
-        device: the devices on which tiers with GPUs compute: `auto` (the GPUs) or `cpu`. With `cpu`, GPUs are reserved
-            but not used. You can thus try out on any machine how actors share GPUs.
+        device: the devices on which clients are trained. `auto`: on the GPUs that tiers reserve (`num_gpus`); if no
+            tier does, on the GPUs of this machine where they are expected to be faster than its processors. `cpu`: on
+            processors. GPUs that tiers reserve are then not used, so you can try out on any machine how actors share
+            GPUs.
         tf32: whether matrix products and convolutions on GPUs round the mantissas of their inputs to 10 bits (TF32).
             Deep networks then train two to four times as fast, and the results differ slightly.
         tiers: the tiers of devices, by name.

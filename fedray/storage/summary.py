@@ -473,10 +473,10 @@ def _finite_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
 #
 # The file holds the scenario's keys that decide results, the number of rounds, and digests. The digests are of the
 # data, of the network, of the source of the user's own code, and of the values that this code uses. If one of these
-# values has changed, there is a warning; every other change is an error. The file is written before the first round.
-# Only a run that is made longer changes the file. The manifest records that the file exists, so a lost file is noticed.
-# Run directories of earlier versions without such a file are not checked, and digests of own code by earlier versions
-# are not compared.
+# values or the device of the clients has changed, there is a warning; every other change is an error. The file is
+# written before the first round. Only a run that is made longer changes the file. The manifest records that the file
+# exists, so a lost file is noticed. Run directories of earlier versions without such a file are not checked, and
+# digests of own code by earlier versions are not compared.
 
 Digests = Mapping[str, Mapping[str, str]]  # part -> what of it -> digest
 _ANSWERS = ("model ", "partition ")  # what reads values after the training too
@@ -621,6 +621,18 @@ def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
     return "torch" if began == "torch" else lanes
 
 
+def recall_device(out: Path) -> str | None:
+    """Returns the devices with which a run began, such as `cuda` or `cpu, cuda`; None for a new run.
+
+    Args:
+        out: The run directory. If it does not say, the run began before GPUs were used that no tier reserves: `cpu`.
+    """
+    began = read_identity(out)
+    if not began and not bounded.find_checkpoints(out / "checkpoints"):
+        return None
+    return str(began.get("device", {}).get("clients", "cpu"))
+
+
 def extend_rounds(out: Path, rounds: int) -> None:
     """Gives a run more rounds, in `scenario.yaml` and `identity.json`. The run may be finished.
 
@@ -681,7 +693,7 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
 
 
 def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callable[[str], object]) -> None:
-    """Raises an error if digests have changed since the run began; if only digests of values changed, prints a line.
+    """Raises an error if digests have changed since the run began; prints a line if only values or devices changed.
 
     Args:
         out: The directory.
@@ -692,6 +704,9 @@ def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callab
     for part, said in _PARTS.items():
         if changed := _list_changes(part, began, digests):
             raise BadInput(f"{out}: {said.format(', '.join(changed))}, or start a new run")
+    if _list_changes("device", began, digests):
+        then, now = began["device"]["clients"], digests["device"]["clients"]
+        tell(f"{out}: clients train on {now}, but the run began on {then}: results may differ in their last digits")
     if each := _list_changes("values", began, digests):
         said = "value {} is not what the run began with: the new one counts"
         if len(each) > 1:

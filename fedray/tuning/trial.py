@@ -32,12 +32,12 @@ from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.reopen import reopen_study
-from fedray.experiments.run import run_inline
+from fedray.experiments.run import choose_device, run_inline
 from fedray.experiments.trainable import refuse_other_seats
 from fedray.files import plain
 from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending, say_notes
-from fedray.runtime.environment import device_of, prepare_process, use_one_thread
+from fedray.runtime.environment import prepare_process, use_one_thread
 from fedray.runtime.session import Enough, Inline, Snapshot
 from fedray.scenario import nested
 from fedray.scenario.identity import select_result_keys
@@ -292,7 +292,8 @@ def _make_directory(job: TrialTask) -> None:
     began = summary.read_identity(job.before)
     if began:  # with the kernels that the training began with
         digests = describe_study(job.scenario, job.own, reopen_study(job.before, job.own))
-        summary.write_identity(job.folder, digests | {"engine": began.get("engine", {})})
+        kept = {part: began.get(part, {}) for part in ("engine", "device")}
+        summary.write_identity(job.folder, digests | kept)
 
 
 def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
@@ -325,8 +326,7 @@ def score_models(folder: Path, scenario: Scenario, own: UserObjects, *, test: bo
     if summary.read_identity(folder):
         summary.check_identity(folder, describe_study(trained, own, study))
     progress, private = load_study_checkpoint(folder, study)
-    gpus = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
-    runtime = Inline(study, device_of(gpus, scenario.clients.device, tf32=scenario.clients.tf32))
+    runtime = Inline(study, choose_device(scenario, study, folder))
     runtime.restore(private)
     return list(make_evaluator(study, runtime, test=test)(progress))
 

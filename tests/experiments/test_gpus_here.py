@@ -1,0 +1,88 @@
+"""The GPUs of this machine train where they are faster, though no tier reserves them; counted by a fake here."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import scenario
+
+import fedray
+from fedray.assembly.study import build_study
+from fedray.core.types import Clients
+from fedray.experiments import run
+from fedray.experiments.run import choose_runtime, estimate_seconds, share_gpus
+from fedray.files.bounded import read_sealed
+from fedray.runtime.placement import Node, plan_actors
+from fedray.scenario.loader import read_scenario, tier_table
+from fedray.scenario.nested import merge_keys
+from fedray.storage.summary import confirm_identity, recall_device
+
+WIDE = {"name": "mlp", "hidden": [400]}
+WORK: dict[str, Any] = {"clients": {"number": 100}, "rounds": 100, "local": {"epochs": 200}, "model": WIDE}
+
+
+def choose(keys: dict[str, Any], gpus: int, monkeypatch: pytest.MonkeyPatch) -> tuple[str, int]:
+    """The runtime of a scenario on a machine with these GPUs, and how many of them train."""
+    monkeypatch.setattr(run, "count_gpus", lambda: gpus)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    read = read_scenario(merge_keys(WORK, keys))
+    name, _, used = choose_runtime(read, build_study(read), None)
+    return name, used
+
+
+@pytest.mark.parametrize(
+    ("keys", "gpus", "expected"),
+    [
+        ({}, 0, ("inline", 0)),
+        ({}, 1, ("inline", 1)),
+        ({}, 4, ("ray", 4)),
+        ({"runtime": "ray"}, 1, ("ray", 1)),
+        ({"runtime": "inline"}, 4, ("inline", 4)),
+        ({"rounds": 1, "local": {"epochs": 50}}, 1, ("inline", 0)),  # a GPU's first use takes longer
+        ({"local": {"batch_size": 1}, "model": {"hidden": [8]}}, 1, ("inline", 0)),  # many steps of little arithmetic
+        ({"clients": {"device": "cpu"}}, 1, ("inline", 0)),
+        ({"clients": {"tiers": {"a": {"num_gpus": 0.5}, "b": {}}}}, 1, ("ray", 0)),  # the tiers say who has one
+    ],
+)
+def test_a_gpu_is_used_where_it_saves_seconds_and_nobody_says_otherwise(
+    keys: dict[str, Any], gpus: int, expected: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert choose(keys, gpus, monkeypatch) == expected
+
+
+def test_no_gpu_grows_trees() -> None:
+    assert estimate_seconds(build_study(read_scenario({"method": "adaboost_f", "rounds": 1})), "cuda") == math.inf
+
+
+@pytest.mark.parametrize(("tiers", "gpus"), [(1, 1), (1, 4), (2, 4), (3, 2), (5, 1)])
+def test_the_actors_of_a_machine_share_all_its_gpus(tiers: int, gpus: int) -> None:
+    keys = {"clients": {"number": 40, "tiers": {f"t{k}": {} for k in range(tiers)}}}
+    shared = share_gpus(read_scenario(keys), gpus)
+    node = Node("", {"CPU": 16.0, "GPU": float(gpus)})
+    actors = plan_actors(Clients(tier_table(shared, 40)), [node], "auto", "auto")
+    assert {actor.tier for actor in actors} == set(range(tiers))
+    held = sum(actor.num_gpus for actor in actors)
+    assert all(actor.num_gpus for actor in actors) and gpus / 2 < held <= gpus + 1e-9
+    assert tiers > 1 or held == gpus
+
+
+def test_a_run_keeps_the_device_with_which_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that appears later is left alone; without the GPU with which it began a run goes on, and says so."""
+    out, told, asked = tmp_path / "run", list[str](), list[float]()
+    given = scenario({"method": {"name": "fedavg"}, "rounds": 1})
+    fedray.run(given, out=out)
+    assert read_sealed(out / "identity.json")["device"] == {"clients": "cpu"} and recall_device(out) == "cpu"
+    read = read_scenario(given)
+    study = build_study(read)
+    monkeypatch.setattr(run, "count_gpus", lambda: 1)
+    monkeypatch.setattr(run, "estimate_seconds", lambda _study, device="cpu": 1e9 if device == "cpu" else 0.0)
+    monkeypatch.setattr(run, "device_of", lambda gpus, *_, **__: asked.append(gpus))
+    for folder in (out, tmp_path / "new"):
+        run.choose_device(read, study, folder)
+    assert asked == [0, 1]
+    for device in ("cuda", "cpu"):
+        confirm_identity(out, {"device": {"clients": device}}, told.append)
+    assert len(told) == 1 and "clients train on cuda, but the run began on cpu" in told[0]
