@@ -180,6 +180,7 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     "server.weighting": [{"server.weighting": "examples"}, {"server.weighting": "uniform"}],
     "server.optimizer": [{"server.optimizer": "adam"}],
     "server.lr": [{"server.lr": 0.5}, {"server.lr": 0.5, "server.optimizer": "momentum"}],
+    "local.last_batch": [{"local.last_batch": "drop"}, {"local.last_batch": "merge", "local.batch_size": 5}],
     "local.nesterov": [{"local.nesterov": True}, {"local.nesterov": True, "local.momentum": 0.9}],
     "server.tau": [{"server.tau": 0.1}, {"server.tau": 0.1, "server.optimizer": "yogi"}],
     "server.momentum": [{"server.momentum": 0.2}, {"server.momentum": 0.2, "server.optimizer": "momentum"}],

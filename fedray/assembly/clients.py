@@ -203,7 +203,7 @@ def expect_seconds(
     def seconds(world: int) -> FloatArray:
         client, size = np.arange(devices.clients.number), sizes(world)
         tier, steps = devices.clients.tier_of(client), count_steps(size, local)
-        sent, samples = 4 * each[tier], samples_seen(size, steps, local.batch_size)
+        sent, samples = 4 * each[tier], samples_seen(size, steps, local)
         costs = JobCosts(steps, up=sent, down=sent, samples=samples, work=share[tier])
         compute, transfer = time_jobs(devices, np.full(len(client), seeds[world]), client, costs, np.zeros(len(client)))
         return compute + transfer

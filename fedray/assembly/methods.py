@@ -218,6 +218,7 @@ def make_local(scenario: Scenario) -> Local:
         nesterov=keys.nesterov,
         weight_decay=keys.weight_decay,
         batch_size=None if keys.batch_size == "full" else int(keys.batch_size),
+        last_batch=keys.last_batch,
         epochs=None if keys.steps is not None else keys.epochs or 1,
         steps=keys.steps,
         pull=keys.pull,

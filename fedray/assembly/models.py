@@ -276,7 +276,7 @@ def _estimate_work(study: Study) -> list[Need]:
     client = np.unique(np.linspace(0, number - 1, min(number, SIZED_CLIENTS)).astype(np.int64))
     size = int(study.shards.sizes(np.zeros_like(client), client).max(initial=1))  # of the largest client
     steps = int(count_steps(np.array([size]), phase.local)[0])
-    batch = int(choose_batch_width(np.array([size]), phase.local.batch_size)[0])
+    batch = int(choose_batch_width(np.array([size]), phase.local)[0])
     samples = float(steps) * batch * width
     inputs = max(min(float(PIECE_NUMBERS), samples * sample), float(width * batch * sample))
     made = width * size * (12.0 * sample + 64) if study.shards.data.population else 0.0

@@ -392,9 +392,9 @@ def draw_as_simulated(study: Study, world: int) -> tuple[ChooseClients, DealBatc
     def deal(t: int, client: int) -> Iterable[Tensor]:
         size = study.shards.sizes(np.array([world]), np.array([client]))
         steps = block.count_steps(size, phase.local)
-        width = int(block.choose_batch_width(size, phase.local.batch_size)[0])
+        width = int(block.choose_batch_width(size, phase.local)[0])
         key = np.atleast_1d(rng.keys(study.seeds[world], "batches", t, client, 0))
-        index, weight = block.deal_batches(np.arange(int(size[0]))[None], size, steps, width, key)
+        index, weight = block.deal_batches(np.arange(int(size[0]))[None], size, steps, width, key, local=phase.local)
         return [rows[real > 0] for rows, real in zip(index[:, 0], weight[:, 0], strict=True)]
 
     return choose, deal

@@ -21,7 +21,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.core.errors import BadInput
-from fedray.core.types import FloatArray, IntArray, Net, OptimizerKind, Plan, RateKind, SizedPlan, State, Stats, Uploads
+from fedray.core.types import (
+    FloatArray,
+    IntArray,
+    LastBatch,
+    Net,
+    OptimizerKind,
+    Plan,
+    RateKind,
+    SizedPlan,
+    State,
+    Stats,
+    Uploads,
+)
 
 if TYPE_CHECKING:
     pass
@@ -619,6 +631,8 @@ class Local:
         weight_decay: Factor of weight decay: `weight_decay * w` is added to the gradient; `adamw` subtracts
             `lr * weight_decay * w` from the parameters instead.
         batch_size: Number of samples in a step; None means all samples of the client.
+        last_batch: What happens to a last batch of an epoch that is too small: `keep` trains on it; `drop` leaves it
+            out, unless it is the client's only batch; `merge` adds its samples to the batch before.
         epochs: Number of passes over the client's samples; None if `steps` is given.
         steps: Number of optimizer steps, the same for clients of any size; None if `epochs` is given.
         pull: Strength of the pull towards the received model (FedProx's mu).
@@ -643,6 +657,7 @@ class Local:
     nesterov: bool = False
     weight_decay: float = 0.0
     batch_size: int | None = 16
+    last_batch: LastBatch = "keep"
     epochs: int | None = 1
     steps: int | None = None
     pull: float = 0.0

@@ -41,6 +41,7 @@ FloatArray = NDArray[np.float64]
 Members = Callable[[IntArray], NDArray[np.bool_]]  # client ids `[J]` -> whether each client belongs to a group, `[J]`
 Objective = Literal["cross_entropy", "half_mse", "mse", "gaussian_nll"]
 Weighting = Literal["uniform", "examples"]  # weights of uploads in a mean: equal, or by training samples
+LastBatch = Literal["keep", "drop", "merge"]
 RateKind = Literal["constant", "cosine", "linear", "step"]
 OptimizerKind = Literal["sgd", "adam", "adamw", "rmsprop"]
 ServerOptimizerKind = Literal["none", "momentum", "adam", "yogi"]

@@ -134,7 +134,8 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
     parts += [f"{'Nesterov' * local.nesterov} momentum {local.momentum:g}".strip()] if local.momentum else []
     parts += [f"weight decay {local.weight_decay:g}"] if local.weight_decay else []
     parts += [f"pull {local.pull:g}"] if local.pull else []
-    parts += ["all rows as one batch" if local.batch_size is None else f"batches of {local.batch_size:,}"]
+    last = {"keep": "", "drop": ", a short last one dropped", "merge": ", a short last one merged"}[local.last_batch]
+    parts += ["all rows as one batch" if local.batch_size is None else f"batches of {local.batch_size:,}{last}"]
     parts += [f"{local.steps:,} steps" if local.steps is not None else f"{local.epochs or 1:,} epochs"]
     return ", ".join(parts)
 

@@ -138,7 +138,7 @@ def estimate_seconds(study: Study, device: str = "cpu") -> float:
     plan = phase.schedule(0, None)
     size = study.shards.sizes(plan.world, plan.client)
     steps = count_steps(size, phase.local)
-    samples = samples_seen(size, steps, phase.local.batch_size)
+    samples = samples_seen(size, steps, phase.local)
     flops = 3.0 * count_forward_flops(study.net, study.example[None])  # the backward pass takes twice the forward one
     arithmetic = float(np.sum(samples)) * flops / FLOPS[device]
     if device == "cpu":

@@ -38,8 +38,8 @@ from fedray.training.choice import LOOP_NUMBERS, Engine
 
 MOST_TRACEBACK = 4_000  # characters of one traceback
 LONE_ROW = (
-    "batch normalization cannot train on one row: choose another local.batch_size, layer or group normalization "
-    "(model.norm), or clients with more rows (data.partition.min_rows)"
+    "batch normalization cannot train on one row: set local.last_batch to drop or merge, or choose layer or group "
+    "normalization (model.norm) or clients with more rows (data.partition.min_rows)"
 )
 
 
@@ -305,7 +305,7 @@ def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> l
         jobs: The jobs, `[J]`, with samples and steps.
         engine: The engine that trains the jobs.
     """
-    width = choose_batch_width(jobs.size, phase.local.batch_size)
+    width = choose_batch_width(jobs.size, phase.local)
     kind = width + (width.max(initial=0) + 1) * study.rate_group(jobs.plan.world)
     if jobs.flight is not None:
         kind = kind * len(kind) + group_versions(phase, jobs.flight.version)

@@ -126,12 +126,12 @@ def deal_data(
     """
     shards = study.shards
     fetched = shards.fetch(plan.world, plan.client)
-    width = int(lanes.choose_batch_width(size[:1], local.batch_size)[0])
-    index, weight = lanes.deal_batches(fetched.rows.numpy(), size, steps, width, key)
+    width = int(lanes.choose_batch_width(size[:1], local)[0])
+    index, weight = lanes.deal_batches(fetched.rows.numpy(), size, steps, width, key, local=local)
     dealt = weight
     if weigh is not None:
         place = np.broadcast_to(np.arange(fetched.rows.shape[1]), fetched.rows.shape)
-        weight = weight * weigh(plan, lanes.deal_batches(place, size, steps, width, key).index)
+        weight = weight * weigh(plan, lanes.deal_batches(place, size, steps, width, key, local=local).index)
     world = torch.from_numpy(plan.world)
     x_rows, y_rows = fetched.x, fetched.y
     if resident is not None and all(rule.form == "rows" for rule in local.augment):  # users' functions read main memory

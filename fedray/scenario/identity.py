@@ -34,6 +34,7 @@ VALUES_OF_BEFORE: dict[str, Any] = {
     "local.augment": [],
     "data.standardize": True,
     "local.nesterov": False,
+    "local.last_batch": "keep",
     "server.tau": 0.001,
 }
 IDENTITY_FILE = "identity.json"  # in a run directory

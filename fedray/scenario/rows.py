@@ -320,6 +320,7 @@ ROWS = (
     Row("local.nesterov",
         lambda c: (c.scenario.local.optimizer, c.scenario.local.momentum) == ("sgd", 0), "local.momentum is 0",
         "set local.momentum to 0.9", _one_of(True)),
+    Row("local.last_batch", lambda c: c.scenario.local.batch_size == "full", "local.batch_size is full"),
     Row("local.lr", lambda c: c.scenario.local.lr_grid, "local.lr_grid takes its place"),
     Row("local.lr_decay_every", lambda c: c.scenario.local.lr_decay == 1, "local.lr_decay is 1"),
     Row("vary", lambda c: c.scenario.replicates == 1, "replicates is 1"),
@@ -539,6 +540,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values; * stands for the name
     "participation.fraction": (1,),
     "participation.per_round": (1,),  # if a single client has all samples
     "local.lr_decay": (1,),
+    "local.last_batch": ("keep",),
     "local.schedule.kind": ("constant",),
     "local.schedule.gamma": (1,),
     "predict.gamma": (math.inf,),

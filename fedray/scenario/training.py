@@ -24,7 +24,15 @@ from fedray.core.options import (
     text,
     whole,
 )
-from fedray.core.types import EVALUATED_CLIENTS, QuantileKind, RateKind, ScoreKind, ServerOptimizerKind, Weighting
+from fedray.core.types import (
+    EVALUATED_CLIENTS,
+    LastBatch,
+    QuantileKind,
+    RateKind,
+    ScoreKind,
+    ServerOptimizerKind,
+    Weighting,
+)
 from fedray.scenario import names
 from fedray.scenario.sections import NO_ROUNDS
 
@@ -108,6 +116,9 @@ class LocalKeys:
         nesterov: whether the momentum of `sgd` is Nesterov's, which looks ahead.
         weight_decay: factor of the L2 penalty on the weights; with `adamw` of the decay of the weights themselves.
         batch_size: the number of samples in an optimizer step, or `full` for all samples of the client.
+        last_batch: what happens to the last batch of an epoch if it has fewer than `batch_size` samples. `keep`: the
+            client trains on it; `drop`: it is left out, unless it is the only batch; `merge`: its samples are added to
+            the batch before.
         epochs: the number of passes over the samples of the client in a round; default: 10, unless `steps` is set.
         steps: the number of optimizer steps of a client in a round, instead of `epochs`.
         pull: the weight mu of the proximal term `mu / 2 |w - w_start|^2`.
@@ -130,6 +141,7 @@ class LocalKeys:
     nesterov: bool = key(False, flag, _SGD)
     weight_decay: float = key(0.0, real("[0, inf)"))
     batch_size: int | str = key(16, either("full", whole(1, 10**9)))
+    last_batch: LastBatch = key("keep", one_of(*get_args(LastBatch)))
     epochs: int | None = key(None, maybe(whole(1, 10**6)))
     steps: int | None = key(None, maybe(whole(1, 10**7)))
     pull: float = key(0.0, real("[0, inf)"))

@@ -427,7 +427,7 @@ def _find_pace(study: Study, phase: Phase, costs: ClientCosts, world: int) -> Pa
     """Returns the time that the clients of a world take for a job."""
     devices, client, seeds = study.devices, np.arange(study.clients.number), study.seeds[world : world + 1]
     size, steps, up, down = (column[world] for column in costs)
-    samples = samples_seen(size, steps, phase.local.batch_size) * phase.passes
+    samples = samples_seen(size, steps, phase.local) * phase.passes
     job = clock.JobCosts(steps * phase.passes, up, down, samples)
     compute, transfer = clock.time_jobs(devices, np.repeat(seeds, len(client)), client, job, np.zeros(len(client)))
     if not np.isfinite(compute + transfer).all():

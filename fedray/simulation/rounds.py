@@ -438,7 +438,7 @@ def run_round(
     steps = jobs.steps * phase.passes
     up, down = job_traffic(study, phase, plan, t)
     if phase.steps is None:
-        samples = samples_seen(jobs.size, jobs.steps, phase.local.batch_size) * phase.passes
+        samples = samples_seen(jobs.size, jobs.steps, phase.local) * phase.passes
     else:
         samples = phase.steps(plan, jobs.size)[1]
     tier = study.clients.tier_of(plan.client)

@@ -118,7 +118,7 @@ def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[In
     for _, part, jobs, _ in split_plan(parts, plan):
         local = part.study.method.phase.local
         steps[jobs] = count_steps(size[jobs], local)
-        samples[jobs] = samples_seen(size[jobs], steps[jobs], local.batch_size)
+        samples[jobs] = samples_seen(size[jobs], steps[jobs], local)
     return steps, samples
 
 

@@ -144,26 +144,55 @@ class Trained(NamedTuple):
     loss: Tensor
 
 
-def choose_batch_width(size: IntArray, batch_size: int | None) -> IntArray:
-    """Returns each lane's batch width, `[W]`: the batch size, or the number of the client's samples if this is less.
+def divide_epoch(size: IntArray, local: Local) -> tuple[IntArray, IntArray]:
+    """Returns the number of batches of an epoch and the number of samples in them, `[J]` each.
+
+    Args:
+        size: Number n of samples of each job's client, `[J]`.
+        local: The settings of local training: the number B of samples in a batch, and what happens to a last batch of
+            fewer samples.
+
+    Example:
+        >>> size = np.array([3, 8, 9])
+        >>> [[part.tolist() for part in divide_epoch(size, Local(batch_size=4, last_batch=last))]
+        ...     for last in ("keep", "drop", "merge")]
+        [[[1, 2, 3], [3, 8, 9]], [[1, 2, 2], [3, 8, 8]], [[1, 2, 2], [3, 8, 9]]]
+    """
+    width = np.maximum(size if local.batch_size is None else np.minimum(size, local.batch_size), 1)
+    if local.last_batch == "keep":
+        return -(-size // width), size
+    return size // width, size - size % width if local.last_batch == "drop" else size
+
+
+def choose_batch_width(size: IntArray, local: Local) -> IntArray:
+    """Returns each lane's batch width, `[W]`: the batch size, or the number of samples in the client's largest batch.
 
     A number of samples above 8 is rounded up to a multiple of 8. The width of a lane depends on this lane alone.
     Padding therefore does not depend on the sizes of other lanes.
 
     Args:
         size: Number of samples of each lane's client, `[W]`.
-        batch_size: Number of samples in a batch, B; None: all samples are one batch.
+        local: The settings of local training: the number B of samples in a batch; with `merge` a batch may have more.
 
     Example:
-        >>> choose_batch_width(np.array([5, 11, 40]), 16).tolist()
+        >>> choose_batch_width(np.array([5, 11, 40]), Local(batch_size=16)).tolist()
         [5, 16, 16]
+        >>> choose_batch_width(np.array([5, 11, 32, 40]), Local(batch_size=16, last_batch="merge")).tolist()
+        [5, 16, 16, 24]
     """
-    whole = np.maximum(np.where(size <= 8, size, (size + 7) // 8 * 8), 1)
-    return whole if batch_size is None else np.minimum(whole, batch_size)
+    whole, b = _round_up(size), local.batch_size
+    if b is None:
+        return whole
+    merged = (local.last_batch == "merge") & (size > b) & (size % b > 0)
+    return np.where(merged, _round_up(b + size % b), np.minimum(whole, b))
+
+
+def _round_up(rows: IntArray) -> IntArray:
+    return np.maximum(np.where(rows <= 8, rows, (rows + 7) // 8 * 8), 1)
 
 
 def count_steps(size: IntArray, local: Local) -> IntArray:
-    """Returns the number of optimizer steps of each job, `[J]`: `epochs * ceil(n / B)`, or `local.steps`.
+    """Returns the number of optimizer steps of each job, `[J]`: the batches of all epochs, or `local.steps`.
 
     The number is 0 for a client without samples.
 
@@ -171,37 +200,41 @@ def count_steps(size: IntArray, local: Local) -> IntArray:
         size: Number n of samples of each job's client, `[J]`.
         local: The settings of local training.
     """
-    batches = np.ones_like(size) if local.batch_size is None else -(-size // local.batch_size)
+    batches, _ = divide_epoch(size, local)
     steps = np.full_like(size, local.steps) if local.steps is not None else (local.epochs or 1) * batches
     return np.where(size > 0, steps, 0)
 
 
-def samples_seen(size: IntArray, steps: IntArray, batch_size: int | None) -> IntArray:
-    """Counts the samples in all batches of each job, `[J]`; the last batch of an epoch may be smaller.
+def samples_seen(size: IntArray, steps: IntArray, local: Local) -> IntArray:
+    """Counts the samples in all batches of each job, `[J]`; the last batch of an epoch may have another size.
 
     Args:
         size: Number of samples of each job's client, `[J]`.
         steps: Number of optimizer steps of each job, `[J]`.
-        batch_size: Number of samples in a batch, B; None: all samples are one batch.
+        local: The settings of local training, which say how an epoch is divided into batches.
 
     Example:
-        >>> samples_seen(np.array([20, 20]), np.array([4, 5]), 16).tolist()
+        >>> samples_seen(np.array([20, 20]), np.array([4, 5]), Local(batch_size=16)).tolist()
         [40, 56]
     """
-    width = np.maximum(size if batch_size is None else np.minimum(size, batch_size), 1)
-    whole, more = np.divmod(steps, np.maximum(-(-size // width), 1))
-    return np.asarray(whole * size + more * width)
+    width = np.maximum(size if local.batch_size is None else np.minimum(size, local.batch_size), 1)
+    batches, rows = divide_epoch(size, local)
+    whole, more = np.divmod(steps, np.maximum(batches, 1))
+    return np.asarray(whole * rows + more * width)
 
 
-def deal_batches(rows: IntArray, size: IntArray, steps: IntArray, width: int, key: rng.Keys) -> Batches:
+def deal_batches(
+    rows: IntArray, size: IntArray, steps: IntArray, width: int, key: rng.Keys, *, local: Local | None = None
+) -> Batches:
     """Deals the samples of each lane into batches, in a new order in every epoch.
 
     Args:
         rows: Indices of each lane's samples in the data, `[W, n]`; entries after the first `size` indices are padding.
         size: Number of samples of each lane, `[W]`, above 0.
         steps: Number of optimizer steps of each lane, `[W]`, falling.
-        width: Batch width, B.
+        width: Batch width, B, which is that of the result.
         key: Random key of each lane, `[W]`.
+        local: The settings of local training, which say how an epoch is divided. None: into batches of `width` samples.
 
     Example:
         Two lanes with batches of two samples. The second lane has three samples; the second batch of this lane holds
@@ -216,21 +249,25 @@ def deal_batches(rows: IntArray, size: IntArray, steps: IntArray, width: int, ke
     """
     lanes, n = rows.shape
     total = int(steps.max())
-    per_epoch = -(-size // width)
+    local = Local(batch_size=width) if local is None else local
+    per_epoch, used = divide_epoch(size, local)
     epochs = int((-(-steps // per_epoch)).max())
     noise = rng.bits(rng.fresh(key[:, None], np.arange(epochs)), n)  # [W, E, n]
     if int(size.min()) < n:
         noise[np.broadcast_to(np.arange(n) >= size[:, None, None], noise.shape)] = np.iinfo(np.uint64).max
     order = np.argsort(noise, axis=-1)
-    if int(size.min()) == n and n % width == 0 and total == epochs * (n // width):  # all batches are full
+    full = int(size.min()) == n and n % width == 0 and (per_epoch == n // width).all()
+    if full and total == epochs * (n // width):  # all batches are full
         order += (np.arange(lanes) * n)[:, None, None]
         index = rows.take(order.reshape(lanes, total, width).transpose(1, 0, 2))
         weight = torch.full((1, 1, 1), 1.0 / width).expand(total, lanes, width)
         return Batches(torch.from_numpy(index), weight)
     step = np.arange(total)[:, None]  # [S, 1]
     epoch, part = step // per_epoch, step % per_epoch  # [S, W]
-    place = part[..., None] * width + np.arange(width)  # [S, W, B]
-    real = (place < size[:, None]) & (epoch < epochs)[..., None]
+    first = part * (width if local.batch_size is None else local.batch_size)
+    end = np.where(part == per_epoch - 1, used, first + (local.batch_size or 0))  # of a batch of the epoch, [S, W]
+    place = first[..., None] + np.arange(width)  # [S, W, B]
+    real = (place < end[..., None]) & (epoch < epochs)[..., None]
     flat = np.minimum(epoch, epochs - 1)[..., None] * n + np.minimum(place, n - 1)
     lane = np.arange(lanes)[None, :, None]
     index = rows[lane, order.reshape(lanes, -1)[lane, flat]]

@@ -341,7 +341,7 @@ def test_the_seconds_that_a_selection_expects_are_those_of_the_clock() -> None:
     clients, size, zero = Clients((Tier("phone", 40, spread=0.5, latency=0.3),)), np.arange(40) * 3, np.zeros(1, int)
     devices, local = make_profile("phones", clients, seed=0), make_local(read_scenario({"local": {"epochs": 2}}))
     steps, sent = count_steps(size, local), np.full(40, 4 * 650)
-    costs = JobCosts(steps, sent, sent, samples_seen(size, steps, local.batch_size))
+    costs = JobCosts(steps, sent, sent, samples_seen(size, steps, local))
     plan = Plan(np.arange(40), np.zeros(40, int), np.zeros(40, int))
     timing = time_round(devices, CountingRule(), plan, costs, seeds=zero + 7, t=0, now=np.zeros(1))
     expected = expect_seconds(devices, lambda _world: size, local, (7,), 650)(0)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedray.core import rng
 from fedray.core.method import Local
-from fedray.core.types import Net, Objective
+from fedray.core.types import LastBatch, Net, Objective
 from fedray.models.net import net_of
 from fedray.training import block, compiled, layers, loop
 
@@ -108,7 +108,7 @@ LOCALS = {
 
 def make_block(
     net: Net, shape: tuple[int, ...], local: Local, sizes: list[int], dtype: torch.dtype, *, offset: bool = False,
-    epochs: int = 5, batch: int = 4, lanes: list[int] | None = None, anchor: bool = False,
+    epochs: int = 5, batch: int = 4, lanes: list[int] | None = None, anchor: bool = False, last: LastBatch = "keep",
 ) -> block.Block:  # fmt: skip
     """Lanes with data and starts by address; `lanes` picks some of the population; offset and anchor: of the pull."""
     who = np.arange(len(sizes)) if lanes is None else np.array(lanes)
@@ -121,11 +121,12 @@ def make_block(
     targets = torch.randn(len(sizes) * n, numbers, generator=g, dtype=torch.float64).to(dtype) if regression else y
     start = torch.stack([net.init(int(rng.keys(0, "init", i % 3))) for i in range(len(sizes))]).to(dtype)
     shift, goal = (torch.randn(start.shape, generator=g, dtype=torch.float64).to(dtype) * 0.1 for _ in range(2))
-    local = Local(**{**local.__dict__, "epochs": epochs, "batch_size": batch})
+    local = Local(**{**local.__dict__, "epochs": epochs, "batch_size": batch, "last_batch": last})
     steps = block.count_steps(size, local)
     who = who[np.argsort(-steps[who], kind="stable")]
     rows = (who[:, None] * n + np.arange(n)).astype(np.int64)
-    index, weight = block.deal_batches(rows, size[who], steps[who], batch, rng.keys(0, "batches", 0, who))
+    width = max(batch, int(block.choose_batch_width(size, local).max()))
+    index, weight = block.deal_batches(rows, size[who], steps[who], width, rng.keys(0, "batches", 0, who), local=local)
 
     def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
         return x[index[lo:hi]], targets[index[lo:hi]]
@@ -144,7 +145,7 @@ def full_batches(net: Net, size: int, lanes: list[int], dtype: torch.dtype = tor
     x, y = torch.randn(8 * size, inputs, generator=draw), torch.randint(net.outputs, (8 * size,), generator=draw)
     targets = y if net.objective == "cross_entropy" else torch.randn(8 * size, net.outputs, generator=draw)
     rows, key = who[:, None] * size + np.arange(size), rng.keys(0, "batches", 0, who)
-    width = int(block.choose_batch_width(np.array([size]), None)[0])
+    width = int(block.choose_batch_width(np.array([size]), FULL)[0])
     index, weight = block.deal_batches(rows, np.full(len(who), size), steps, width, key)
     share = (torch.rand(8 * size, generator=draw) + 0.5)[index]
 

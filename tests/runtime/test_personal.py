@@ -57,7 +57,7 @@ def test_ditto_without_pull_is_local_training() -> None:
             steps = lanes.count_steps(size, phase.local)
             key = fedray.core.rng.keys(study.seeds[plan.world], "personal", t, plan.client, plan.model)
             fetched = study.shards.fetch(plan.world, plan.client)
-            width = int(lanes.choose_batch_width(size, phase.local.batch_size)[0])
+            width = int(lanes.choose_batch_width(size, phase.local)[0])
             index, weight = lanes.deal_batches(fetched.rows.numpy(), size, steps, width, key)
 
             def batch(

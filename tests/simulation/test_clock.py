@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,8 @@ from small import scenario
 
 import fedray
 from fedray.core import rng
-from fedray.core.types import Clients, Plan, Tier
+from fedray.core.method import Local
+from fedray.core.types import Clients, LastBatch, Plan, Tier
 from fedray.simulation.devices import (
     DAY,
     DROPPED,
@@ -88,12 +89,19 @@ def test_a_job_computes_and_transfers() -> None:
         assert one.round.tolist() == one.job.tolist()
 
 
-@given(st.integers(1, 60), st.integers(1, 12), st.one_of(st.none(), st.integers(1, 70)))
-def test_samples_of_a_job_are_those_of_its_batches(size: int, steps: int, batch_size: int | None) -> None:
-    n, s = np.array([size]), np.array([steps])
-    width = int(choose_batch_width(n, batch_size)[0])
-    dealt = deal_batches(np.arange(size)[None], n, s, width, rng.keys(0, "test", np.arange(1)))
-    assert int((dealt.weight > 0).sum()) == samples_seen(n, s, batch_size)[0]
+@given(
+    st.integers(1, 60),
+    st.integers(1, 12),
+    st.one_of(st.none(), st.integers(1, 70)),
+    st.sampled_from(get_args(LastBatch)),
+)
+def test_samples_of_a_job_are_those_of_its_batches(
+    size: int, steps: int, batch_size: int | None, last: LastBatch
+) -> None:
+    n, s, local = np.array([size]), np.array([steps]), Local(batch_size=batch_size, last_batch=last)
+    width = int(choose_batch_width(n, local)[0])
+    dealt = deal_batches(np.arange(size)[None], n, s, width, rng.keys(0, "test", np.arange(1)), local=local)
+    assert int((dealt.weight > 0).sum()) == samples_seen(n, s, local)[0]
 
 
 @pytest.mark.parametrize(("together", "seconds"), [(False, 4.0 + 6.0 + 2 * 3.0), (True, 6.0 + 2 * 3.0)])

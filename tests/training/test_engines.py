@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from torch import Tensor, nn
 from fedray.core import rng
 from fedray.core import sums as native
 from fedray.core.method import Local
-from fedray.core.types import Net, Objective
+from fedray.core.types import LastBatch, Net, Objective
 from fedray.training import block as blocks
 from fedray.training import loop
 from fedray.training.block import make_optimizer
@@ -70,6 +71,15 @@ def test_every_engine_equals_the_loop_in_float64(engine: str, kind: str) -> None
     for offset, anchor, batch in ((False, False, 4), (True, False, 16), (False, True, 16), (True, True, 5)):
         block = block_of(case, kind, torch.float64, offset=offset, anchor=anchor, batch=batch)
         compare(case, block, kind, offset, anchor)
+
+
+@pytest.mark.parametrize("last", ["drop", "merge"])
+@pytest.mark.parametrize("engine", of(["mlp", "mlp-c", "conv", "conv-c", "vmap"]))
+def test_every_engine_trains_on_the_batches_without_a_short_last_one(engine: str, last: LastBatch) -> None:
+    case = CASES[engine]
+    block = block_of(case, "sgd", torch.float64, batch=6, last=last)
+    assert (block.weight > 0).sum(-1).max() == (6 if last == "drop" else 11)  # of 17 rows, say
+    compare(case, block, last)
 
 
 @pytest.mark.parametrize("objective", ["half_mse", "mse", "gaussian_nll"])
@@ -206,16 +216,31 @@ def test_a_weight_without_a_gradient_stays_under_adam_and_a_pull_to_where_it_beg
     assert torch.equal(params[0], start)
 
 
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(1, 8), st.integers(1, 3))
-def test_batches_deal_every_row_once_an_epoch(sizes: list[int], width: int, epochs: int) -> None:
-    local = Local(batch_size=width, epochs=epochs)
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=9),
+    st.integers(1, 8),
+    st.integers(1, 3),
+    st.sampled_from(get_args(LastBatch)),
+)
+def test_batches_deal_every_row_once_an_epoch(sizes: list[int], batch: int, epochs: int, last: LastBatch) -> None:
+    """With `drop` every row but those of a short last batch; no batch is short then, nor with `merge`."""
+    local = Local(batch_size=batch, epochs=epochs, last_batch=last)
     size = np.sort(np.array(sizes))[::-1].copy()
     steps = blocks.count_steps(size, local)
     rows = np.arange(len(size))[:, None] * 100 + np.arange(size.max())
-    index, weight = blocks.deal_batches(rows, size, steps, width, rng.keys(3, "batches", 0, np.arange(len(size))))
+    width, key = int(blocks.choose_batch_width(size, local).max()), rng.keys(3, "batches", 0, np.arange(len(size)))
+    index, weight = blocks.deal_batches(rows, size, steps, width, key, local=local)
     for lane, n in enumerate(size):
         mine = index[:, lane][weight[:, lane] > 0].numpy()
-        assert sorted(mine.tolist()) == sorted(list(range(lane * 100, lane * 100 + n)) * epochs)
+        full, rest = divmod(int(n), batch)
+        if last == "drop" and full and rest:
+            for epoch in np.split(mine, epochs):
+                assert len(set(epoch.tolist())) == len(epoch) == full * batch
+                assert set(epoch.tolist()) <= set(range(lane * 100, lane * 100 + n))
+        else:
+            assert sorted(mine.tolist()) == sorted(list(range(lane * 100, lane * 100 + n)) * epochs)
+        if last != "keep":
+            assert int((weight[: steps[lane], lane] > 0).sum(-1).min()) >= min(n, batch)
         assert torch.allclose(weight[: steps[lane], lane].sum(-1), torch.ones(int(steps[lane])))
         assert weight[steps[lane] :, lane].sum() == 0
 
