@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 SENT = "broadcast/"  # prefix of names of extra tensors; clients receive rows of these
 ENSEMBLE = "ensemble"
 HEADS = "heads"
+FORWARD = 1 / 3  # a forward pass as a share of the work of a training step, whose backward pass takes twice as long
 READS = ("inputs", "features", "network", "broadcast", "previous", ENSEMBLE, HEADS)  # values of `LocalLoss.reads`
 
 
@@ -199,6 +200,7 @@ class Transform(NamedTuple):
         numbers: Number of these random numbers; None means one for each parameter.
         at: A function (parameters `[p]`, noise) -> the parameters `[p]` at which the gradient is computed; None means
             at the current parameters.
+        gradients: Number of further gradients of the batch that a step computes, for virtual time.
     """
 
     init: Callable[[Tensor], Any]
@@ -207,6 +209,7 @@ class Transform(NamedTuple):
     name: str = "its own"
     numbers: int | None = None
     at: Callable[[Tensor, Tensor], Tensor] | None = None
+    gradients: int = 0
 
 
 def find_placing(rules: Sequence[Transform]) -> Transform | None:
@@ -414,6 +417,18 @@ class Piece:
 
     def work(self, tier: IntArray) -> FloatArray | None:
         """Returns the arithmetic of a step as a share of the whole network's, `[J]`; None means the share 1."""
+        return None
+
+    @property
+    def further_steps(self) -> int:
+        """Returns the number of steps that a job makes without samples, besides its trainings."""
+        return 0
+
+    def count_rows(self, net: Net, size: FloatArray) -> FloatArray | None:
+        """Returns how many samples a job computes besides its trainings, `[J]`; None: none.
+
+        Each counts as one forward and one backward pass. `size` holds the number of the client's samples, `[J]`.
+        """
         return None
 
     @property
@@ -682,6 +697,22 @@ class Local:
     def has_code(self) -> bool:
         """Returns whether engines must call functions of a method or user in every step."""
         return any(part is not None for part in (self.loss, self.gradient, self.step))
+
+    def count_work(self, models: int) -> float:
+        """Returns the work of a step, as a multiple of one forward and one backward pass over the batch.
+
+        Args:
+            models: Number of models, K, which a loss may compare with.
+
+        Example:
+            >>> moon = LocalLoss(lambda *_: 0.0, reads=("features", "broadcast", "previous"))
+            >>> round(Local(loss=moon).count_work(1), 2)  # and two forward passes
+            1.67
+        """
+        rules = [rule for rule in (self.gradient, self.step) if isinstance(rule, Transform)]
+        reads = () if self.loss is None else self.loss.reads
+        passes = sum({"broadcast": 1, PREVIOUS: 1, ENSEMBLE: models}.get(name, 0) for name in reads)
+        return 1.0 + sum(rule.gradients for rule in rules) + FORWARD * passes
 
     @property
     def keeps_model(self) -> bool:

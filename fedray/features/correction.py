@@ -140,7 +140,7 @@ def sharpness_aware(rho: float) -> Transform:
         away = gradient * (rho / gradient.norm().clamp(min=_TINY))
         return context.gradient_at(parameters + away), state
 
-    return Transform(start_empty, update, name="sharpness_aware")
+    return Transform(start_empty, update, name="sharpness_aware", gradients=1)
 
 
 def chain(*rules: Transform | None) -> Transform | None:
@@ -166,7 +166,8 @@ def chain(*rules: Transform | None) -> Transform | None:
     asked = [rule.numbers for rule in known if rule.noise]
     several = None if None in asked else max((number for number in asked if number is not None), default=None)
     name, placing = ", then ".join(rule.name for rule in known), find_placing(known)
-    return Transform(init, update, bool(asked), name, several, None if placing is None else placing.at)
+    at, gradients = None if placing is None else placing.at, sum(rule.gradients for rule in known)
+    return Transform(init, update, bool(asked), name, several, at, gradients)
 
 
 def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Transform:

@@ -29,8 +29,8 @@ from torch.func import functional_call, grad, vjp, vmap
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.method import Piece
-from fedray.core.types import EVALUATED_ROWS, IntArray, Net
+from fedray.core.method import FORWARD, Piece
+from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, Net
 from fedray.models.net import factor_fisher, per_sample
 from fedray.training.client_code import read_features, watching_features
 from fedray.training.update import Site, Update
@@ -65,6 +65,10 @@ class Curvature(Measure):
     @property
     def up_vectors(self) -> int:
         return 1
+
+    def count_rows(self, net: Net, size: FloatArray) -> FloatArray:
+        rows: FloatArray = size if self.rows is None else np.minimum(size, self.rows)
+        return rows * (FORWARD + (1 - FORWARD) * count_gradients(net, self.kind))
 
     def end(self, update: Update) -> Update:
         site, plan, models = update.site, update.real.plan, update.models()
@@ -122,6 +126,9 @@ class ClientSums(Measure):
     @property
     def up_numbers(self) -> int:
         return self.numbers
+
+    def count_rows(self, net: Net, size: FloatArray) -> FloatArray:
+        return FORWARD * size
 
     def end(self, update: Update) -> Update:
         """Adds up the sums of each job and attaches them to the update.

@@ -21,8 +21,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from fedray.core.method import Piece
-from fedray.core.types import EVALUATED_ROWS, FloatArray, Plan, State
+from fedray.core.method import FORWARD, Piece
+from fedray.core.types import EVALUATED_ROWS, FloatArray, Net, Plan, State
 from fedray.metrics.classification import to_floats
 from fedray.models.net import per_sample
 from fedray.training.update import Site, Update
@@ -51,6 +51,9 @@ class Mixture(Piece):
     @property
     def weighs(self) -> bool:
         return True
+
+    def count_rows(self, net: Net, size: FloatArray) -> FloatArray:
+        return FORWARD * size  # the loss of the job's model, for the E step
 
     def begin(self, update: Update) -> Update:
         return update._replace(weigh=self._shares(update).of_places)

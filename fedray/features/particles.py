@@ -76,6 +76,10 @@ class Particles(Piece):
     def reads_final(self) -> bool:
         return True
 
+    @property
+    def further_steps(self) -> int:
+        return self.steps
+
     def begin(self, update: Update) -> Update:
         own = self._read(update)
         size = torch.from_numpy(update.jobs.size).to(update.start.device)

@@ -67,7 +67,7 @@ Deviations:
     4. In every epoch batches go through the samples in a new order; in the authors' code they keep the order of the
        file. All particles of a client see the same batches, as in the authors' code.
     5. In the first round the client trains, as in the paper; the first round of the authors' code changes nothing.
-    6. The steps of the client's own particles (`factor_steps`) take no virtual time.
+    6. In virtual time a step of the client's own particles (`factor_steps`) takes `seconds_per_step`.
     7. `decay: none` moves particles by `local.optimizer` instead of the authors' rule (AdaGrad with a decay).
     8. One client trains per round, in turn or by another selection; several are refused. Uploads are not compressed.
 

@@ -52,7 +52,7 @@ Deviations:
        grows by the factor `N precision / (N precision - (N - 1) prior)`.
     5. Clients that do not take part, or have no samples, add no factor to the product.
     6. As in FedFisher's deviations 3 and 6, the Fisher diagonal is sent whole, belongs to the network's own loss, and
-       takes no virtual time.
+       takes virtual time.
 
 Example:
     >>> import fedray

@@ -27,7 +27,7 @@ Deviations:
        `local.loss`.
     3. A known client that has not taken part yet computes its weights by 20 E steps on the current models, from equal
        weights, and predicts with them. A new client, whose samples are unknown, gets the average of the K models.
-    4. Virtual time counts the steps and the bytes of the K models, but not the forward passes of the E step.
+    4. Virtual time counts the steps and the bytes of the K models, and a forward pass of each model for the E step.
 
 Example:
     >>> import fedray

@@ -46,7 +46,8 @@ Deviations:
        client has; in the authors' code they are 500 of the clients' samples.
     5. The variant with Kronecker factors (K-FAC) is left out.
     6. The Fisher diagonal is computed from the network's own loss in evaluation mode, even with `local.loss` and weight
-       decay. Measuring it takes no virtual time.
+       decay. Virtual time counts its gradients: one forward pass for each sample, and one backward pass for each sample
+       and output.
     7. With K > 1 each model is merged separately, from the clients that trained it.
 
 Example:

@@ -19,7 +19,7 @@ Deviations:
        first layers (section 6.3) is left out.
     3. For a new client, whose samples are unknown, the average of the K models predicts. For a known client the model
        with the least loss on the client's training samples predicts (`predict.gamma: 0`).
-    4. Virtual time counts the bytes of the K models, but not the K forward passes of the choice.
+    4. Virtual time counts the bytes of the K models and the K forward passes of the choice.
 
 Example:
     >>> import fedray

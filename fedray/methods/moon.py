@@ -19,7 +19,7 @@ Deviations:
        its networks.
     2. A client that trains for the first time has no earlier model, and uses the broadcast model instead. The second
        term then has no gradient at the first step.
-    3. Virtual time counts a step like a step of FedAvg; the method's two additional forward passes are not counted.
+    3. In virtual time a step costs 5/3 of a step of FedAvg, for the forward passes of the two other models.
 
 Example:
     >>> import fedray

@@ -21,9 +21,8 @@ from fedray.core.method import Phase
 from fedray.core.sums import ExactSum, Kept, map_arrays, merge_stats
 from fedray.core.types import Flight, FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.simulation import devices as clock
-from fedray.simulation.rounds import Advance, CountRounds, RoundResult, count_bytes, job_traffic, size_jobs
+from fedray.simulation.rounds import Advance, CountRounds, RoundResult, cost_jobs, count_bytes, job_traffic, size_jobs
 from fedray.simulation.study import AsyncRule, FlightTable, JobTable, Progress, Runtime, Study
-from fedray.training.block import samples_seen
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Starts and arrivals of asynchronous training, in virtual time, of one world.
@@ -365,12 +364,16 @@ class ClientCosts(NamedTuple):
         steps: Number of optimizer steps, without the steps of personal models.
         up: Bytes that the job sends.
         down: Bytes that the job receives.
+        work: All that the job computes, as a number of steps (`simulation.rounds.cost_jobs`).
+        samples: Number of samples in these steps.
     """
 
     size: IntArray
     steps: IntArray
     up: IntArray
     down: IntArray
+    work: FloatArray
+    samples: FloatArray
 
 
 def count_costs(study: Study, phase: Phase) -> ClientCosts:
@@ -393,7 +396,8 @@ def count_costs(study: Study, phase: Phase) -> ClientCosts:
     for world in range(study.worlds):
         plan = Plan(client, np.zeros_like(client), np.full_like(client, world))
         jobs = size_jobs(study, phase, plan)
-        columns.append((jobs.size, jobs.steps, *job_traffic(study, phase, plan)))
+        cost = cost_jobs(study, phase, jobs, *job_traffic(study, phase, plan))
+        columns.append((jobs.size, jobs.steps, cost.up, cost.down, cost.steps, cost.samples))
     return ClientCosts(*map(np.stack, zip(*columns, strict=True)))
 
 
@@ -416,19 +420,18 @@ def make_timelines(study: Study, phase: Phase, costs: ClientCosts) -> list[Timel
         mine = plan.world == world
         return plan.client[mine], plan.model[mine]
 
-    paces = [_find_pace(study, phase, costs, world) for world in range(study.worlds)]
+    paces = [_find_pace(study, costs, world) for world in range(study.worlds)]
     return [
         Timeline(study.asynchronous, pace, phase.models, seed=int(seed), assign=partial(assign, world), world=world)
         for world, (seed, pace) in enumerate(zip(study.seeds, paces, strict=True))
     ]
 
 
-def _find_pace(study: Study, phase: Phase, costs: ClientCosts, world: int) -> Pace:
+def _find_pace(study: Study, costs: ClientCosts, world: int) -> Pace:
     """Returns the time that the clients of a world take for a job."""
     devices, client, seeds = study.devices, np.arange(study.clients.number), study.seeds[world : world + 1]
-    size, steps, up, down = (column[world] for column in costs)
-    samples = samples_seen(size, steps, phase.local) * phase.passes
-    job = clock.JobCosts(steps * phase.passes, up, down, samples)
+    _, steps, up, down, work, samples = (column[world] for column in costs)
+    job = clock.JobCosts(work, up, down, samples)
     compute, transfer = clock.time_jobs(devices, np.repeat(seeds, len(client)), client, job, np.zeros(len(client)))
     if not np.isfinite(compute + transfer).all():
         raise FedrayError("a job takes infinite virtual time: raise uplink and downlink of clients.tiers")
@@ -898,7 +901,7 @@ class AsyncTraining:
     def _describe(self, first: int, end: int) -> tuple[Plan, JobTable, IntArray]:
         """Returns the plan and the table of the jobs that end at some server steps, and the step of each job."""
         jobs = self._ahead.jobs.take(self._ahead.places(first, end))
-        size, steps, up, down = (column[jobs.world, jobs.client] for column in self._costs)
+        size, steps, up, down = (column[jobs.world, jobs.client] for column in self._costs[:4])
         failed = jobs.error != None  # noqa: E711
         status = np.where(failed, clock.FAILED, jobs.status)
         steps = np.where(status == clock.OK, steps * self.phase.passes, 0)

@@ -339,11 +339,12 @@ def make_profile(name: str, clients: Clients, seed: int) -> Devices:
 # Virtual seconds of a round, and which uploads the server will use: pure functions of plan, devices and seed.
 #
 # A job computes for `steps * (seconds_per_step + batch * seconds_per_sample) * slowness` seconds, where `batch`
-# counts the samples that a batch really holds. A job that trains a slice of the network needs only the slice's share
-# of this time. Each of the two transfers takes `latency + bytes / bandwidth`, with the link as it is when the round
-# begins. A client trains its models one after another or side by side (a setting of its tier). Models that are
-# trained side by side share the client's link: each upload finishes only when all of the client's uploads have
-# finished.
+# counts the samples that a batch really holds. A step with further passes over its batch counts as several steps, and
+# what a job computes besides its training counts too (`simulation.rounds.cost_jobs`). A job that trains a slice of the
+# network needs only the slice's share of this time. Each of the two transfers takes `latency + bytes / bandwidth`, with
+# the link as it is when the round begins. A client trains its models one after another or side by side (a setting of
+# its tier). Models that are trained side by side share the client's link: each upload finishes only when all of the
+# client's uploads have finished.
 #
 # The server uses the uploads of the clients that are available when the round starts and are neither late nor dropped
 # out. A synchronous round lasts as long as the slowest of these clients. It does not wait for a client that drops
@@ -388,10 +389,10 @@ class JobCosts(NamedTuple):
     """The work and the traffic of the jobs of a plan, `[J]` each.
 
     Attributes:
-        steps: Number of optimizer steps.
+        steps: Work as a number of steps, each of one forward and one backward pass; 0 without samples.
         up: Bytes sent.
         down: Bytes received.
-        samples: Number of samples in all batches; None: samples take no time.
+        samples: Number of samples in these steps; None: samples take no time.
         work: Amount of arithmetic of the job's network, divided by that of the whole network, above 0; None: 1.
 
     Example:
@@ -407,10 +408,10 @@ class JobCosts(NamedTuple):
         ([4.0, 5.0], ['ok', 'late'], [4.0])
     """
 
-    steps: IntArray
+    steps: IntArray | FloatArray
     up: IntArray
     down: IntArray
-    samples: IntArray | None = None
+    samples: IntArray | FloatArray | None = None
     work: FloatArray | None = None
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError, warn_user
-from fedray.core.method import JobRows, Phase, count_shared, reads_ensemble
+from fedray.core.method import FORWARD, JobRows, Phase, count_shared, reads_ensemble
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.metrics.scores import lower_is_better, reaches_target
 from fedray.models import net as nets
@@ -437,13 +437,7 @@ def run_round(
     jobs = size_jobs(study, phase, plan)._replace(losses=losses)
     steps = jobs.steps * phase.passes
     up, down = job_traffic(study, phase, plan, t)
-    if phase.steps is None:
-        samples = samples_seen(jobs.size, jobs.steps, phase.local) * phase.passes
-    else:
-        samples = phase.steps(plan, jobs.size)[1]
-    tier = study.clients.tier_of(plan.client)
-    work = next((found for piece in phase.pieces if (found := piece.work(tier)) is not None), None)
-    costs, now = devices.JobCosts(steps, up, down, samples, work), progress.sim_seconds
+    costs, now = cost_jobs(study, phase, jobs, up, down), progress.sim_seconds
     with np.errstate(over="ignore"):  # an infinite time raises an error below
         timing = devices.time_round(study.devices, study.rule, plan, costs, seeds=study.seeds, t=t, now=now)
     if not np.isfinite(now + timing.round).all():
@@ -542,6 +536,36 @@ def size_jobs(study: Study, phase: Phase, plan: Plan) -> SizedPlan:
     size = study.shards.sizes(plan.world, plan.client) if phase.sizes is None else phase.sizes(plan)
     steps = count_steps(size, phase.local) if phase.steps is None else phase.steps(plan, size)[0]
     return SizedPlan(plan, size, steps)
+
+
+def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: IntArray) -> devices.JobCosts:
+    """Returns the costs of jobs, with all that clients compute.
+
+    A step counts as often as it passes over its batch (`Local.count_work`). The samples that a job computes besides its
+    trainings come in batches of the same size. A client that reports its losses of all models computes K forward
+    passes.
+
+    Args:
+        study: The study that runs.
+        phase: The training that the jobs belong to.
+        jobs: The jobs, `[J]`.
+        up: Bytes that each job sends, `[J]`.
+        down: Bytes that each job receives, `[J]`.
+    """
+    if phase.steps is not None:
+        return devices.JobCosts(jobs.steps, up, down, phase.steps(jobs.plan, jobs.size)[1])
+    size, batch, has_data = jobs.size.astype(np.float64), phase.local.batch_size, jobs.steps > 0
+    work = sum(local.count_work(phase.models) for local in phase.locals)
+    rows = size * (0.0 if phase.choose is None else FORWARD * phase.models)
+    for piece in phase.pieces:
+        found = piece.count_rows(study.net, size)
+        rows = rows if found is None else rows + found
+    more = rows / np.maximum(size if batch is None else batch, 1) + sum(piece.further_steps for piece in phase.pieces)
+    steps = work * jobs.steps.astype(np.float64) + more * has_data
+    samples = work * samples_seen(jobs.size, jobs.steps, phase.local).astype(np.float64) + rows * has_data
+    tier = study.clients.tier_of(jobs.plan.client)
+    share = next((found for piece in phase.pieces if (found := piece.work(tier)) is not None), None)
+    return devices.JobCosts(steps, up, down, samples, share)
 
 
 def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:
