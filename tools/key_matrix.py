@@ -77,6 +77,8 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
             "side_by_side": True,
             "models_per_round": "all",
             "width": 0.5,
+            "epochs": 1,
+            "steps": 3,
         }.items()
     ],
     "clients.tf32": [{"clients.tf32": True}],
@@ -93,6 +95,7 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
         {"participation.overcommit": 1.5},
         {"participation.overcommit": 1.5, "participation.per_round": 3},
     ],
+    "participation.partial": [{"participation.partial": 1.0}],
     "participation.dropout": [{"participation.dropout": 0.5}],
     "participation.deadline": [{"participation.deadline": 0.01}],
     "participation.mode": [{"participation.mode": mode, "participation.goal": 2} for mode in ("buffered",)]

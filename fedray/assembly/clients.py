@@ -33,7 +33,7 @@ from fedray.simulation.devices import (
     read_trace,
     time_jobs,
 )
-from fedray.training.block import count_steps, samples_seen
+from fedray.training.block import count_client_steps, samples_seen
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The simulated devices of a scenario: their speeds, the number of clients chosen in a round, and which uploads count.
@@ -66,7 +66,7 @@ def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:
     """Returns the rule that decides which uploads of the chosen clients the server uses."""
     keys = scenario.participation
     first = tuple(participants_per_tier(scenario, clients)) if keys.overcommit > 1 else None
-    return CountingRule(first, keys.dropout, keys.deadline)
+    return CountingRule(first, keys.dropout, keys.deadline, keys.partial)
 
 
 def make_devices(scenario: Scenario, clients: Clients) -> Devices:
@@ -202,7 +202,7 @@ def expect_seconds(
     @cache
     def seconds(world: int) -> FloatArray:
         client, size = np.arange(devices.clients.number), sizes(world)
-        tier, steps = devices.clients.tier_of(client), count_steps(size, local)
+        tier, steps = devices.clients.tier_of(client), count_client_steps(devices.clients, client, size, local)
         sent, samples = 4 * each[tier], samples_seen(size, steps, local)
         costs = JobCosts(steps, up=sent, down=sent, samples=samples, work=share[tier])
         compute, transfer = time_jobs(devices, np.full(len(client), seeds[world]), client, costs, np.zeros(len(client)))

@@ -147,6 +147,8 @@ class Tier:
         latency: Virtual seconds that are added to the time of each transfer.
         side_by_side: Whether a client trains its models at the same time instead of one after the other.
         width: Share of the network's channels or blocks that a client trains, if the method slices networks.
+        epochs: Number of epochs of a local training; None means as all clients.
+        steps: Number of optimizer steps of a local training; None means as all clients.
     """
 
     name: str
@@ -163,6 +165,8 @@ class Tier:
     latency: float = 0.0
     side_by_side: bool = False
     width: float = 1.0
+    epochs: int | None = None
+    steps: int | None = None
 
 
 @dataclass(frozen=True)

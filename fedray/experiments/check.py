@@ -274,6 +274,7 @@ def _describe_tier(tier: Tier, models: int) -> str:
     cpus = "a share of a CPU" if tier.num_cpus is None else f"{tier.num_cpus:g} CPU"
     links = f"{format_bytes(tier.uplink)}/s up, {format_bytes(tier.downlink)}/s down"
     width = "" if tier.width == 1 else f"{tier.width:g} of the channels, "
+    links += "".join(f", {n:,} {word}" for n, word in ((tier.epochs, "epochs"), (tier.steps, "steps")) if n is not None)
     return (
         f"{tier.number:,} clients, {width}{models} models a round, actors of {cpus} and {tier.num_gpus:g} GPU, "
         f"{tier.seconds_per_step:g} s a step, {links}"

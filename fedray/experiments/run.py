@@ -51,7 +51,7 @@ from fedray.storage import checkpoint, directory
 from fedray.storage.checkpoint import warn_of_damage
 from fedray.storage.directory import remove_run
 from fedray.storage.summary import build_loggers, check_scenario_file, extend_rounds, keep_lanes, recall_device
-from fedray.training.block import count_steps, samples_seen
+from fedray.training.block import count_client_steps, samples_seen
 
 log = logging.getLogger("fedray")
 
@@ -137,7 +137,7 @@ def estimate_seconds(study: Study, device: str = "cpu") -> float:
     phase = study.method.phase
     plan = phase.schedule(0, None)
     size = study.shards.sizes(plan.world, plan.client)
-    steps = count_steps(size, phase.local)
+    steps = count_client_steps(study.clients, plan.client, size, phase.local)
     samples = samples_seen(size, steps, phase.local)
     flops = 3.0 * count_forward_flops(study.net, study.example[None])  # the backward pass takes twice the forward one
     arithmetic = float(np.sum(samples)) * flops / FLOPS[device]

@@ -13,6 +13,7 @@ Example:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,9 @@ FREE_TIER_KEYS = ("num_cpus", "num_gpus", "resources")
 # Keys that may change when a run goes on. The first two decide the effect of a client's failure; `rounds` has a check
 # of its own.
 CHANGEABLE_KEYS = ("on_client_error", "client_timeout", "rounds")
-# Keys that were added to fedray later, each with the value for the earlier behavior. Older runs and sweeps that go on
-# lack these keys. A key with this value is left out of identities and of hashes of trainings, which then stay the same.
+# Keys that were added to fedray later, each with the value for the earlier behavior; `*` stands for the name of a tier.
+# Older runs and sweeps that go on lack these keys. A key with this value is left out of identities and of hashes of
+# trainings, which then stay the same.
 VALUES_OF_BEFORE: dict[str, Any] = {
     "clients.tf32": False,
     "local.augment": [],
@@ -36,6 +38,9 @@ VALUES_OF_BEFORE: dict[str, Any] = {
     "local.nesterov": False,
     "local.last_batch": "keep",
     "server.tau": 0.001,
+    "clients.tiers.*.epochs": None,
+    "clients.tiers.*.steps": None,
+    "participation.partial": 0.0,
 }
 IDENTITY_FILE = "identity.json"  # in a run directory
 RECORDED = "identity"  # key of the manifest: whether the run has the file `identity.json`
@@ -50,7 +55,7 @@ def select_result_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
         tree: the resolved scenario as plain values, as in `scenario.yaml`.
     """
     keys = {key: value for key, value in flatten(tree).items() if not is_free(key)}
-    return {key: value for key, value in keys.items() if VALUES_OF_BEFORE.get(key, UNSET) != value}
+    return {key: value for key, value in keys.items() if _value_of_before(key) != value}
 
 
 def list_result_keys(tree: Mapping[str, Any]) -> dict[str, str]:
@@ -72,7 +77,7 @@ def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> tuple
     """
     now = list_result_keys(tree)
     for key in [*began, *(key for key in now if key not in began)]:
-        unset = _text(VALUES_OF_BEFORE[key]) if key in VALUES_OF_BEFORE else UNSET
+        unset = _text(_value_of_before(key))
         old, new = began.get(key, unset), now.get(key, unset)
         if old != new:
             return key, old, new
@@ -132,6 +137,11 @@ def is_free(key: str) -> bool:
     parts = key.split(".")
     is_tier = parts[:2] == ["clients", "tiers"] and len(parts) > 3 and parts[3] in FREE_TIER_KEYS
     return parts[0] in FREE_SECTIONS or key in FREE_KEYS or is_tier
+
+
+def _value_of_before(key: str) -> Any:
+    """Returns the value by which runs behaved before a key existed; `UNSET` for the keys that always existed."""
+    return VALUES_OF_BEFORE.get(re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key), UNSET)
 
 
 def _text(value: Any) -> str:

@@ -232,6 +232,7 @@ _DEVICE = " ".join(
     f"clients.tiers.*.{key}"
     for key in ("seconds_per_step", "seconds_per_sample", "uplink", "downlink", "latency", "spread")
 )
+_WORK = "clients.tiers.*.epochs clients.tiers.*.steps participation.partial"
 _OWN_STEP = ("a server step of its own", "no server")
 _BOTH = "give one of the two"
 
@@ -244,10 +245,10 @@ METHOD_ROWS = (  # keys that a method does not use, whatever the other keys are
     Row("schedule.kind", lambda c: c.spec.walks, "{name} has no server", "leave it at walk", _other_than("walk")),
     Row("graph.*", lambda c: not c.walks, "{name} uses no graph", "leave it out, or choose method random_walk",
         _changed),
-    Row("local.* model.* lanes compress.* server.* predict.average predict.gamma clients.tf32 vary",
+    Row(f"local.* {_WORK} model.* lanes compress.* server.* predict.average predict.gamma clients.tf32 vary",
         lambda c: c.spec.fits, "in {name} clients fit method.learner and no network, and the learners vote"),
     Row("clients.tiers.*.downlink", lambda c: not c.spec.downloads, "{name} sends nothing to its clients"),
-    Row("rounds local.* compress.* server.* model.weight_sd model.objective predict.noise",
+    Row(f"rounds local.* {_WORK} compress.* server.* model.weight_sd model.objective predict.noise",
         lambda c: not c.spec.trains, "{name} is fitted in closed form, without rounds"),
     Row(f"{_EVERYBODY} {_MEAN}",
         lambda c: c.spec.pooled
@@ -345,6 +346,10 @@ ROWS = (
         "server.weighting is {s.server.weighting}, and a robust server gives uploads the same weight",
         "set server.weighting to uniform", _other_than("none")),
     # Devices.
+    Row("clients.tiers.*.epochs", lambda c: c.scenario.local.steps is not None,
+        "local.steps is {s.local.steps}", "set the steps of the tier", lambda c: c.value is not None),
+    Row("clients.tiers.*.steps", lambda c: c.scenario.local.steps is None,
+        "local.epochs is {s.local.epochs}", "set the epochs of the tier", lambda c: c.value is not None),
     Row("clients.profile", lambda c: c.scenario.clients.trace is not None,
         "clients.trace says what the devices are like", "leave one of the two out", _changed),
     Row(_DEVICE, lambda c: c.scenario.clients.profile is not None,
@@ -355,6 +360,8 @@ ROWS = (
     # Who takes part.
     Row("participation.fraction", lambda c: c.scenario.participation.per_round is not None,
         "participation.per_round is {s.participation.per_round}", _BOTH, _changed),
+    Row("participation.partial", lambda c: {c.scenario.local.epochs, *(tier.epochs for tier in c.tiers)} <= {1, None}
+        and c.scenario.local.steps is None, "clients train for one epoch"),
     Row("participation.overcommit participation.selection.*", lambda c: c.is_full,
         "all clients take part in every round"),
     Row("participation.staleness_a", lambda c: c.has_rounds, "participation.mode is sync"),
@@ -382,6 +389,10 @@ ROWS = (
         lambda c: not c.has_rounds and (c.key, c.value) != ("participation.fraction", 1),
         "participation.mode is {s.participation.mode}, which has no participants of a round",
         "leave it out: participation.concurrency says how many train at a time", _changed),
+    Row("participation.partial", lambda c: not c.has_rounds, "participation.mode is {s.participation.mode}",
+        "set participation.mode to sync, or clients.tiers.*.epochs", _changed),
+    Row("participation.partial", lambda c: is_stack(c.scenario), "method {name} cannot use it",
+        "leave it out (clients.tiers.*.epochs makes tiers train less)", _changed),
     Row("participation.selection.name", lambda c: not c.has_rounds,
         "participation.mode is {s.participation.mode}, and idle clients are drawn uniformly",
         value=lambda c: c.selects),

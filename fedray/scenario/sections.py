@@ -67,6 +67,8 @@ class TierKeys:
         side_by_side: whether a client with several models in a round trains them at the same time.
         width: the share of the network that a client trains. It is the share of the channels of every hidden layer, or
             of the blocks of the network (DepthFL).
+        epochs: the number of passes of a client of the tier over its samples in a round; default: `local.epochs`.
+        steps: the number of optimizer steps of a client of the tier in a round; default: `local.steps`.
     """
 
     share: float | None = key(None, maybe(real("[0, 1]")))
@@ -83,6 +85,8 @@ class TierKeys:
     latency: float = key(0.0, real("[0, inf)"))
     side_by_side: bool = key(False, flag)
     width: float = key(1.0, real("(0, 1]"))
+    epochs: int | None = key(None, maybe(whole(1, 10**6)))
+    steps: int | None = key(None, maybe(whole(1, 10**7)))
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,8 @@ class ParticipationKeys:
         overcommit: the number of invited clients, as a multiple of the number of clients that the round waits for.
             Uploads that arrive later are not used.
         dropout: the probability that a participant drops out of a round and sends nothing.
+        partial: the share of a round's participants that train less, as the stragglers of FedProx. Each of them makes a
+            random number of its epochs, at least 1; with `local.steps` a random number of its steps.
         deadline: the virtual seconds after which a round waits for no further client.
         mode: the times at which the server makes a step. `sync`: at the end of each round; `semi`: every `tick` virtual
             seconds, with the uploads that have arrived; `buffered`: when a model has `goal` uploads (FedBuff); `async`:
@@ -167,6 +173,7 @@ class ParticipationKeys:
     fraction: float | None = key(None, maybe(real("(0, 1]")))
     overcommit: float = key(1.0, real("[1, 100]"))
     dropout: float = key(0.0, real("[0, 1)"))
+    partial: float = key(0.0, real("[0, 1]"))
     deadline: float | None = key(None, maybe(real("(0, inf)")))
     mode: Literal["sync"] | Mode = key("sync", one_of("sync", *get_args(Mode)))
     concurrency: int | None = key(None, maybe(whole(1, 10**9)), NO_ROUNDS)

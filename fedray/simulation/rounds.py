@@ -21,7 +21,7 @@ from fedray.metrics.scores import lower_is_better, reaches_target
 from fedray.models import net as nets
 from fedray.simulation import devices
 from fedray.simulation.study import Evaluation, JobTable, Progress, Recorder, Runtime, Study, losses_of
-from fedray.training.block import count_steps, samples_seen
+from fedray.training.block import count_client_steps, divide_epoch, samples_seen
 
 # ---------------------------------------------------------------------------------------------------------------------
 # When a run ends before its last round, and which of its rounds was the best.
@@ -434,7 +434,7 @@ def run_round(
     plan, losses = ask_participants(runtime, phase, phase.schedule(t, progress.state), progress.state)
     if t == 0 and not len(plan.client):
         warn_user("the schedule has no job in the first round, in which nobody trains: let it return some")
-    jobs = size_jobs(study, phase, plan)._replace(losses=losses)
+    jobs = size_jobs(study, phase, plan, t)._replace(losses=losses)
     steps = jobs.steps * phase.passes
     up, down = job_traffic(study, phase, plan, t)
     costs, now = cost_jobs(study, phase, jobs, up, down), progress.sim_seconds
@@ -525,17 +525,21 @@ def _ask_clients(
     return {**stats, **answers}, rows._replace(errors={**rows.errors, **failed})
 
 
-def size_jobs(study: Study, phase: Phase, plan: Plan) -> SizedPlan:
+def size_jobs(study: Study, phase: Phase, plan: Plan, t: int = 0) -> SizedPlan:
     """Returns a plan with the numbers of training samples and optimizer steps of each job.
 
     Args:
         study: The study that runs.
         phase: The training that the jobs belong to.
         plan: The jobs, `[J]`.
+        t: The round, from 0, in which some participants may train less.
     """
     size = study.shards.sizes(plan.world, plan.client) if phase.sizes is None else phase.sizes(plan)
-    steps = count_steps(size, phase.local) if phase.steps is None else phase.steps(plan, size)[0]
-    return SizedPlan(plan, size, steps)
+    if phase.steps is not None:
+        return SizedPlan(plan, size, phase.steps(plan, size)[0])
+    steps = count_client_steps(study.clients, plan.client, size, phase.local)
+    unit = np.ones_like(size) if phase.local.steps is not None else np.maximum(divide_epoch(size, phase.local)[0], 1)
+    return SizedPlan(plan, size, devices.cut_steps(study.rule, plan, steps, unit, seeds=study.seeds, t=t))
 
 
 def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: IntArray) -> devices.JobCosts:

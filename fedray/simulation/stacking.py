@@ -29,7 +29,7 @@ from fedray.features.stacking import FeatureShards, LeaveOutShards, ProxyShards,
 from fedray.metrics import classification
 from fedray.simulation.rounds import draw_first_state, job_traffic
 from fedray.simulation.study import Part, Study
-from fedray.training.block import count_steps, samples_seen
+from fedray.training.block import count_client_steps, samples_seen
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A stack as one study: its bases and its meta model are parts, and one plan has the jobs of all parts.
@@ -115,9 +115,9 @@ def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
 def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[IntArray, IntArray]:
     """Returns the number of optimizer steps of each job, and the number of samples in these steps, `[J]` each."""
     steps, samples = np.zeros_like(size), np.zeros_like(size)
-    for _, part, jobs, _ in split_plan(parts, plan):
+    for _, part, jobs, own in split_plan(parts, plan):
         local = part.study.method.phase.local
-        steps[jobs] = count_steps(size[jobs], local)
+        steps[jobs] = count_client_steps(part.study.clients, own.client, size[jobs], local)
         samples[jobs] = samples_seen(size[jobs], steps[jobs], local)
     return steps, samples
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.method import Augmentation, Local, Reading
-from fedray.core.types import IntArray, Layout
+from fedray.core.types import Clients, IntArray, Layout
 from fedray.own_code.user_code import blame_user_code, name_type
 from fedray.training.chain import Drop
 
@@ -203,6 +204,23 @@ def count_steps(size: IntArray, local: Local) -> IntArray:
     batches, _ = divide_epoch(size, local)
     steps = np.full_like(size, local.steps) if local.steps is not None else (local.epochs or 1) * batches
     return np.where(size > 0, steps, 0)
+
+
+def count_client_steps(clients: Clients, client: IntArray, size: IntArray, local: Local) -> IntArray:
+    """Returns the number of optimizer steps of each job, `[J]`, where tiers may have epochs or steps of their own.
+
+    Args:
+        clients: The population and its tiers.
+        client: Id of each job's client, `[J]`.
+        size: Number of samples of each job's client, `[J]`.
+        local: The settings of local training.
+    """
+    steps, tier = count_steps(size, local), clients.tier_of(client)
+    for place, own in enumerate(clients.tiers):
+        if own.epochs is not None or own.steps is not None:
+            mine = tier == place
+            steps[mine] = count_steps(size[mine], replace(local, epochs=own.epochs, steps=own.steps))
+    return steps
 
 
 def samples_seen(size: IntArray, steps: IntArray, local: Local) -> IntArray:

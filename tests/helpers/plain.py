@@ -139,13 +139,15 @@ def participants(done: Training, world: int, t: int) -> list[Client]:
         x, y = rows_of(done.study, world, i)
         key = rng.keys(int(done.study.seeds[world]), "batches", t, i, m)
         if len(y):
-            found.append(Client(i, m, x, y, deal(key, len(y)), key))
+            tier = int(done.study.clients.tier_of(np.array([i]))[0])
+            epochs = done.study.clients.tiers[tier].epochs or EPOCHS
+            found.append(Client(i, m, x, y, deal(key, len(y), epochs), key))
     return found
 
 
-def deal(key: rng.Keys, n: int) -> list[IntArray]:
+def deal(key: rng.Keys, n: int, epochs: int = EPOCHS) -> list[IntArray]:
     """The batches of a local training, each epoch in an order of its own."""
-    orders = [np.argsort(rng.bits(rng.fresh(key, epoch), n), kind="stable") for epoch in range(EPOCHS)]
+    orders = [np.argsort(rng.bits(rng.fresh(key, epoch), n), kind="stable") for epoch in range(epochs)]
     return [order[a : a + BATCH] for order in orders for a in range(0, n, BATCH)]
 
 

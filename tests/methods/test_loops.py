@@ -6,6 +6,7 @@ Clients have unequal numbers of rows, one has none, and three of five take part 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy, softplus
 
 from fedray.core.types import IntArray
 
+WEAK = {"strong": {"number": 2}, "weak": {"number": 3, "epochs": 1}}  # of two
 BY_SIZE = {"server": {"weighting": "examples"}}
 
 
@@ -71,8 +73,9 @@ def test_fedsam_descends_by_the_gradient_at_the_end_of_a_step_uphill() -> None:
         assert_close(done.models(world)[0], w)
 
 
-def test_fednova_divides_each_change_by_its_steps_and_multiplies_by_their_mean() -> None:
-    done = train({"name": "fednova"})
+@pytest.mark.parametrize("tiers", [{}, WEAK])
+def test_fednova_divides_each_change_by_its_steps_and_multiplies_by_their_mean(tiers: dict[str, Any]) -> None:
+    done = train({"name": "fednova"}, {"clients": {"tiers": tiers}})
     for world in range(2):
         w = done.states[0].models[world]
         for t in range(3):
@@ -85,7 +88,9 @@ def test_fednova_divides_each_change_by_its_steps_and_multiplies_by_their_mean()
 
 def test_scaffold_keeps_the_controls_of_those_who_sit_out_and_divides_their_changes_by_all_clients() -> None:
     """Clients differ in their steps, and weight decay is part of the gradient."""
-    done = train({"name": "scaffold"}, BY_SIZE, {"rounds": 4, "local": {"weight_decay": 0.1}})
+    done = train(
+        {"name": "scaffold"}, BY_SIZE, {"rounds": 4, "local": {"weight_decay": 0.1}, "clients": {"tiers": WEAK}}
+    )
     for world in range(2):
         w, own, shared = (
             done.states[0].models[world],

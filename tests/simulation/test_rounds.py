@@ -84,3 +84,30 @@ def test_each_pass_of_ditto_takes_the_virtual_time_of_its_own_batches(mode: str)
     for method, seconds in (("fedavg", 16.0), ("ditto", 32.0)):
         run = fedray.run(scenario(changes, sizes, participation, {"method": {"name": method}}))
         assert run.clients["sim_seconds"].to_pylist() == pytest.approx([seconds, seconds])
+
+
+def test_stragglers_make_a_random_part_of_their_epochs_and_take_as_long() -> None:
+    """Half of four participants of each round, with `partial` (FedProx, section 5.2); the others all five epochs."""
+    some = {"participation": {"per_round": 4, "partial": 0.5}, "local": {"epochs": 5}, "rounds": 8}
+    tier = {"clients": {"tiers": {"all": {"seconds_per_step": 1.0}}}}
+    run = fedray.run(scenario({"method": {"name": "fedprox"}}, some, tier))
+    rows = run.clients.to_pandas()
+    batches = -(-rows["samples"] // 8)
+    epochs = rows["steps"] / batches
+    assert set(epochs) <= {1.0, 2.0, 3.0, 4.0, 5.0} and len(set(epochs)) > 3
+    assert (epochs.eq(5).groupby(rows["round"]).sum() >= 2).all()
+    assert epochs.lt(5).sum() > 8  # of 16 stragglers one in five makes all epochs
+    transfer = rows["sim_seconds"] - rows["steps"]
+    assert np.ptp(transfer) < 1e-9
+
+
+def test_a_tier_trains_for_its_own_epochs_or_steps() -> None:
+    """As if all clients had this number, bit for bit; the other tier is not changed."""
+    keys = scenario({"method": {"name": "fednova"}})
+    for name in ("epochs", "steps"):
+        own = {"clients": {"tiers": {"one": {name: 3}}}, "local": {"epochs": None, name: 7}}
+        whole = fedray.run(scenario(keys, {"local": {"epochs": None, name: 3}}))
+        assert fedray.run(scenario(keys, own)).summary["model_hash"] == whole.summary["model_hash"]
+    two = {"one": {"number": 3, "epochs": 3}, "two": {"number": 3}}
+    rows = fedray.run(scenario(keys, {"clients": {"tiers": two}})).clients.to_pandas()
+    assert (rows["steps"] == -(-rows["samples"] // 8) * np.where(rows["tier"] == "one", 3, 1)).all()
