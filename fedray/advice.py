@@ -33,7 +33,7 @@ Rule = Callable[[Scenario, Study], Advice]
 # Test samples.
 
 
-def find_strange_test_rows(_scenario: Scenario, study: Study) -> Advice:
+def find_strange_test_rows(scenario: Scenario, study: Study) -> Advice:
     """Warns where known clients should be scored on their own test samples, but none of them has test samples."""
     known = range(min(study.clients.number, EVALUATED_CLIENTS))
     asked = study.evaluation.gamma is not None or study.method.one_model_per_client
@@ -44,7 +44,9 @@ def find_strange_test_rows(_scenario: Scenario, study: Study) -> Advice:
         score = "personal_accuracy" if study.classes else "personal_rmse"
         yield (
             f"no test row is of a client that trains, so that known clients are not scored and there is no {score}",
-            "give test rows of these clients, too",
+            "give test rows of these clients, too"
+            if scenario.data.test_clients is None
+            else "set data.hold_out = 0.1, say, and withheld rows score them",
         )
 
 
@@ -85,7 +87,7 @@ def find_unseen_classes(_scenario: Scenario, study: Study) -> Advice:
             counts = np.bincount(data.train.y, minlength=study.classes)
         else:
             counts = study.shards.label_counts(world).sum(axis=0)
-        fold = data.folds[int(study.folds[world])] if data.folds else None
+        fold = data.folds[study.shards.data_folds[world]] if data.folds else None
         tested = study.shards.test(world)[1].numpy() if fold is None else data.train.y[fold[1]]
         unseen = np.flatnonzero((np.bincount(tested, minlength=len(counts)) > 0) & (counts == 0))
         if counts.sum() and len(unseen):

@@ -47,6 +47,7 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     "vary": [{"vary": "init"}, {"vary": "init", "replicates": 2}],
     "method.models": [{"method.models": 3}],
     "data.fold": [{"data.fold": 1}],
+    "data.test_clients": [{"data.test_clients": 1}],
     "data.standardize": [{"data.standardize": False}],
     "data.hold_out": [{"data.hold_out": 0.2}],
     "data.limit": [{"data.limit": 100}],

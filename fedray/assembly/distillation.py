@@ -96,7 +96,7 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
             f"evaluate.ood = {name}, but {data.name} has {has}: "
             "choose data with classes, whose inputs are images or numbers"
         )
-    rows = len(data.folds[0][1]) if data.folds else len(data.test.y)
+    rows = len(data.folds[0][1]) if data.folds else len(data.test.y) or min(1000, len(data.train.y))
     if name == NOISE:  # after standardization the noise is standard normal
         shape = (rows, *data.input_shape)
         drawn = rng.normal(rng.keys(0, "out-of-distribution noise"), math.prod(shape)).reshape(shape)

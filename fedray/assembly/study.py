@@ -20,7 +20,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.types import EVALUATED_CLIENTS, Clients, Net
 from fedray.data import store
-from fedray.data.deal import Dealing, build_shards
+from fedray.data.deal import Dealing, TestClients, build_shards, count_clients
 from fedray.data.shards import Shards, hash_shards, sum_up
 from fedray.data.store import open_dataset
 from fedray.data.types import Dataset, check_dataset, limit_rows
@@ -151,7 +151,7 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | No
         raise BadInput(
             f"data: {data.name} has {data.outputs} targets, but a regression is scored on one: give one column"
         )
-    folds = find_folds(scenario, data)
+    folds = find_folds(scenario, data, own, pooled)
     # The worlds: one for each replicate, each learning rate of a grid, and each fold.
     starts = [scenario.seed + r for r in range(scenario.replicates)] * max(1, len(own.grid))
     replicates = starts if scenario.vary == "all" else [scenario.seed] * len(starts)
@@ -251,6 +251,7 @@ def deal_shards(
         pooled=pooled,
         own=own.partition if pooled is None else None,
         dealt=own.dealt,
+        unseen=find_test_clients(scenario),
     )
     if scenario.data.hold_out and not len(shards.holdout(0)[1]):
         raise BadInput(
@@ -273,9 +274,33 @@ def open_data(scenario: Scenario, own: registry.UserObjects) -> Dataset:
     return add_ood(scenario, data if limit is None else limit_rows(data, limit))
 
 
-def find_folds(scenario: Scenario, data: Dataset) -> list[int]:
-    """Returns the numbers of the folds to run: one fold, or all folds of the data set."""
-    fold, known = scenario.data.fold, max(1, len(data.folds))
+def find_test_clients(scenario: Scenario) -> TestClients | None:
+    """Returns the rule that keeps whole clients out of training; None if all clients train."""
+    wanted, keys = scenario.data.test_clients, scenario.data
+    if wanted is None:
+        return None
+    column = keys.partition.options.get("column", keys.options.get("group"))
+    return TestClients(tuple(wanted) if isinstance(wanted, list) else wanted, column)
+
+
+def find_folds(scenario: Scenario, data: Dataset, own: registry.UserObjects, pooled: Dealing | None) -> list[int]:
+    """Returns the numbers of the folds to run: one fold, or all folds of the data set or of its clients.
+
+    Args:
+        scenario: the scenario.
+        data: the data set.
+        own: the user's objects; a partition among them is used instead of the scenario's partition.
+        pooled: the partition that would deal the samples if they were not pooled; None: nothing is pooled.
+    """
+    fold, known, unseen = scenario.data.fold, max(1, len(data.folds)), find_test_clients(scenario)
+    if unseen is not None and fold != "all":
+        return [int(fold)]
+    if unseen is not None:
+        if own.dealt is not None:
+            return list(range(len(own.dealt.test) // (scenario.replicates * max(1, len(own.grid)))))
+        part = scenario.data.partition
+        dealing = pooled or Dealing(part.name, part.options, scenario.clients.number, own.partition)
+        return list(range(unseen.count_folds(count_clients(data, dealing, scenario.seed))))
     if fold == "all":
         return list(range(known))
     if int(fold) >= known:
@@ -399,7 +424,7 @@ def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) 
     layout, own_network = study.net.layout, any(kind == "model" for kind, _ in code)
     shapes = f"{layout.names} {layout.shapes} {layout.trainable} {layout.counters}"
     return {
-        "data": hash_shards(study.shards, study.folds.tolist(), exact=is_read),
+        "data": hash_shards(study.shards, exact=is_read),
         "network": {
             "layers": _hash(shapes),
             "objective": study.net.objective,

@@ -487,7 +487,8 @@ class ReadOptions(NamedTuple):
         group: Name of the column that holds the natural client of each sample.
         test: The test samples, in the form of the data, or the part of the data that holds them. None: the form of the
             data fixes the test samples, or they are drawn.
-        test_fraction: Share of the samples that are drawn as test samples if none are given.
+        test_fraction: Share of the samples that are drawn as test samples if none are given; 0 if the samples of whole
+            clients are the test samples (`data.test_clients`).
         task: `auto`, `classification` or `regression`.
         missing: What happens to missing values. `refuse` raises an error. `mean` fills in the mean of the training
             samples; for text it makes missing values a category. `drop` leaves out samples with missing values.
@@ -517,7 +518,7 @@ CHECKS: dict[str, Check] = {  # of scenarios; in Python `target`, `input`, `test
     "input": list_of(column_name, 65_536, scalar=True),
     "group": column_name,
     "test": text,
-    "test_fraction": real("(0, 1)"),
+    "test_fraction": real("[0, 1)"),
     "task": one_of("auto", "classification", "regression"),
     "missing": one_of("refuse", "mean", "drop"),
     "tokenizer": text,

@@ -17,7 +17,7 @@ from fedray.data.forms.clients import describe_thing, is_pair
 from fedray.data.forms.hugging_face import is_hugging_face, tell_transform
 from fedray.data.forms.rows import make_reading, refuse_idle
 from fedray.data.forms.tables import GAP, TableColumns, as_frame, encode_inputs, is_frame, require_columns
-from fedray.data.partition import Cut
+from fedray.data.partition import find_names, name_owners
 from fedray.data.shards import Shards, StoredShards
 from fedray.data.store import keep_dataset
 from fedray.data.types import Array, Dataset, subtract
@@ -443,7 +443,6 @@ def _keep_rows(data: Dataset) -> Dataset:
 # Names of clients. A client has a name if all of its samples carry the same name. The names come from a mapping from
 # clients to data, or from a column of natural groups.
 
-CLIENT_COLUMNS = ("client of the row", "client")  # columns with these names, for data given client by client
 MOST_NAMES = 10_000
 
 
@@ -466,13 +465,10 @@ def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
     """
     if not isinstance(shards, StoredShards) or shards.dealt.owned[0].clients > MOST_NAMES:
         return ()
-    if shards.original is not shards.data:  # each group has a copy of all rows
+    if shards.original.train is not shards.data.train:  # each group has a copy of all rows
         return ()
-    known = shards.data.columns
-    column = next((known[name] for name in (group, *CLIENT_COLUMNS) if name is not None and name in known), None)
-    if column is None:
-        return ()
-    each = {_name_owners(cut, column) for cut in shards.dealt.owned}
+    column = find_names(shards.data, group)
+    each = {name_owners(cut, column) for cut in shards.dealt.owned}
     return each.pop() if len(each) == 1 else ()
 
 
@@ -493,16 +489,3 @@ def find_client(client: int | str, names: tuple[str, ...], number: int) -> int:
         return int(client)
     called = f", or a name: {', '.join(names)[:300]}" if names else ""
     raise BadInput(f"client = {client!r}: there is no such client: give 0 to {number - 1}{called}")
-
-
-def _name_owners(cut: Cut, column: Array) -> tuple[str, ...]:
-    """Returns for each client the value that all of its samples, and no other samples, have in a column.
-
-    Returns an empty tuple if some client has no such value.
-    """
-    values = column[cut.rows]
-    first = cut.offsets[:-1]
-    if not len(values) or (np.diff(cut.offsets) == 0).any() or (values != values[first][cut.owner]).any():
-        return ()
-    names = tuple(str(name) for name in values[first])
-    return names if len(set(names)) == len(names) else ()

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedray.core import rng
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput, FedrayError, suggest_nearest
+from fedray.core.rounding import count_test_clients
 from fedray.core.types import IntArray
 from fedray.data import partition
 from fedray.data.forms.rows import GIVEN_ROW
-from fedray.data.partition import Cut, Dealt, Generator
+from fedray.data.partition import Cut, Dealt, Generator, find_names, name_owners
 from fedray.data.shards import Shards, StoredShards, hash_array
 from fedray.data.shifts import LabelNoise, Shifts, draw_clusters, split_options, split_shifts
 from fedray.data.synthetic import GeneratedShards
-from fedray.data.types import Array, Dataset, Split
+from fedray.data.types import Array, Dataset, Moments, Split, column_moments, pixel_moments
 from fedray.files.bounded import read_parquet_files
 from fedray.files.plain import expand_user_path
 
@@ -31,14 +32,15 @@ if TYPE_CHECKING:
 # The partition file: a Parquet file with the client that holds each training sample. Every run writes one, and a
 # scenario can deal samples as a partition file says.
 # The columns are `replicate`, `fold`, `row` (index of the training sample, from 0), `client` and `split`. The values of
-# `split` are `train`, `hold_out`, and `server` for samples that the server holds instead of the client. If the true
+# `split` are `train`, `hold_out`, `server` for samples that the server holds instead of the client, and `test` for
+# samples of a client that never trains. If the true
 # clusters are known, the column `cluster` has the cluster of the client; fedray writes this column and never reads it.
 # The samples of a client are in the order in which the client holds them. The metadata describe the data set. A file
 # from another tool needs only the columns `row` and `client`.
 
 FILE_NAME = "partition.parquet"  # in a run directory
 MOST_ROWS = 50_000_000  # in all worlds together; larger partitions are not written
-SPLITS = ("train", "hold_out", "server")
+SPLITS = ("train", "hold_out", "server", "test")
 REMEDY = "restore it, or let the run that wrote it write it again"
 
 
@@ -77,7 +79,7 @@ def pack_partition(
     row, client, split = (np.concatenate(column) for column in zip(*worlds, strict=True))
     known = [of for of in clusters if of is not None]
     more = {}
-    if known:
+    if known and not dealt.test:
         each_row = [of[who] for of, (_, who, _) in zip(known, worlds, strict=True)]
         more["cluster"] = np.concatenate(each_row).astype(np.int32)
     given = data.columns.get("row", np.empty(0))
@@ -103,13 +105,16 @@ def _list_rows(dealt: Dealt, world: int) -> tuple[IntArray, IntArray, IntArray]:
     """Returns row, client and split of all samples of a world, `[n]` each; training samples of all clients first."""
     cuts = [dealt.kept[world], *([dealt.held[world]] if dealt.held else [])]
     rows, owners = [cut.rows for cut in cuts], [cut.owner for cut in cuts]
+    if dealt.ids:
+        owners = [dealt.ids[world][owner] for owner in owners]
     splits = [np.full(len(cut.rows), number) for number, cut in enumerate(cuts)]
-    if dealt.server:
-        taken, owned = dealt.server[world], dealt.owned[world]
-        order = np.argsort(owned.rows, kind="stable")
-        rows.append(taken)
-        owners.append(owned.owner[order[np.searchsorted(owned.rows[order], taken)]])
-        splits.append(np.full(len(taken), SPLITS.index("server")))
+    for name, taken in (("server", dealt.server), ("test", dealt.test)):
+        if taken:
+            owned = dealt.owned[world]
+            order = np.argsort(owned.rows, kind="stable")
+            rows.append(taken[world])
+            owners.append(owned.owner[order[np.searchsorted(owned.rows[order], taken[world])]])
+            splits.append(np.full(len(taken[world]), SPLITS.index(name)))
     return np.concatenate(rows), np.concatenate(owners), np.concatenate(splits).astype(np.int8)
 
 
@@ -167,10 +172,12 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
             )
         if data.folds and count[data.folds[fold][1]].any():
             raise BadInput(f"{key}: it deals test rows of fold {fold}: give the file of this fold")
-        cuts = [partition.gather_cut(rows[of], owner[of], clients) for of in (kind >= 0, kind == 0, kind == 1)]
-        parts.append((*cuts, rows[kind == 2]))
-    owned, kept, held, server = (list(column) for column in zip(*parts, strict=True))
-    return Dealt(owned, kept, held if (split == 1).any() else [], server if (split == 2).any() else [])
+        whose = (kind >= 0, (kind == 0) | (kind == 3), kind == 1)  # rows of `test` are dealt as the others are
+        cuts = [partition.gather_cut(rows[of], owner[of], clients) for of in whose]
+        parts.append((*cuts, rows[kind == 2], rows[kind == 3]))
+    owned, kept, held, server, test = (list(column) for column in zip(*parts, strict=True))
+    found = [part if (split == number).any() else [] for number, part in ((1, held), (2, server), (3, test))]
+    return Dealt(owned, kept, found[0], found[1], test=found[2])
 
 
 def _describe_data(data: Dataset) -> dict[str, str]:
@@ -277,6 +284,111 @@ OPEN = ("flower", "file")  # partitions without a function in `fedray.data.parti
 Deal = Callable[[IntArray | slice, Generator], Cut]  # (indices, generator) -> a cut of positions in these indices
 
 
+class TestClients(NamedTuple):
+    """The rule that keeps whole clients out of training; the models are tested on their samples.
+
+    Attributes:
+        wanted: Number of these clients, their share of all clients, or their names.
+        column: Name of the column that names the client of each sample; None if there is no such column.
+    """
+
+    wanted: int | float | tuple[str, ...]
+    column: str | None = None
+
+    def count_folds(self, clients: int) -> int:
+        """Returns the number of folds in which each of N clients is kept out once."""
+        each = count_test_clients(self.wanted, clients)
+        if not isinstance(self.wanted, tuple) and clients % each == 0 and each < clients:
+            return clients // each
+        known = ", ".join(str(n) for n in range(1, clients) if clients % n == 0)
+        raise BadInput(
+            f"data.test_clients = {_show(self.wanted)}, but with data.fold = all each of {clients} clients is kept out "
+            f"once, in groups of one size: give one of {known}"
+        )
+
+    def choose(self, data: Dataset, cut: Cut, seed: int, fold: int) -> IntArray:
+        """Returns the numbers of the clients that are kept out in a world, rising.
+
+        The clients are drawn by the seed, without replacement over the folds.
+
+        Args:
+            data: The data set.
+            cut: The samples of all clients.
+            seed: The seed of the world.
+            fold: The fold, from 0.
+        """
+        each, key = count_test_clients(self.wanted, cut.clients), f"data.test_clients = {_show(self.wanted)}"
+        if each >= cut.clients:
+            raise BadInput(f"{key}, but there are {cut.clients} clients: leave some that train")
+        if isinstance(self.wanted, tuple):
+            names = name_owners(cut, find_names(data, self.column))
+            known = {**{str(i): i for i in range(cut.clients)}, **{name: i for i, name in enumerate(names)}}
+            for name in self.wanted:
+                if name not in known:
+                    numbers = f"give 0 to {cut.clients - 1}"
+                    called = suggest_nearest(name, names, f"{numbers}, or {', '.join(names)[:300]}")
+                    raise BadInput(f"{key}: no client is {name!r}: {called if names else numbers}")
+            if fold:
+                raise BadInput(f"data.fold = {fold}, but {key} is one group of clients: leave it out")
+            return np.unique([known[name] for name in self.wanted])
+        if (fold + 1) * each > cut.clients:
+            folds = cut.clients // each
+            raise BadInput(f"data.fold = {fold}, but {key} of {cut.clients} clients makes {folds} folds: lower it")
+        order = rng.stream(seed, "test clients").permutation(cut.clients)
+        return np.sort(order[fold * each : (fold + 1) * each])
+
+
+def _show(wanted: int | float | tuple[str, ...]) -> str:
+    return f"[{', '.join(wanted)}]" if isinstance(wanted, tuple) else f"{wanted:g}"
+
+
+def _keep_out(data: Dataset, dealt: Dealt, worlds: list[tuple[int, int]], rule: TestClients) -> Dealt:
+    """Takes whole clients out of training in every world; their samples are the test samples."""
+    each = [rule.choose(data, cut, *world) for cut, world in zip(dealt.owned, worlds, strict=True)]
+    ids = [np.setdiff1d(np.arange(cut.clients), out) for cut, out in zip(dealt.owned, each, strict=True)]
+    kept, held = (list(map(partition.select_clients, cuts, ids)) for cuts in (dealt.kept, dealt.held))
+    test = [np.sort(partition.select_clients(cut, out).rows) for cut, out in zip(dealt.owned, each, strict=True)]
+    if not all(map(len, test)):
+        raise BadInput(f"data.test_clients = {_show(rule.wanted)}: these clients have no rows: keep others out")
+    server = [rows[~np.isin(rows, out)] for rows, out in zip(dealt.server, test, strict=False)]
+    return Dealt(dealt.owned, kept, held, server, ids, test)
+
+
+def _pool(dealt: Dealt) -> Dealt:
+    """Returns the samples of all clients that train as those of a single client."""
+
+    def join(cuts: list[Cut]) -> list[Cut]:
+        return [Cut(np.sort(cut.rows), np.array([0, len(cut.rows)])) for cut in cuts]
+
+    return Dealt(join(dealt.owned), join(dealt.kept), [], [], [np.zeros(1, np.int64)] * len(dealt.ids), dealt.test)
+
+
+def _leave_out(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray]) -> tuple[Dataset, list[int]]:
+    """Returns the data set with a fold for each different world, and the fold of each world.
+
+    The training samples of a fold are all samples but those of the clients that are kept out. The statistics that
+    standardize samples are those of the training samples of the fold; inputs that are 0 or 1 stay as they are.
+    """
+    first = {world: i for i, world in reversed(list(enumerate(worlds)))}
+    places = sorted(first.values())
+    whole = np.arange(len(data.train.y))
+    folds = tuple((np.setdiff1d(whole, test[i]), test[i]) for i in places)
+    find_inputs = pixel_moments if data.kind == "images" else column_moments
+    inputs = [_restandardize(data.train.x[rows], data.shift[0], data.scale[0], find_inputs) for rows, _ in folds]
+    y, mean, sd = data.train.y, data.y_shift[0], data.y_scale[0]
+    targets = [_restandardize(y[rows], mean, sd, column_moments) for rows, _ in folds]
+    (a, b), (c, d) = (map(np.stack, zip(*each, strict=True)) for each in (inputs, targets))
+    data = data._replace(folds=folds, shift=a, scale=b, y_shift=c, y_scale=d)
+    return data, [places.index(first[world]) for world in worlds]
+
+
+def _restandardize(values: Array, shift: Array, scale: Array, find: Callable[[Array], Moments]) -> Moments:
+    """Returns the mean and the standard deviation of samples; 0 and 1 stay, because such numbers stay as they are."""
+    plain = (shift == 0) & (scale == 1)
+    mean, sd = (shift, scale) if plain.all() else find(values)
+    return np.where(plain, shift, mean), np.where(plain, scale, sd)
+
+
 class Dealing(NamedTuple):
     """The settings by which samples are dealt to clients.
 
@@ -311,6 +423,7 @@ def build_shards(
     pooled: Dealing | None = None,
     own: Any = None,
     dealt: Dealt | None = None,
+    unseen: TestClients | None = None,
 ) -> Shards:
     """Deals a data set to clients, separately in each world.
 
@@ -329,6 +442,7 @@ def build_shards(
         own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None: `name` is
             used.
         dealt: The finished partition, if another process has dealt the samples already; otherwise None.
+        unseen: The rule that keeps whole clients out of training; None: all clients train.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -343,7 +457,13 @@ def build_shards(
     dealing = Dealing(name, options, clients, own, dealt, copies if pooled is None else None)
     folds = folds or [0]
     number = len(data.folds) or 1
-    if bad := [f for f in folds if not 0 <= f < number]:
+    if unseen is not None and (data.folds or data.population):
+        what = "has folds with test rows of their own" if data.folds else "makes rows client by client"
+        raise BadInput(f"data.test_clients = {_show(unseen.wanted)}, but {data.name} {what}: leave it out")
+    if unseen is None and not data.folds and not len(data.test.y):
+        remedy = "give some, or data=(x, y), of which a fifth is kept for it"
+        raise BadInput(f"data {data.name}: test has no rows, so nothing can be scored: {remedy}")
+    if unseen is None and (bad := [f for f in folds if not 0 <= f < number]):
         raise BadInput(f"data.fold = {bad[0]}, but {data.name} has folds 0 .. {number - 1}: choose one of them")
     made = data.population
     if made and (name not in ("iid", "natural") or (name == "iid" and (made.per_client or made.spread))):
@@ -358,9 +478,14 @@ def build_shards(
         return GeneratedShards(data, data.population, clients or 0, seeds, **aside, label_noise=noise, owners=owners)
     worlds, original = list(product(seeds, folds)), data
     data = data if copies is None else copy_rows(data, copies)
-    found = dealt or _deal(data, dealing, worlds, hold_out=hold_out, server=server)
+    if dealt is None and unseen is not None and pooled is not None:
+        alone = pooled._replace(options=_split_kinds(pooled.options, data)[0], copies=copies)
+        whole = _pool(_deal(data, alone, worlds, unseen=unseen))
+        dealt = _set_rows_aside(worlds, whole, hold_out=hold_out, server=server)
+    found = dealt or _deal(data, dealing, worlds, hold_out=hold_out, server=server, unseen=unseen)
     groups = np.unique(data.train.group) if name == "natural" and own is None and data.train.group is not None else None
-    shards = StoredShards(data, [fold for _, fold in worlds], found, groups=groups, original=original)
+    tested = (data, [fold for _, fold in worlds]) if unseen is None else _leave_out(data, worlds, found.test)
+    shards = StoredShards(*tested, found, groups=groups, original=original)
     if noise is not None or shifts is not None:
         owned, each = found.owned, [seed for seed, _ in worlds]
         if pooled is not None:  # the cuts before pooling
@@ -383,7 +508,13 @@ def _split_kinds(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any]
 
 
 def _deal(
-    data: Dataset, dealing: Dealing, worlds: list[tuple[int, int]], *, hold_out: float = 0.0, server: float = 0.0
+    data: Dataset,
+    dealing: Dealing,
+    worlds: list[tuple[int, int]],
+    *,
+    hold_out: float = 0.0,
+    server: float = 0.0,
+    unseen: TestClients | None = None,
 ) -> Dealt:
     """Deals the samples of every world; `worlds` has the pair (seed, fold) of each world."""
     if dealing.copies is not None and dealing.own is None and dealing.name in partition.BY_VALUE:
@@ -392,15 +523,21 @@ def _deal(
             "data: leave it out, or deal the rows otherwise"
         )
     if dealing.name != "file" or dealing.own is not None:
-        cuts = [_deal_fold(data, dealing, *world) for world in worlds]
-        return _set_rows_aside(worlds, Dealt(cuts, cuts, [], []), hold_out=hold_out, server=server)
+        places = worlds if unseen is None else [(seed, 0) for seed, _ in worlds]
+        known = {place: _deal_fold(data, dealing, *place) for place in dict.fromkeys(places)}
+        cuts = [known[place] for place in places]
+        dealt = Dealt(cuts, cuts, [], [])
+        dealt = dealt if unseen is None else _keep_out(data, dealt, worlds, unseen)
+        return _set_rows_aside(worlds, dealt, hold_out=hold_out, server=server)
     dealt, path = _read_file(data, dealing, worlds), dealing.options["file"]
     for key, value, rows, split in (
-        ("data.hold_out", hold_out, dealt.held, "hold_out"),
-        ("method.server_data", server, dealt.server, "server"),
+        ("data.hold_out = 0", hold_out, dealt.held, "hold_out"),
+        ("method.server_data = 0", server, dealt.server, "server"),
+        ("data.test_clients = null", unseen, dealt.test, "test"),
     ):
         if rows and not value:
-            raise BadInput(f"{key} = 0, but {path} has rows of the split {split}: set it as in its run, or write train")
+            raise BadInput(f"{key}, but {path} has rows of the split {split}: set it as in its run, or write train")
+    dealt = dealt if unseen is None else _keep_out(data, dealt, worlds, unseen)
     if dealing.copies is not None:
         each = len(data.train.y) // dealing.copies.clusters
         for (seed, _), cut in zip(worlds, dealt.owned, strict=True):
@@ -410,6 +547,16 @@ def _deal(
                     "give a partition that was dealt with the same data.partition keys and seed"
                 )
     return _set_rows_aside(worlds, dealt, hold_out=hold_out, server=server)
+
+
+def count_clients(data: Dataset, dealing: Dealing, seed: int) -> int:
+    """Returns the number of clients to which a partition deals the samples of a data set, N."""
+    dealing = dealing._replace(options=_split_kinds(dealing.options, data)[0])
+    if dealing.clients is not None and dealing.name not in OPEN:
+        return dealing.clients
+    if dealing.name == "file" and dealing.own is None:
+        return _read_file(data, dealing, [(seed, 0)]).owned[0].clients
+    return _deal_fold(data, dealing, seed, 0).clients
 
 
 def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
@@ -460,7 +607,7 @@ def _set_rows_aside(worlds: list[tuple[int, int]], dealt: Dealt, *, hold_out: fl
             cut, rest = partition.withhold(cut, hold_out, rng.stream(seed, "hold_out", fold))
             held.append(rest)
         kept.append(cut)
-    return Dealt(dealt.owned, kept, held, taken)
+    return dealt._replace(kept=kept, held=held, server=taken)
 
 
 def _deal_fold(data: Dataset, dealing: Dealing, seed: int, fold: int) -> Cut:

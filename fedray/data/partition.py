@@ -53,12 +53,17 @@ class Dealt(NamedTuple):
         kept: The samples that clients train on.
         held: The samples that are withheld from training; an empty list if no samples are withheld.
         server: Indices of the samples that the server holds instead of the clients; an empty list if it holds none.
+        ids: The number in `owned` of each client of `kept` and `held`, `[N]`, where some clients are kept out of
+            training (`data.test_clients`); an empty list if all clients train.
+        test: Indices of the samples of the clients that are kept out; an empty list if there are none.
     """
 
     owned: list[Cut]
     kept: list[Cut]
     held: list[Cut]
     server: list[IntArray]
+    ids: list[IntArray] = []  # noqa: RUF012  (nothing changes this default)
+    test: list[IntArray] = []  # noqa: RUF012  (nothing changes this default)
 
 
 def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
@@ -78,6 +83,41 @@ def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
     offsets = np.zeros(clients + 1, np.int64)
     np.cumsum(np.bincount(owner, minlength=clients), out=offsets[1:])
     return Cut(rows[order].astype(np.int64), offsets)
+
+
+def select_clients(cut: Cut, clients: IntArray) -> Cut:
+    """Returns the cut of some clients, who are numbered anew in the given order.
+
+    Example:
+        >>> cut = select_clients(gather_cut(np.arange(4), np.array([0, 1, 2, 2]), 3), np.array([0, 2]))
+        >>> cut.rows.tolist(), cut.offsets.tolist()
+        ([0, 2, 3], [0, 1, 3])
+    """
+    number = np.full(cut.clients, -1)
+    number[clients] = np.arange(len(clients))
+    owner = number[cut.owner]
+    return gather_cut(cut.rows[owner >= 0], owner[owner >= 0], len(clients))
+
+
+CLIENT_COLUMNS = ("client of the row", "client")  # columns with these names, for data given client by client
+
+
+def find_names(data: Dataset, group: str | None) -> Array | None:
+    """Returns the column that names the client of each sample: the column `group`, or a usual one; None without one."""
+    return next((data.columns[name] for name in (group, *CLIENT_COLUMNS) if name in data.columns), None)
+
+
+def name_owners(cut: Cut, column: Array | None) -> tuple[str, ...]:
+    """Returns for each client the value that all of its samples, and no other samples, have in a column.
+
+    Returns an empty tuple if some client has no such value, or if there is no column.
+    """
+    values = np.empty(0) if column is None else column[cut.rows]
+    first = cut.offsets[:-1]
+    if not len(values) or (np.diff(cut.offsets) == 0).any() or (values != values[first][cut.owner]).any():
+        return ()
+    names = tuple(str(name) for name in values[first])
+    return names if len(set(names)) == len(names) else ()
 
 
 def count_withheld(size: IntArray, fraction: float) -> IntArray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -151,6 +150,7 @@ class Shards(Protocol):
         data: The data set.
         number: Number of clients, N.
         worlds: Number of worlds, R.
+        data_folds: The fold of `data` in each world, the index of its samples and statistics.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -163,6 +163,7 @@ class Shards(Protocol):
     data: Dataset
     number: int
     worlds: int
+    data_folds: list[int]
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
         """Returns the number of training samples of each job's client, `[J]`.
@@ -302,7 +303,7 @@ class StoredShards:
         """
         self.data, self.number, self.worlds, self.dealt = data, dealt.kept[0].clients, len(dealt.kept), dealt
         self.original = original or data
-        self._folds, self._server = folds, dealt.server
+        self.data_folds, self._server = folds, dealt.server
         self._train, self._held = CutTable(dealt.kept), CutTable(dealt.held) if dealt.held else None
         self._x, self._y = _share_rows(data.train)
         scaling = Scaling.of(data, folds)
@@ -323,14 +324,14 @@ class StoredShards:
             cuts: For each world, the cut that says which client holds each sample.
         """
         n, data = len(self.data.train.y), self.data
-        if shifts.clusters > 1 and cuts[0].clients == self.number:
-            self._clusters = [draw_clusters(seed, self.number, shifts) for seed in seeds]
+        if shifts.clusters > 1 and cuts[0].clients == self.dealt.owned[0].clients:
+            self._clusters = self._of_clients([draw_clusters(seed, cuts[0].clients, shifts) for seed in seeds])
         if shifts.copies:
             self._copies, shifts = shifts, shifts._replace(rotation=0)  # the copies are turned already
             if shifts.permute_labels:
                 self._meanings = [draw_meanings(seed, shifts, data.classes) for seed in seeds]
         if shifts.rotation or shifts.feature_noise:
-            scales = [data.scale[fold if len(data.scale) > 1 else 0] for fold in self._folds]
+            scales = [data.scale[fold if len(data.scale) > 1 else 0] for fold in self.data_folds]
             self._x = torch.from_numpy(shift_inputs(data.train.x, scales, cuts, seeds, shifts))
             self._strides[0] = n
         if shifts.permute_labels:
@@ -340,9 +341,14 @@ class StoredShards:
     def cluster_by(self, values: Array) -> None:
         """Sets the true clusters by the values of the samples, `[n]`; all samples of a client have the same value."""
         known = np.unique(values, return_inverse=True)[1]
-        for cut in self.dealt.owned:
-            first = np.minimum(cut.offsets[:-1], len(cut.rows) - 1)
-            self._clusters.append(known[cut.rows[first]])
+        each = [np.minimum(cut.offsets[:-1], len(cut.rows) - 1) for cut in self.dealt.owned]
+        self._clusters = self._of_clients(
+            [known[cut.rows[first]] for cut, first in zip(self.dealt.owned, each, strict=True)]
+        )
+
+    def _of_clients(self, values: list[IntArray]) -> list[IntArray]:
+        """Returns those values of all dealt clients that belong to the clients that train, for each world."""
+        return [of[ids] for of, ids in zip(values, self.dealt.ids, strict=True)] if self.dealt.ids else values
 
     def mislabel(self, noise: LabelNoise, seeds: list[int], cuts: list[Cut]) -> None:
         """Gives some clients wrong training labels.
@@ -384,9 +390,15 @@ class StoredShards:
         return Fetched(self._x, labels, torch.from_numpy(rows), size, first)
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the test samples of the world's fold or of the data set; each copy has its group's labels."""
+        """Returns the test samples of the world: of clients that never train, of its fold, or of the data set.
+
+        Each copy has its group's labels.
+        """
+        if self.dealt.test:
+            index, (in_x, in_y) = torch.from_numpy(self.dealt.test[world]), self._strides
+            return self._x[index + world * in_x], self._y[index + world * in_y]
         if self.data.folds:
-            rows = self.data.folds[self._folds[world]][1]
+            rows = self.data.folds[self.data_folds[world]][1]
             x, y = torch.from_numpy(self.data.train.x[rows]), torch.from_numpy(self.data.train.y[rows])
         else:
             x, y = _share_rows(self.data.test)
@@ -403,7 +415,7 @@ class StoredShards:
         """Returns the indices of the test samples in the copy of the client's group; None if there are no copies."""
         if self._copies is None or not self._clusters:
             return None
-        rows = self.data.folds[self._folds[world]][1] if self.data.folds else self.data.test.y
+        rows = self.data.folds[self.data_folds[world]][1] if self.data.folds else self.data.test.y
         each = len(rows) // self._copies.clusters
         first = each * int(self._clusters[world][client])
         return np.arange(first, first + each)
@@ -422,6 +434,8 @@ class StoredShards:
 
     def client_test(self, _world: int, client: int) -> IntArray | None:
         """Returns the indices of the test samples of the client's natural group, which are the same in all worlds."""
+        if self.dealt.test:  # nobody who trains has any
+            return np.empty(0, np.int64)
         if self._own_test is None:
             return None
         return self._own_test.rows[self._own_test.offsets[client] : self._own_test.offsets[client + 1]]
@@ -477,12 +491,11 @@ def share_array(array: Array) -> Tensor:
 # settings from which samples are generated.
 
 
-def hash_shards(shards: Shards, folds: Iterable[int], *, exact: bool) -> dict[str, str]:
+def hash_shards(shards: Shards, *, exact: bool) -> dict[str, str]:
     """Computes SHA-256 digests of the data of clients, server and evaluation; returns them by the name of the data.
 
     Args:
         shards: The clients' data.
-        folds: The folds of the run.
         exact: Whether the digests depend on every bit of real numbers. Otherwise the digests depend on four digits of
             sums, because the last bits of computed data, such as the sine toy, differ between types of CPU.
     """
@@ -502,7 +515,7 @@ def hash_shards(shards: Shards, folds: Iterable[int], *, exact: bool) -> dict[st
     if data.ood is not None:
         found["out-of-distribution inputs"] = hash_array(data.ood, exact)
     if data.folds:
-        rows = [hash_array(part, exact) for fold in sorted(set(folds)) for part in data.folds[fold]]
+        rows = [hash_array(part, exact) for fold in sorted(set(shards.data_folds)) for part in data.folds[fold]]
         found["folds"] = _hash_text(" ".join(rows))
     if data.population is not None:
         found["generated clients"] = _hash_text(f"{data.population} {shards.number}")
@@ -610,6 +623,7 @@ class ServerShards:
             whole: The other shards, which hold the samples of clients and server.
         """
         self.whole, self.data, self.number, self.worlds = whole, whole.data, whole.number, whole.worlds
+        self.data_folds = whole.data_folds
         self.normalize, self.targets, self.standardization = whole.normalize, whole.targets, whole.standardization
         self.test, self.holdout, self.server = whole.test, whole.holdout, whole.server
         self.client_test, self.client_holdout = whole.client_test, whole.client_holdout

@@ -179,6 +179,7 @@ class GeneratedShards:
                 N clients pools the samples of `owners / N` of these clients. None: N, which means no pooling.
         """
         self.data, self.number, self.worlds = data, clients, len(seeds)
+        self.data_folds = [0] * len(seeds)
         self._population, self._hold_out, self._server = population, hold_out, server
         self._seeds = np.asarray(seeds, dtype=np.int64)
         scaling = Scaling.of(data, [0] * len(seeds))

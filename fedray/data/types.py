@@ -575,9 +575,6 @@ def check_dataset(data: Dataset) -> Dataset:
             raise BadInput(f"{where} has labels {y.min()} to {y.max()}: give 0 to {data.classes - 1}")
     if not data.classes:
         arrays.refuse_coarse_targets([train.y, test.y], f"{name}: the targets")
-    if not data.folds and not len(test.y):
-        remedy = "give some, or data=(x, y), of which a fifth is kept for it"
-        raise BadInput(f"{name}: test has no rows, so nothing can be scored: {remedy}")
     if short := [column for column, values in data.columns.items() if len(values) != len(train.y)]:
         raise BadInput(f"{name}: column {short[0]} has no value for each of {len(train.y)} rows: give one each")
     for remark in tell_test_scale(data.kind, train.x, test.x, data.features):

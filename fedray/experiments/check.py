@@ -46,9 +46,14 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
     yield "rows", f"{rows.min():,} to {rows.max():,} training rows a client, median {np.median(rows):,.6g}"
     if isinstance(study.shards, StoredShards):
         dealt = study.shards.dealt
-        spare = (len(data.folds[0][0]) if data.folds else len(data.train.y)) - len(dealt.owned[0].rows)
+        held_out = len(dealt.test[0]) if dealt.test else 0
+        spare = (len(data.folds[0][0]) if data.folds else len(data.train.y)) - (len(dealt.owned[0].rows) - held_out)
         if spare:  # a Flower partitioner or one of your own may leave some
             yield "not dealt", f"{spare:,} training rows, which the partition gives to nobody"
+        if dealt.test:
+            out, unused = dealt.owned[0].clients - len(dealt.ids[0]), len(data.test.y)
+            also = f"; the {unused:,} test rows of the data are not used" * (unused > 0)
+            yield "test rows", f"{len(dealt.test[0]):,} training rows of clients that never train ({out:,}){also}"
         if dealt.server:
             yield "server rows", f"{len(dealt.server[0]):,} training rows, which the clients of other methods have"
     shape = " x ".join(map(str, data.input_shape)) or "1"

@@ -40,7 +40,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput, Damaged, FedrayError, FedrayWarning, warn_user
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, FloatArray, Net, State
-from fedray.data.adaptation import find_client, read_inputs
+from fedray.data.adaptation import read_inputs
 from fedray.data.types import add_back, find_range, tell_scale
 from fedray.evaluation.answers import ask_own, draw_uniform, pick_own_models, weigh_models, weigh_own_models
 from fedray.evaluation.conformal import Thresholds, calibrate, inquire
@@ -352,9 +352,9 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
         - `inputs`: kind and shape of the inputs. For a table also the columns, the values of each category in order,
           and the replacement of a missing input.
         - `outputs`: the loss and the classes.
-        - `standardization`: numbers by fold. A network takes `(x - shift) / scale`, computed in float64 if x is large.
-          If there are no such numbers, the network takes x itself. A predicted target is `output * target_scale +
-          target_shift`.
+        - `standardization`: numbers by fold, or by replicate and fold if replicates differ. A network takes
+          `(x - shift) / scale`, computed in float64 if x is large. If there are no such numbers, the network takes x
+          itself. A predicted target is `output * target_scale + target_shift`.
 
     Example:
         >>> import fedray
@@ -373,12 +373,16 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
     statistics = {} if data.kind == "tokens" or not data.standardized else {"shift": shift, "scale": data.scale}
     if not study.classes:
         statistics |= {"target_shift": data.y_shift, "target_scale": data.y_scale}
-    folds = sorted(set(study.folds.tolist()))
+    each = study.shards.data_folds  # with `data.test_clients` those of each replicate differ
+    several = len(set(each)) > study.per_replicate
+    worlds = {_name_world(study, w) if several else str(f): each[w] for w, f in enumerate(study.folds.tolist())}
     return {
         "network": str(study.net.module),
         "inputs": inputs,
         "outputs": {"loss": study.net.objective, "classes": list(data.class_names) if study.classes else None},
-        "standardization": {str(f): {name: part[f].tolist() for name, part in statistics.items()} for f in folds},
+        "standardization": {
+            place: {name: part[f].tolist() for name, part in statistics.items()} for place, f in worlds.items()
+        },
     }
 
 
@@ -669,8 +673,8 @@ class Run:
         if spread is not None and inputs.numel() and inputs.min() < inputs.max():  # and not blank
             for remark in tell_scale(spread, inputs.numpy(), "the rows of x", study.shards.data.features):
                 warn_user(remark, FedrayWarning)
-        known = None if client is None else find_client(client, study.client_names, study.clients.number)
         rule, world = read_rule(study, conformal), replicate * study.per_replicate + fold
+        known = None if client is None else study.find_client(client, world)
         found, answer = predictor.ask(inputs, world, known)
         return found if rule is None else predictor.add_sets(found, rule, world, answer, known=client is not None)
 

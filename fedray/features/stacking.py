@@ -47,7 +47,7 @@ class FeatureShards:
         self.whole, self.width, self.compute, self.pooled = whole, width, compute, pooled
         none = Split(np.zeros((0, width), np.float32), np.zeros(0, np.int64))
         self.data = whole.data._replace(train=none, test=none, population=None)
-        self.number, self.worlds = whole.number, whole.worlds
+        self.number, self.worlds, self.data_folds = whole.number, whole.worlds, whole.data_folds
         self.targets, self.test, self.holdout, self.server = whole.targets, whole.test, whole.holdout, whole.server
         self.client_test, self.client_holdout = whole.client_test, whole.client_holdout
         self.label_counts, self.clusters, self.cluster_test = whole.label_counts, whole.clusters, whole.cluster_test
@@ -129,6 +129,7 @@ class LeaveOutShards:
         """
         self.whole, self.seeds, self.folds, self.within = whole, seeds, folds, within
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds * folds
+        self.data_folds = [fold for fold in whole.data_folds for _ in range(folds)]
         # everything else is as in the wrapped shards, in the world that the fold belongs to
         self.normalize: Callable[[Tensor, Tensor], Tensor] = lambda x, world: whole.normalize(x, world // folds)
         self.targets = lambda y, world: whole.targets(y, world // folds)
@@ -197,6 +198,7 @@ class ProxyShards:
         """
         self.whole, self._seeds, self._share, self._shows = whole, seeds, share, shows
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds
+        self.data_folds = whole.data_folds
         self.normalize, self.targets, self.standardization = whole.normalize, whole.targets, whole.standardization
         self.test, self.holdout, self.server = whole.test, whole.holdout, whole.server
         self.client_test, self.client_holdout = whole.client_test, whole.client_holdout

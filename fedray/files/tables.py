@@ -163,7 +163,10 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "row": Column("whole", "", "index of the sample among the training samples of the data set, from 0"),
         "client": _CLIENT,
         "split": Column(
-            "text", "", "`train`, `hold_out`, or `server` for samples that the server holds instead of the client"
+            "text",
+            "",
+            "`train`, `hold_out`, `server` for samples that the server holds instead of the client, or `test` for "
+            "those of a client that never trains",
         ),
         "cluster": Column(
             "whole", "", "true cluster of the client, from 0; the column is absent if no clusters are known"

@@ -235,7 +235,9 @@ def _name_seeds(seeds: set[int]) -> str:
 TRAINING = ("training inputs", "training labels", "generated clients")  # names of digests in `fedray.data.shards`
 TEST = ("test inputs", "test labels", "classes")
 ROWS = "the clients' rows"
-PAIRING_KEYS = ("data.hold_out", "data.partition", "clients.number", "method.server_data", "method.validation")
+PAIRING_KEYS = (
+    "data.hold_out", "data.test_clients", "data.partition", "clients.number", "method.server_data", "method.validation",
+)  # fmt: skip
 
 
 def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:

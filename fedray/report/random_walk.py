@@ -24,6 +24,8 @@ def figure_graph(run: ReadRun) -> Figure | None:
     if edges is None or table is None or (nodes := int(edges.max()) + 1) > MOST_NODES:
         return None
     visits = np.bincount(read_job_column(table, "client"), minlength=nodes)
+    if len(visits) > nodes:  # with data.test_clients, clients have other numbers than nodes
+        return None
     most = int(visits.argmax())
     title = f"Client {most} trained most often: {visits[most]} of {visits.sum()} steps"
     title += f" ({100 * visits[most] / visits.sum():.1f} %; equal shares: {100 / nodes:.1f} %)"
@@ -51,6 +53,8 @@ def figure_visits(run: ReadRun) -> Figure | None:
     if edges is None or table is None or (nodes := int(edges.max()) + 1) > MOST_NODES:
         return None
     visits = np.bincount(read_job_column(table, "client"), minlength=nodes)
+    if len(visits) > nodes:  # with data.test_clients, clients have other numbers than nodes
+        return None
     law = find_stationary_law(run, edges, nodes)
     share = visits / max(1, visits.sum())
     off = 0.5 * float(np.abs(share - law).sum())

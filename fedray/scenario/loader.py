@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.core.errors import BadInput, quote_value, suggest_nearest, warn_user
-from fedray.core.rounding import round_to_sum
+from fedray.core.rounding import count_test_clients, round_to_sum
 from fedray.core.types import Tier
 from fedray.files.layout import holds_clients
 from fedray.scenario import names, nested
@@ -52,8 +52,10 @@ def check_scenario(scenario: Scenario) -> None:
             f"clients.tiers.*.share = {total:g} together: make the shares add up to 1 (of the clients that are in no "
             "tier with a number)"
         )
-    if scenario.clients.number is not None:
-        check_number(scenario, scenario.clients.number)
+    if (number := scenario.clients.number) is not None:
+        unseen = scenario.data.test_clients
+        out = 0 if unseen is None or method_spec_of(scenario.method.name).pooled else count_test_clients(unseen, number)
+        check_number(scenario, max(1, number - out))
 
 
 def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collection[str]) -> None:
@@ -100,7 +102,7 @@ def check_number(scenario: Scenario, number: int) -> None:
     per_round = scenario.participation.per_round
     if per_round is not None and per_round > number:
         raise BadInput(
-            f"participation.per_round = {per_round}, but clients.number is {number}: lower it or raise clients.number"
+            f"participation.per_round = {per_round}, but {number} clients train: lower it or raise clients.number"
         )
     tier_counts(scenario.clients.tiers, number)
 
@@ -136,7 +138,7 @@ def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
     if taken > number or (tiers and len(fixed) == len(tiers) and taken < number):
         shown = ", ".join(list(fixed)[:5])
         raise BadInput(
-            f"clients.tiers have {taken} clients in all ({shown}), but clients.number is {number}: "
+            f"clients.tiers have {taken} clients in all ({shown}), but {number} clients train: "
             "change the number of a tier, or take one out (clients.tiers.NAME=null)"
         )
     rest = number - taken
@@ -198,6 +200,8 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
         by_file = "file" in data.get("partition", {})
         partition = {"name": "file" if by_file else "natural" if natural else "iid", **data.get("partition", {})}
         out["data"] = {**data, "partition": partition}
+    if _part(out, "data").get("test_clients") is not None and _part(out, "data").get("name") == "table":
+        _fill(out, "data", "test_fraction", 0.0, unless=("test",))
     _fill(out, "local", "epochs", 10, unless=("steps",))
     _fill(out, "clients", "number", _number(out, method), unless=())
     schedule = _part(out, "local", "schedule")  # without restarts the rate falls until the last round

@@ -252,6 +252,7 @@ METHOD_ROWS = (  # keys that a method does not use, whatever the other keys are
         lambda c: not c.spec.trains, "{name} is fitted in closed form, without rounds"),
     Row(f"{_EVERYBODY} {_MEAN}",
         lambda c: c.spec.pooled
+        and c.scenario.data.test_clients is None
         and not (CLIENT_KINDS.keys() & c.scenario.data.partition.options.keys())
         and (c.key, c.scenario.data.name) != ("clients.number", "synthetic"),
         "{name} trains on the pooled data, as one client"),

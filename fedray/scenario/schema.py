@@ -17,6 +17,7 @@ from fedray.core.options import (
     REQUIRED,
     Option,
     Section,
+    column_name,
     either,
     flag,
     key,
@@ -92,6 +93,15 @@ class PartitionKeys:
     options: OptionValues = field(default_factory=dict)
 
 
+@means("number, share or list of names", "a whole number from 1, a share below 1, or names of clients")
+def _test_clients(value: Any) -> Any:
+    if isinstance(value, list | tuple | str):
+        return list_of(column_name, 10_000, scalar=True)(value)
+    if isinstance(value, float) and 0 < value < 1:
+        return value
+    return whole(1, 10**9)(value)
+
+
 @dataclass(frozen=True)
 class DataKeys:
     """The data set.
@@ -105,6 +115,10 @@ class DataKeys:
         fold: the number of the fold that is run, counted from 0, or `all` for all folds of the data set.
         hold_out: the share of the training samples that is held out, so that no model is trained on these samples.
             Sweeps, choices of a learning rate and conformal sets use them.
+        test_clients: the clients that never train: their number, their share of all clients, or a list of their names.
+            Their training samples are the test samples, and the test samples of the data set are not used. The seed
+            draws them, anew in each replicate. With `fold: all` each client is kept out in one fold; `1` then leaves
+            out one client after another.
         standardize: whether the inputs of networks are standardized with the statistics of the training samples.
             `false`: inputs stay as they are, pictures as numbers from 0 to 255.
         partition: the section for the partition, which deals the samples to clients.
@@ -116,6 +130,7 @@ class DataKeys:
     root: str | None = key(None, maybe(text))
     fold: int | str = key(0, either("all", whole(0, 10_000)))
     hold_out: float = key(0.0, real("[0, 1)"))
+    test_clients: int | float | list[str] | None = key(None, maybe(_test_clients))
     standardize: bool = key(True, flag)
     partition: PartitionKeys = section(PartitionKeys)
     options: OptionValues = field(default_factory=dict)

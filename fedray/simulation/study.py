@@ -29,8 +29,8 @@ from fedray.core.types import (
     State,
     Stats,
 )
-from fedray.data.adaptation import name_clients
-from fedray.data.shards import Shards, share_array
+from fedray.data.adaptation import find_client, name_clients
+from fedray.data.shards import Shards, StoredShards, share_array
 from fedray.features.stacking import Voter
 from fedray.metrics.conformal import ConformalRule
 from fedray.models.net import per_sample
@@ -320,6 +320,29 @@ class Study:
         data = self.scenario.get("data")
         return name_clients(self.shards, data.get("group") if isinstance(data, dict) else None)
 
+    def client_ids(self, world: int | IntArray, client: IntArray) -> IntArray:
+        """Returns the numbers `[n]` that clients of a world have among all clients, also those that never train.
+
+        Args:
+            world: The world of all clients, or of each, `[n]`.
+            client: Ids of the clients among those that train, `[n]`.
+        """
+        ids = self.shards.dealt.ids if isinstance(self.shards, StoredShards) else []
+        return np.stack(ids)[world, client] if ids else client
+
+    def find_client(self, client: int | str, world: int) -> int:
+        """Returns the id of a client among those that train in a world, from its name or its number among all clients.
+
+        Raises:
+            BadInput: There is no such client, or it never trains.
+        """
+        ids, shards = self.client_ids(world, np.arange(self.clients.number)), self.shards
+        number = shards.dealt.owned[0].clients if isinstance(shards, StoredShards) else shards.number
+        place = np.flatnonzero(ids == find_client(client, self.client_names, number))
+        if not len(place):
+            raise BadInput(f"client = {client!r} never trains (data.test_clients): leave it out, as for new clients")
+        return int(place[0])
+
     @property
     def tests_other_rows(self) -> bool:
         """Whether known clients predict with own models or weights, but are tested on samples unlike their own."""
@@ -374,13 +397,13 @@ class Study:
 
     def unscale(self, outputs: Tensor, world: int) -> Tensor:
         """Converts regression outputs `[..., q]` of a world to the original units of the targets, float64."""
-        data, fold = self.shards.data, int(self.folds[world])
+        data, fold = self.shards.data, self.shards.data_folds[world]
         row = fold if len(data.y_scale) > 1 else 0
         return outputs.double() * torch.from_numpy(data.y_scale[row]) + torch.from_numpy(data.y_shift[row])
 
     def target_scale(self, world: int) -> float:
         """Returns the standard deviation by which the regression targets of a world were divided."""
-        scale, fold = self.shards.data.y_scale, int(self.folds[world])
+        scale, fold = self.shards.data.y_scale, self.shards.data_folds[world]
         return float(scale[fold if len(scale) > 1 else 0, 0])
 
 

@@ -402,7 +402,7 @@ class RunRecorder:
             "replicate": plan.world // self.study.per_replicate,
             "fold": self.study.folds[plan.world],
             "round": np.full(n, round),
-            "client": plan.client,
+            "client": self.study.client_ids(plan.world, plan.client),
             "tier": self.study.clients.tier_of(plan.client),
             "model": plan.model,
         }
@@ -428,7 +428,7 @@ class RunRecorder:
         self._scores.append(
             {
                 **{name: np.full(n, value) for name, value in where.items()},
-                "client": found.client,
+                "client": self.study.client_ids(world, found.client),
                 "tier": self.study.clients.tier_of(found.client),
                 "samples": found.samples,
                 **found.scores,

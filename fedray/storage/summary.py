@@ -302,7 +302,8 @@ def write_drift(out: Path, study: Study, worlds: Sequence[Drift]) -> None:
     for world, drift in enumerate(worlds):
         client = np.arange(len(drift.total))
         replicate, fold = study.place(world)
-        columns = {"replicate": np.full_like(client, replicate), "fold": np.full_like(client, fold), "client": client}
+        columns = {"replicate": np.full_like(client, replicate), "fold": np.full_like(client, fold)}
+        columns["client"] = study.client_ids(world, client)
         columns["samples"] = study.shards.sizes(np.full_like(client, world), client)
         tables.append(make_table("drift", {**columns, **drift._asdict()}))  # NaN, without data: null
     write_parquet(out / DRIFT_FILE, pa.concat_tables(tables))

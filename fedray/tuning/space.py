@@ -132,7 +132,7 @@ def is_same(a: Any, b: Any) -> bool:
 # The search space: parameters of scenarios, the grid of their values, and the scenario keys that chosen values set.
 
 FORBIDDEN = {
-    "data.hold_out": "trials would be compared on different data",
+    **dict.fromkeys(("data.hold_out", "data.test_clients"), "trials would be compared on different data"),
     "evaluate": "trials would be measured differently",
 }
 RANGE: dict[str, Check] = {

@@ -275,7 +275,12 @@ def make_dataset(
     labels = arrays.read_labels(train.y, None if test is None else test.y, reading.task, train.names)
     if test is None:
         train = train._replace(y=labels.train)
-        keep, rest = draw_test_rows(train.y, bool(labels.names), reading.test_fraction, rng.stream(0, "table"))
+        every = np.arange(len(train.y))
+        keep, rest = (
+            (every, every[:0])
+            if not reading.test_fraction
+            else draw_test_rows(train.y, bool(labels.names), reading.test_fraction, rng.stream(0, "table"))
+        )
         remarks += tell_lost(train.group, keep)
         train, test = train.take(keep), train.take(rest)
     else:
