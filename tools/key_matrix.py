@@ -78,7 +78,7 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
             "side_by_side": True,
             "models_per_round": "all",
             "width": 0.5,
-            "epochs": 1,
+            "epochs": 2,
             "steps": 3,
         }.items()
     ],
@@ -186,6 +186,28 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     "server.lr": [{"server.lr": 0.5}, {"server.lr": 0.5, "server.optimizer": "momentum"}],
     "local.last_batch": [{"local.last_batch": "drop"}, {"local.last_batch": "merge", "local.batch_size": 5}],
     "local.nesterov": [{"local.nesterov": True}, {"local.nesterov": True, "local.momentum": 0.9}],
+    "server.schedule.kind": [
+        {"server.schedule.kind": "cosine"},
+        {"server.schedule.kind": "cosine", "server.optimizer": "momentum"},
+    ],
+    **{
+        f"server.schedule.{key}": [
+            {f"server.schedule.{key}": value},
+            {"server.optimizer": "momentum", "server.schedule": {"kind": kind, **more, key: value}},
+        ]
+        for key, value, kind, more in (
+            ("rounds", 3, "cosine", {}),
+            ("restart", True, "cosine", {"rounds": 1}),
+            ("floor", 0.5, "linear", {}),
+            ("warmup", 3, "constant", {}),
+            ("at", [1], "step", {}),
+            ("gamma", 0.5, "step", {"at": [1]}),
+        )
+    },
+    "participation.max_staleness": [
+        {"participation.max_staleness": 1},
+        {"participation.max_staleness": 1, "participation.mode": "async"},
+    ],
     "server.tau": [{"server.tau": 0.1}, {"server.tau": 0.1, "server.optimizer": "yogi"}],
     "server.momentum": [{"server.momentum": 0.2}, {"server.momentum": 0.2, "server.optimizer": "momentum"}],
     "server.robust": [{"server.robust": "median"}],

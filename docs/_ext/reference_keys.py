@@ -77,7 +77,7 @@ def _keys_of(section: str) -> Iterator[Key]:
             default = resolved.get(name)
         inside, option = "section" in one.metadata, one.metadata.get("key")
         meaning = Meaning("section" if inside else "mapping") if option is None else describe_check(option.check)
-        needs = option.needs if option else None
+        needs = option.needs.of(name) if option and option.needs else None
         yield Key(name, texts[one.name], meaning, REQUIRED if default is MISSING else default, needs, inside)
 
 

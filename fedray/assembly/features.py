@@ -455,6 +455,7 @@ def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:
         b=keys.staleness_b,
         dropout=keys.dropout,
         deadline=keys.deadline,
+        max_staleness=keys.max_staleness,
     )
 
 

@@ -68,7 +68,7 @@ def make_setting(
         weighting=scenario.server.weighting,
         coefficients=scenario.server.coefficients,
         robust=Robust(scenario.server.robust, scenario.server.trim, scenario.server.byzantine),
-        optimizer=Optimizer(*(getattr(scenario.server, key) for key in ("optimizer", "lr", "momentum", "tau"))),
+        optimizer=make_server_optimizer(scenario),
         hold_out=scenario.data.hold_out > 0,
         compress=lambda layout: make_compression(scenario, layout, devices),
         participants=(
@@ -222,14 +222,22 @@ def make_local(scenario: Scenario) -> Local:
         epochs=None if keys.steps is not None else keys.epochs or 1,
         steps=keys.steps,
         pull=keys.pull,
-        schedule=None if keys.schedule is None else make_rate_schedule(keys.schedule, scenario.rounds),
+        schedule=None if keys.schedule is None else make_rate_schedule("local", keys.schedule, scenario.rounds),
     )
 
 
-def make_rate_schedule(keys: RateKeys, rounds: int) -> RateSchedule:
+def make_server_optimizer(scenario: Scenario) -> Optimizer:
+    """Returns the server optimizer that the section `server` describes."""
+    keys = scenario.server
+    course = None if keys.schedule is None else make_rate_schedule("server", keys.schedule, scenario.rounds)
+    return Optimizer(keys.optimizer, keys.lr, keys.momentum, keys.tau, course)
+
+
+def make_rate_schedule(section: str, keys: RateKeys, rounds: int) -> RateSchedule:
     """Returns the schedule of the learning rate.
 
     Args:
+        section: the section whose learning rate it is, `local` or `server`.
         keys: the scenario's keys of the schedule.
         rounds: the number of rounds of the scenario, used if `keys.rounds` is not set.
 
@@ -237,9 +245,9 @@ def make_rate_schedule(keys: RateKeys, rounds: int) -> RateSchedule:
         BadInput: `keys.at` is missing for the kind `step`, or `keys.rounds` is missing for restarts.
     """
     if keys.kind == "step" and not keys.at:
-        raise BadInput("local.schedule.at is missing: give the rounds in which the rate falls")
+        raise BadInput(f"{section}.schedule.at is missing: give the rounds in which the rate falls")
     if keys.restart and not keys.rounds:
         raise BadInput(
-            "local.schedule.rounds is missing: give the rounds after which local.schedule.restart begins again"
+            f"{section}.schedule.rounds is missing: give the rounds after which {section}.schedule.restart begins again"
         )
     return RateSchedule(**asdict(keys) | {"rounds": keys.rounds or max(1, rounds), "at": tuple(keys.at)})

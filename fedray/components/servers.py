@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedray.core.errors import BadInput, Overflow
-from fedray.core.method import Server
+from fedray.core.method import RateSchedule, Server
 from fedray.core.sums import LIMIT, Counts, Kept, Largest, exact_sum
 from fedray.core.types import ServerOptimizerKind, State, Stats, Tier, Uploads, Weighting
 
@@ -365,6 +365,7 @@ def with_optimizer(
     lr: float,
     momentum: float = 0.9,
     tau: float = TAU,
+    schedule: RateSchedule | None = None,
 ) -> Server:
     """Returns a server that uses the models' change by an inner server as the pseudo-gradient `g` of an optimizer.
 
@@ -382,6 +383,7 @@ def with_optimizer(
         lr: Learning rate, above 0.
         momentum: Momentum, in [0, 1).
         tau: The addend in the denominator of `adam` and `yogi`, above 0.
+        schedule: The course of the learning rate over the rounds, as a factor; None: the factor 1.
 
     Example:
         >>> from fedray.components.servers import mean
@@ -408,7 +410,8 @@ def with_optimizer(
             change = first / (second.sqrt() + tau)
             extra["optimizer_second"] = torch.where(trained, second, v)
         extra["optimizer_first"] = torch.where(trained, first, before)
-        return place_change(state, after, lr * change, trained)._replace(extra=extra)
+        rate = lr if schedule is None else lr * schedule.factor(t)
+        return place_change(state, after, rate * change, trained)._replace(extra=extra)
 
     return Server(init, base.reduce, step, base.keeps)
 

@@ -281,12 +281,20 @@ class Needs(NamedTuple):
     """The condition under which a key has an effect.
 
     Attributes:
-        key: Name of another key, dotted.
+        key: Name of another key, dotted. `.kind` is the key `kind` of the same section.
         values: Values of this other key with which the first key has an effect.
+
+    Example:
+        >>> Needs(".kind", ("step",)).of("server.schedule.at").key
+        'server.schedule.kind'
     """
 
     key: str
     values: tuple[Any, ...]
+
+    def of(self, key: str) -> Needs:
+        """Returns the condition for a dotted key, with the whole name of the other key."""
+        return self._replace(key=key.rpartition(".")[0] + self.key) if self.key.startswith(".") else self
 
 
 class Option(NamedTuple):

@@ -12,10 +12,11 @@ import numpy as np
 
 from fedray.advice import warn_of_study
 from fedray.assembly import models as memory
+from fedray.assembly.methods import make_server_optimizer
 from fedray.assembly.study import build_study
 from fedray.core import sums
 from fedray.core.errors import BadInput, format_bytes, quote_value
-from fedray.core.method import Local
+from fedray.core.method import Local, RateSchedule
 from fedray.core.types import Clients, Tier
 from fedray.data.forms.rows import GIVEN_ROW
 from fedray.data.shards import StoredShards
@@ -110,7 +111,8 @@ def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str,
         parts = ["uploads weigh alike" if server.weighting == "uniform" else "uploads weigh by their clients' rows"]
         parts += [f"tiers by {server.coefficients}"] if server.coefficients != "fedavg" else []
         parts += [f"{server.robust} in place of the mean"] if server.robust != "none" else []
-        parts += [f"{server.optimizer}, learning rate {server.lr:g}"] if server.optimizer != "none" else []
+        course = _describe_course(make_server_optimizer(scenario).schedule)
+        parts += [f"{server.optimizer}, learning rate {server.lr:g}{course}"] if server.optimizer != "none" else []
         yield "server", ", ".join(parts)
 
 
@@ -127,11 +129,7 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
     """
     rate = f"the best of {', '.join(f'{lr:g}' for lr in grid)}" if grid else f"{local.lr:g}"
     decay = f" (times {local.lr_decay:g} every {local.lr_decay_every:,} rounds)" if local.lr_decay != 1 else ""
-    rule, loss = local.schedule, local.loss
-    if rule is not None:
-        falls = f" {'again every' if rule.restart else 'over'} {rule.rounds:,} rounds"
-        course = f"{rule.kind} schedule" + falls * (rule.kind in ("cosine", "linear"))
-        decay += f" ({course}{f', {rule.warmup} rounds of warm-up' * bool(rule.warmup)})"
+    decay, loss = decay + _describe_course(local.schedule), local.loss
     parts = [local.optimizer_name, f"learning rate {rate}{decay}"]
     parts += [] if loss is None else [f"loss {loss.name}"]
     parts += [] if local.gradient is None else [f"gradients {local.gradient.name}"]
@@ -143,6 +141,15 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
     parts += ["all rows as one batch" if local.batch_size is None else f"batches of {local.batch_size:,}{last}"]
     parts += [f"{local.steps:,} steps" if local.steps is not None else f"{local.epochs or 1:,} epochs"]
     return ", ".join(parts)
+
+
+def _describe_course(rule: RateSchedule | None) -> str:
+    """Returns a description of the course of a learning rate, in brackets; '' if there is none."""
+    if rule is None:
+        return ""
+    falls = f" {'again every' if rule.restart else 'over'} {rule.rounds:,} rounds"
+    course = f"{rule.kind} schedule" + falls * (rule.kind in ("cosine", "linear"))
+    return f" ({course}{f', {rule.warmup} rounds of warm-up' * bool(rule.warmup)})"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -154,8 +154,8 @@ def make_server(setting: Setting, merge: Merge = mean) -> Server:
     if optimizer.kind == "none":
         return base
     rows, trainable = setting.state_rows, setting.layout.trainable
-    kind, lr, momentum, tau = optimizer.kind, optimizer.lr, optimizer.momentum, optimizer.tau
-    return with_optimizer(base, rows, trainable, kind, lr=lr, momentum=momentum, tau=tau)
+    keys = {name: getattr(optimizer, name) for name in ("lr", "momentum", "tau", "schedule")}
+    return with_optimizer(base, rows, trainable, optimizer.kind, **keys)
 
 
 def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:

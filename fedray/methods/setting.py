@@ -11,7 +11,7 @@ from torch import Tensor
 from fedray.components.distillation import Student
 from fedray.components.schedule import Assignment, Informed, Participation
 from fedray.components.servers import Rows
-from fedray.core.method import Compress, Local, Method, Walk
+from fedray.core.method import Compress, Local, Method, RateSchedule, Walk
 from fedray.core.rng import Keys
 from fedray.core.types import Clients, IntArray, Layout, ServerOptimizerKind, Weighting
 from fedray.features.boosting import Ensemble
@@ -43,12 +43,14 @@ class Optimizer:
         lr: learning rate of the server optimizer, above 0.
         momentum: the coefficient beta of momentum, or beta_1 of Adam and Yogi, in [0, 1).
         tau: the addend in the denominator of Adam and Yogi, above 0.
+        schedule: the course of the rate over the rounds, as a factor; None: the factor 1.
     """
 
     kind: ServerOptimizerKind = "none"
     lr: float = 1.0
     momentum: float = 0.9
     tau: float = 1e-3
+    schedule: RateSchedule | None = None
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ VALUES_OF_BEFORE: dict[str, Any] = {
     "local.nesterov": False,
     "local.last_batch": "keep",
     "server.tau": 0.001,
+    "server.schedule": None,
+    "participation.max_staleness": None,
     "clients.tiers.*.epochs": None,
     "clients.tiers.*.steps": None,
     "participation.partial": 0.0,

@@ -204,10 +204,11 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
         _fill(out, "data", "test_fraction", 0.0, unless=("test",))
     _fill(out, "local", "epochs", 10, unless=("steps",))
     _fill(out, "clients", "number", _number(out, method), unless=())
-    schedule = _part(out, "local", "schedule")  # without restarts the rate falls until the last round
-    if schedule.get("kind") in ("cosine", "linear") and not schedule.get("restart"):
-        out["local"] = dict(out["local"])
-        _fill(out["local"], "schedule", "rounds", out.get("rounds") or 20, unless=())
+    for one in ("local", "server"):
+        schedule = _part(out, one, "schedule")  # without restarts the rate falls until the last round
+        if schedule.get("kind") in ("cosine", "linear") and not schedule.get("restart"):
+            out[one] = dict(out[one])
+            _fill(out[one], "schedule", "rounds", out.get("rounds") or 20, unless=())
     if data_spec_of(_part(out, "data").get("name")).toy and _part(out, "data", "partition").get("name") == "natural":
         _fill(out, "data", "clients", _part(out, "clients").get("number"), unless=())
     everyone = _part(out, "clients").get("number", ...)
@@ -290,8 +291,9 @@ _SHORT = {  # section -> the key that one word or one number stands for: `method
     **{kind.section: "name" for kind in names.NAMED.values()},
     "clients": "number",
     "local.schedule": "kind",
+    "server.schedule": "kind",
 }
-_OUTER = ("local", *(path[0] for path in names.NAMED if len(path) > 1))  # sections with such sections inside
+_OUTER = ("local", "server", *(path[0] for path in names.NAMED if len(path) > 1))  # sections with such sections inside
 
 
 def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:

@@ -178,7 +178,7 @@ def _explain_need(c: Case) -> str:
         needs = spec.options[last].needs if spec is not None and last in spec.options else None
     elif section in section_types() and (found := find_key(section, last)) is not None:
         needs = found.needs
-    if needs is None or needs.key.partition(".")[0] in c.own:
+    if needs is None or (needs := needs.of(c.key)).key.partition(".")[0] in c.own:
         return ""
     value, values = value_at(c.scenario, needs.key), ", ".join(map(str, needs.values))
     only = f"{needs.key} is {value} and only {values} read{'s' * (len(needs.values) == 1)} it"
@@ -256,8 +256,8 @@ METHOD_ROWS = (  # keys that a method does not use, whatever the other keys are
         and not (CLIENT_KINDS.keys() & c.scenario.data.partition.options.keys())
         and (c.key, c.scenario.data.name) != ("clients.number", "synthetic"),
         "{name} trains on the pooled data, as one client"),
-    Row("server.lr server.momentum server.tau", lambda c: not c.spec.optimizer and _OWN_STEP[c.spec.walks],
-        "{name} has {found}"),
+    Row("server.lr server.momentum server.tau server.schedule.*",
+        lambda c: not c.spec.optimizer and _OWN_STEP[c.spec.walks], "{name} has {found}"),
     Row(_MEAN, lambda c: not c.spec.averages, "{name} has no mean of several clients' uploads"),
     Row("server.coefficients", lambda c: not c.spec.coefficients, "{name} has a server of its own"),
     Row(_WHO_TRAINS_WHAT,
@@ -340,6 +340,8 @@ ROWS = (
     Row("server.weighting", lambda c: c.scenario.server.coefficients == "paper_eq2",
         "server.coefficients is paper_eq2, which weighs every upload by its tier", "set it to uniform",
         _other_than("uniform")),
+    Row("server.schedule.*", lambda c: c.scenario.server.optimizer == "none",
+        "server.optimizer is none (momentum with server.momentum = 0 is the mean with a rate)"),
     Row("server.robust", lambda c: c.scenario.server.coefficients != "fedavg",
         "server.coefficients is {s.server.coefficients}, and a robust server gives uploads the same weight",
         "set server.coefficients to fedavg", _other_than("none")),
@@ -555,6 +557,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values; * stands for the name
     "local.last_batch": ("keep",),
     "local.schedule.kind": ("constant",),
     "local.schedule.gamma": (1,),
+    "server.schedule.kind": ("constant",),
+    "server.schedule.gamma": (1,),
     "predict.gamma": (math.inf,),
     "predict.average": ("probabilities",),
     "vary": ("all",),

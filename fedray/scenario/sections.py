@@ -163,6 +163,8 @@ class ParticipationKeys:
         staleness: the formula for the weight of an upload with staleness tau, which is the number of steps that
             the server made for the model since the client began to train. `constant`: 1; `polynomial`:
             `(1 + tau) ** -a`; `hinge`: 1 up to b, then `1 / (a (tau - b) + 1)`.
+        max_staleness: the largest staleness of an upload that the server uses. A staler upload arrives and its bytes
+            count, but it is not used (`stale`). None: no limit.
         staleness_a: a in the formula of `staleness`: the speed at which the weight of an upload falls.
         staleness_b: b in the formula of `hinge`: the staleness, in server steps, up to which an upload keeps the weight
             1.
@@ -181,6 +183,7 @@ class ParticipationKeys:
     tick: float = key(10.0, real("(0, inf)"), Needs("participation.mode", ("semi",)))
     alpha: float = key(0.6, real("(0, 1]"), Needs("participation.mode", ("async",)))
     staleness: Staleness = key("polynomial", one_of(*get_args(Staleness)), NO_ROUNDS)
+    max_staleness: int | None = key(None, maybe(whole(0, 10**9)), NO_ROUNDS)
     staleness_a: float = key(0.5, real("(0, 1000]"), Needs("participation.staleness", ("polynomial", "hinge")))
     staleness_b: float = key(4.0, real("[0, 1e6]"), Needs("participation.staleness", ("hinge",)))
 

@@ -47,8 +47,8 @@ _TRIMMED = Needs("server.robust", ("trimmed_mean",))
 _KRUM = Needs("server.robust", ("krum", "multi_krum"))
 
 
-_FALLS = Needs("local.schedule.kind", ("cosine", "linear"))
-_FALLS_AT = Needs("local.schedule.kind", ("step",))
+_FALLS = Needs(".kind", ("cosine", "linear"))
+_FALLS_AT = Needs(".kind", ("step",))
 
 
 def named(kind: str) -> Check:
@@ -188,6 +188,9 @@ class ServerKeys:
         optimizer: the server optimizer, which makes a step from the mean of the deltas.
         lr: learning rate of the server optimizer; default: 0.01 for `adam` and `yogi`, else 1.
         momentum: momentum of the server optimizer (beta; for `adam` and `yogi` beta_1).
+        schedule: the section for the course of the server's learning rate over the rounds; without rounds, over the
+            steps of the server. None: the rate is constant. For a mean with such a rate use `optimizer: momentum` with
+            `momentum: 0`.
         tau: the number that `adam` and `yogi` add to the denominator: the larger, the less adaptive is the step.
         robust: the robust statistic that is used instead of the mean of the deltas.
         trim: the number of values that `trimmed_mean` drops at each end (b).
@@ -200,6 +203,7 @@ class ServerKeys:
     lr: float = key(1.0, real("(0, inf)"), _STEPS)
     momentum: float = key(0.9, real("[0, 1)"), _STEPS)
     tau: float = key(0.001, real("(0, inf)"), Needs("server.optimizer", ("adam", "yogi")))
+    schedule: RateKeys | None = section(RateKeys, None)
     robust: str = key("none", one_of("none", "median", "trimmed_mean", "krum", "multi_krum"))
     trim: int = key(1, whole(0, 10**6), _TRIMMED)
     byzantine: int = key(1, whole(0, 10**6), _KRUM)

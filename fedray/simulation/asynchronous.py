@@ -257,11 +257,12 @@ class Timeline:
         """Processes events until `steps` steps of the server are known."""
         semi, queue, buffers, goal = self.rule.mode == "semi", self._queue, self._buffer, self._goal
         ok, pop = clock.OK, heapq.heappop
+        most = math.inf if self.rule.max_staleness is None else self.rule.max_staleness
         while self._known < steps:
             if not queue or self._vain > MOST_VAIN * (1 + self._clients):
                 raise FedrayError(
-                    f"after {self._known} server steps no upload arrives any more: look at deadline, dropout and tick "
-                    "of participation, at the windows of clients.trace, and at the clients' data"
+                    f"after {self._known} server steps no upload arrives any more: look at deadline, dropout, tick and "
+                    "max_staleness of participation, at the windows of clients.trace, and at the clients' data"
                 )
             now = queue[0][0]
             if semi:
@@ -274,6 +275,8 @@ class Timeline:
                 if job is None:
                     continue
                 self._training -= last
+                if job.status == ok and self._versions[job.model] - job.version > most:
+                    job = job._replace(status=clock.STALE)
                 if job.status != ok:
                     self._lost.append(job)
                     self._vain += 1

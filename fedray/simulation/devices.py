@@ -351,8 +351,8 @@ def make_profile(name: str, clients: Clients, seed: int) -> Devices:
 # out, but with a deadline it then lasts until the deadline. All this is known before training, so no jobs of other
 # clients are computed. The upload of a job that fails in training is not used either.
 
-OK, NO_DATA, LATE, DROPPED, UNAVAILABLE, PAST_DEADLINE, FAILED = range(7)
-STATUS = ("ok", "no data", "late", "dropped", "unavailable", "past deadline", "failed")
+OK, NO_DATA, LATE, DROPPED, UNAVAILABLE, PAST_DEADLINE, FAILED, STALE = range(8)
+STATUS = ("ok", "no data", "late", "dropped", "unavailable", "past deadline", "failed", "stale")
 
 
 @dataclass(frozen=True)

@@ -607,10 +607,10 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
 def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) -> tuple[IntArray, IntArray]:
     """Returns the bytes that count as sent and the bytes that count as received, `[J]` each.
 
-    An upload counts if the server uses it. The server does not wait for late clients and tells them to stop. A download
-    counts if the client was reached, even if the client is late or fails. Without a server, clients hand models on, and
-    there are no other messages. Then the next client receives in the same round what a client sends, even if that
-    client's training failed.
+    An upload counts if the server uses it, or finds it too stale. The server does not wait for late clients and tells
+    them to stop. A download counts if the client was reached, even if the client is late or fails. Without a server,
+    clients hand models on, and there are no other messages. Then the next client receives in the same round what a
+    client sends, even if that client's training failed.
 
     Args:
         phase: The training that the jobs belong to.
@@ -626,4 +626,4 @@ def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) ->
     """
     if phase.hands_on:
         return up, up
-    return np.where(status == devices.OK, up, 0), np.where(_REACHED[status], down, 0)
+    return np.where(np.isin(status, (devices.OK, devices.STALE)), up, 0), np.where(_REACHED[status], down, 0)

@@ -61,6 +61,7 @@ class AsyncRule:
         dropout: Probability that a client sends nothing. Such a client still occupies one of the `concurrency` slots
             until its upload would have arrived.
         deadline: Virtual seconds after which the server gives up a client that has started; None: it waits for ever.
+        max_staleness: The largest staleness of an upload that the server uses; None: no limit.
 
     Example:
         >>> rule = AsyncRule("async", concurrency=8, alpha=0.6, staleness="hinge", a=10.0)
@@ -78,6 +79,7 @@ class AsyncRule:
     b: float = 4.0
     dropout: float = 0.0
     deadline: float | None = None
+    max_staleness: int | None = None
 
     def weigh(self, tau: IntArray) -> FloatArray:
         """Returns the weight of each upload, `[J]`: s(tau), multiplied by alpha in mode `async`.

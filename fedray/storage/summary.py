@@ -675,14 +675,15 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
     done, stopped = totals.get("round", 0), totals.get("stopped")
     if stopped:
         raise BadInput(f"--rounds {rounds}: the run ended after {done} rounds, because {stopped}: start a new run")
-    local = tree.get("local")
-    keys: Any = local.get("schedule") if isinstance(local, dict) else None
-    if isinstance(keys, dict) and keys.get("kind") in ("cosine", "linear") and not keys.get("restart"):
-        end = int(keys.get("rounds") or rounds)
-        if rounds > end and not keys.get("floor"):
-            raise BadInput(f"--rounds {rounds}: local.schedule ends with a rate of 0: start a new, longer run")
-        if rounds > end == tree.get("rounds"):  # what it is without a number of its own
-            raise BadInput(f"--rounds {rounds}: local.schedule falls over this run's {end} rounds: start a new run")
+    for name in ("local", "server"):
+        section = tree.get(name)
+        keys: Any = section.get("schedule") if isinstance(section, dict) else None
+        if isinstance(keys, dict) and keys.get("kind") in ("cosine", "linear") and not keys.get("restart"):
+            end, where = int(keys.get("rounds") or rounds), f"--rounds {rounds}: {name}.schedule"
+            if rounds > end and not keys.get("floor"):
+                raise BadInput(f"{where} ends with a rate of 0: start a new, longer run")
+            if rounds > end == tree.get("rounds"):  # what it is without a number of its own
+                raise BadInput(f"{where} falls over this run's {end} rounds: start a new run")
     rules = tree.get("evaluate")
     every, seconds = (rules.get(key) for key in ("every", "every_seconds")) if isinstance(rules, dict) else (1, None)
     seen = [entry[1] for entries in totals.get("courses", {}).values() for entry in entries if entry]

@@ -16,7 +16,7 @@ from fedray.assembly.study import build_study
 from fedray.components import servers
 from fedray.components.servers import Rows, by_tier, mean
 from fedray.core.errors import FedrayError
-from fedray.core.method import Server
+from fedray.core.method import RateSchedule, Server
 from fedray.core.sums import merge_stats
 from fedray.core.types import State, Uploads
 from fedray.scenario.loader import read_scenario
@@ -124,11 +124,19 @@ def test_server_momentum_0_and_lr_1_is_no_optimiser() -> None:
     assert fedray.run(scenario(changes, {"server": {"optimizer": "momentum"}})).summary["model_hash"] != plain
 
 
+def test_a_server_whose_rate_has_fallen_to_0_stays_where_it_is() -> None:
+    falls = {"optimizer": "momentum", "momentum": 0.0, "schedule": {"kind": "linear", "rounds": 1}}
+    changes = {"method": {"name": "fedavg"}}
+    first = fedray.run(scenario(changes, {"rounds": 1})).summary["model_hash"]
+    assert fedray.run(scenario(changes, {"server": falls})).summary["model_hash"] == first
+
+
 @pytest.mark.parametrize("kind", ["momentum", "adam", "yogi"])
 def test_server_optimisers_are_their_formulas(kind: Any) -> None:
     """Three rounds against NumPy (Reddi et al. 2021, Alg. 2); the buffer behind the trainable numbers is averaged."""
     rows, lr, beta, tau = servers.Rows(1, 1), 0.1, 0.8, 0.02
-    one = servers.with_optimizer(servers.mean(rows), rows, 3, kind, lr=lr, momentum=beta, tau=tau)
+    halves = RateSchedule("step", at=(2,), gamma=0.5)
+    one = servers.with_optimizer(servers.mean(rows), rows, 3, kind, lr=lr, momentum=beta, tau=tau, schedule=halves)
     start = torch.zeros(1, 4)
     state = State(start, torch.zeros(1, 0, dtype=torch.int64), one.init(start))
     w, m, v, buffer = np.zeros(3), np.zeros(3), np.full(3, tau**2), 0.0
@@ -139,7 +147,7 @@ def test_server_optimisers_are_their_formulas(kind: Any) -> None:
         m = beta * m + (g[:3] if kind == "momentum" else (1 - beta) * g[:3])
         square = g[:3] ** 2
         v = 0.99 * v + 0.01 * square if kind == "adam" else v - 0.01 * square * np.sign(v - square)
-        w = w + lr * (m if kind == "momentum" else m / (np.sqrt(v) + tau))
+        w = w + lr * [1, 1, 0.5][t] * (m if kind == "momentum" else m / (np.sqrt(v) + tau))
         buffer += g[3]
         np.testing.assert_allclose(state.models[0].double(), [*w, buffer], rtol=2e-6, atol=1e-6)
 

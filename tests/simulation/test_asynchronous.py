@@ -229,6 +229,20 @@ def test_a_client_that_dropped_out_was_past_the_deadline_and_its_download_counte
     assert dropped[0] & dropped[1] and not late & dropped[1]
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_no_upload_is_used_that_is_staler_than_allowed(mode: str) -> None:
+    """Its bytes were sent; a limit that no upload exceeds changes nothing."""
+    free, wide, narrow = (
+        run("fedavg", 30, {**MODES[mode], "concurrency": 8, "max_staleness": most}, **SPREAD) for most in (None, 999, 1)
+    )
+    assert outcome(free) == outcome(wide) != outcome(narrow)
+    staleness = [job["staleness"] for job in free.clients.to_pylist() if job["status"] == "ok"]
+    assert max(staleness) > 1
+    for job in narrow.clients.to_pylist():
+        assert (job["status"] == "ok" and job["staleness"] <= 1) or (job["status"] == "stale" and job["up_bytes"] > 0)
+    assert "stale" in narrow.clients["status"].to_pylist()
+
+
 def test_a_large_buffer_ended_the_run_because_many_jobs_were_lost_between_two_steps() -> None:
     """Some 900 of 1,000 jobs are lost, but an upload arrives after every tenth."""
     steps = timeline(AsyncRule("buffered", concurrency=2, goal=100, dropout=0.9), np.ones(2)).take(1)
