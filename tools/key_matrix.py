@@ -211,6 +211,8 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     "server.tau": [{"server.tau": 0.1}, {"server.tau": 0.1, "server.optimizer": "yogi"}],
     "server.momentum": [{"server.momentum": 0.2}, {"server.momentum": 0.2, "server.optimizer": "momentum"}],
     "server.robust": [{"server.robust": "median"}],
+    "server.seconds_per_step": [{"server.seconds_per_step": 1.0}],
+    "server.seconds_per_sample": [{"server.seconds_per_sample": 1.0}],
     "server.trim": [{"server.trim": 2}, {"server.trim": 2, "server.robust": "trimmed_mean"}],
     "server.byzantine": [{"server.byzantine": 2}, {"server.byzantine": 0, "server.robust": "krum"}],
     "predict.average": [{"predict.average": "logits"}],

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedray.assembly.models import choose_students
 from fedray.assembly.registry import UserObjects, name_own_method
 from fedray.components.distillation import (
+    CHECKED_STEPS,
     Distil,
     Fusion,
     ServerRows,
@@ -23,6 +24,7 @@ from fedray.components.distillation import (
 )
 from fedray.core import rng
 from fedray.core.errors import BadInput, quote_value
+from fedray.core.method import FORWARD, ServerWork
 from fedray.core.types import Net
 from fedray.data.forms.arrays import as_float32
 from fedray.data.shards import Scaling, Shards
@@ -181,6 +183,28 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
         return train_student(net, how, x, teachers, key, engine=engine)
 
     return learn
+
+
+def count_distillation(scenario: Scenario, shards: Shards, seed: int, teachers: float) -> ServerWork:
+    """Returns the steps that train a student at the server, at most, and the samples in them.
+
+    A teacher's forward pass over the inputs counts as a third of a pass of training.
+
+    Args:
+        scenario: the scenario, with the method's options.
+        shards: the data of all clients, and the server's samples.
+        seed: seed of the first world.
+        teachers: number of teachers of the student.
+    """
+    options = scenario.method.options
+    if "distil_epochs" in options:
+        n = len(shards.server(0)[1])
+        epochs = options["distil_epochs"]
+        return epochs * math.ceil(n / options["distil_batch"]), epochs * n + FORWARD * teachers * n
+    rows, steps = _server_rows(scenario, shards, 0, seed), options["distil_steps"]
+    n, looks = len(rows.inputs), 1 + steps // CHECKED_STEPS
+    asked = teachers * n + looks * len(rows.y)
+    return steps, steps * min(n, options["distil_batch"]) + FORWARD * asked
 
 
 def _list_specified(scenario: Scenario, own: UserObjects) -> set[str]:

@@ -9,7 +9,14 @@ from typing import Any, cast
 
 from fedray.assembly import features
 from fedray.assembly.clients import expect_seconds, invited_per_tier, keep_losses, make_participation, measure_sizes
-from fedray.assembly.distillation import make_fuser, make_learner, make_score, make_server_inputs, make_server_rows
+from fedray.assembly.distillation import (
+    count_distillation,
+    make_fuser,
+    make_learner,
+    make_score,
+    make_server_inputs,
+    make_server_rows,
+)
 from fedray.assembly.models import make_architectures, make_network, refuse_outputs
 from fedray.assembly.own_methods import guard_method, refuse_unread_code
 from fedray.assembly.pieces import add_own_code, make_compression
@@ -80,6 +87,7 @@ def make_setting(
         features=partial(last_layer_inputs, net.module) if is_least_squares else None,
         distil=make_learner(scenario, net, shards, seeds, own),
         fuse=make_fuser(scenario, shards, seeds, own),
+        distil_work=partial(count_distillation, scenario, shards, seeds[0]),
         walk=(own.walk or features.make_walk(scenario, clients.number, seeds))
         if scenario.schedule.kind == "walk"
         else None,

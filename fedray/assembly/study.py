@@ -33,6 +33,7 @@ from fedray.scenario import names
 from fedray.scenario.loader import pool_clients, tier_table, to_plain
 from fedray.scenario.names import method_spec_of
 from fedray.scenario.schema import Scenario
+from fedray.simulation.devices import ServerDevice
 from fedray.simulation.stacking import build_stack_study
 from fedray.simulation.study import Evaluation, Patience, Study
 
@@ -182,6 +183,7 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | No
         evaluation=make_evaluation(scenario, data.classes, own),
         callbacks=find_callbacks(scenario, own),
         devices=devices,
+        server=ServerDevice(scenario.server.seconds_per_step, scenario.server.seconds_per_sample),
         rule=make_counting_rule(scenario, clients),
         checkpoint_every=scenario.checkpoint.every,
         checkpoint_keep=scenario.checkpoint.keep,

@@ -561,10 +561,12 @@ P = TypeVar("P", bound=Piece)
 Schedule = Callable[[int, State | None], Plan]  # (round, state) -> the jobs of the round
 Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> network inputs and targets of all its training rows
 Sizes = Callable[[Plan], IntArray]  # plan -> training samples of each job `[J]`
-Steps = Callable[[Plan, IntArray], tuple[IntArray, IntArray]]  # (plan, sizes) -> steps `[J]`, samples in them `[J]`
+# (plan, sizes) -> steps `[J]`, samples in them `[J]`, factor on the time that they take on the client `[J]`
+Steps = Callable[[Plan, IntArray], tuple[IntArray, IntArray, FloatArray]]
 Traffic = Callable[[int, Plan], tuple[IntArray, IntArray]]  # (round, plan) -> bytes up `[J]`, bytes down `[J]`
 Choose = Callable[[Plan, FloatArray], Plan]  # (plan, losses of all models at each job's client `[J, K]`) -> plan
 Combine = Callable[[int, FloatArray], FloatArray]  # (world, probabilities `[A, n, C]` of its models) -> `[n, C]`
+ServerWork = tuple[float, float]  # steps that the server makes by itself, and samples in them
 Remember = Callable[[int, State, Plan, FloatArray], State]  # (round, state after it, its jobs, losses `[J]`) -> state
 
 
@@ -733,8 +735,8 @@ class Phase:
         pieces: What clients do before and after their training, in this order.
         walk: Which client holds which model, if there is no server; None with a server.
         sizes: A function: plan -> training samples of each job `[J]`; None means all samples of the job's client.
-        steps: A function (plan, sizes) -> steps of each job `[J]` and samples in these steps `[J]`, for the clock; None
-            means as in `local`.
+        steps: A function (plan, sizes) -> steps of each job `[J]`, samples in these steps `[J]`, and the factor on the
+            client's time for them `[J]` (0 if the server makes them); None means as in `local`.
         traffic: A function (round, plan) -> bytes up `[J]` and bytes down `[J]` of each job; None means that each model
             is sent from the server to the client and back.
         remember: A function (round, state after the round, plan of the jobs that counted, losses `[J]`) -> state; None
@@ -746,6 +748,8 @@ class Phase:
         work: What clients do in place of gradient descent; None means gradient descent.
         ask: A function (state, sums of the uploads) -> another state on which clients work before the server's step; it
             returns None if no such work is left. None: clients are never asked a second time.
+        server_work: A function: round -> the steps that the server makes by itself in a world, and the samples in
+            these steps; None: it only adds up.
     """
 
     models: int
@@ -763,6 +767,7 @@ class Phase:
     groups: int = 0
     work: Work | None = None
     ask: Callable[[State, Stats], State | None] | None = None
+    server_work: Callable[[int], ServerWork] | None = None
 
     def add(self, *pieces: Piece) -> Phase:
         """Returns the phase with further pieces after its own."""

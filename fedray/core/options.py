@@ -442,6 +442,8 @@ class MethodSpec:
             Empty: a model is a network.
         sparse: Whether uploads may be sparse (`compress.kind` topk or randomk).
         sampled: Whether a model consists of several samples of a client's posterior. Their number is then an option.
+        server_steps: Whether the server makes steps of its own, to distil or to fit. Only then have
+            `server.seconds_per_step` and `server.seconds_per_sample` an effect.
         step: Name of an option that is another step size beside `local.lr`; training can diverge if this step size is
             too large. Empty: there is no such option.
     """
@@ -476,6 +478,7 @@ class MethodSpec:
     mean_field: Literal["", "prior", "site"] = ""
     sparse: bool = True
     sampled: bool = False
+    server_steps: bool = False
     step: str = ""
 
 

@@ -28,7 +28,7 @@ from fedray.components.compression import dense
 from fedray.components.schedule import KINDS, Assignment, guard_schedule, only, permutation, schedule
 from fedray.components.servers import Rows, by_tier, mean, paper_eq2, with_optimizer
 from fedray.core.errors import BadInput, warn_user
-from fedray.core.method import Compress, Local, Phase, Piece, Schedule, Server
+from fedray.core.method import FORWARD, Compress, Local, Phase, Piece, Schedule, Server, ServerWork
 from fedray.core.types import Layout, Weighting
 from fedray.features.personal import PrivateLayers, compress_rest
 from fedray.features.slices import Slices, compress_slices, mark_columns, mean_of_slices
@@ -190,6 +190,39 @@ def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
         warn_user(
             f"{key} takes the place of the {ingredient} of {setting.own_method}: leave the key out to train with that"
         )
+
+
+def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], ServerWork]:
+    """Returns the work of a server that trains K students, each with the uploads of its model as teachers.
+
+    Args:
+        setting: what the scenario decides.
+        more: number of further teachers of each student.
+    """
+    make, models = setting.distil_work, setting.models
+    assert make is not None, "the server distils"
+
+    def work(_t: int) -> ServerWork:
+        steps, samples = make(more + setting.participants / models)
+        return models * steps, models * samples
+
+    return work
+
+
+def count_descent(setting: Setting, steps: int, each: int) -> Callable[[int], ServerWork]:
+    """Returns the work of a server that descends to K models, and scores each of them on its own samples.
+
+    Args:
+        setting: what the scenario decides.
+        steps: number of steps; they see no samples.
+        each: steps from one score to the next.
+    """
+
+    def work(_t: int) -> ServerWork:
+        rows = 0 if setting.score is None else len(setting.server_rows(0)[1])
+        return setting.models * steps, setting.models * (1 + steps // each) * rows * FORWARD
+
+    return work
 
 
 def require(method: str, **keys: tuple[object, object]) -> None:

@@ -63,7 +63,7 @@ Deviations:
        with different `beta` then train on the same samples. Prior shares of the classes are equal in the product, as in
        the code.
     4. Products are sums of logarithms, and nothing is cut off at 1e-41.
-    5. The fit costs no bytes. Its virtual time is the time that its steps take on the device of client 0.
+    5. The fit costs no bytes. Its steps take the time of the server (`server.seconds_per_step`), by default none.
     6. The paper's last step, distillation into one network, is `Run.distil`, for any method. Regression is left out.
     7. If a client's training fails, or the client drops out or has no samples, it predicts with its first network. A
        client with fewer steps than samples sends some samples twice (a warning says so), and cycles of one or two steps
@@ -188,6 +188,7 @@ SPECS = {
         in_rounds="trains its parts one after another, in rounds",
         parts=True,
         sampled=True,
+        server_steps=True,
         stack=join_samples,
         network=add_samples,
     ),

@@ -80,6 +80,7 @@ SPECS = {
         optimizer=False,
         coefficients=False,
         samples=True,
+        server_steps=True,
     ),
     "fedbe_nokd": MethodSpec(
         "FedBE without distillation: the next model is a random sample",
@@ -103,7 +104,9 @@ def fedbe(setting: kit.Setting) -> kit.Method:
     def follow(world: int, model: int, t: int, teachers: kit.torch.Tensor) -> kit.torch.Tensor:
         return learn(world, teachers[0], teachers, kit.rng.keys(setting.seeds[world], "distil", t, model))
 
-    return with_teachers(setting, "fedbe", follow)
+    method, teachers = with_teachers(setting, "fedbe", follow), 1 + setting.options["samples"]
+    work = kit.base.count_distillation(setting, teachers)
+    return replace(method, phase=replace(method.phase, server_work=work))
 
 
 def fedbe_nokd(setting: kit.Setting) -> kit.Method:

@@ -106,6 +106,7 @@ SPECS = {
         schedules=False,
         all_models=True,
         in_rounds="multiplies the posteriors of a round",
+        server_steps=True,
     ),
 }
 
@@ -139,4 +140,5 @@ def fedbens(setting: kit.Setting) -> kit.Method:
             kit.one_shot.mixture_server, laplace=laplace, how=None if options["solver"] == "exact" else descent
         ),
     )
-    return kit.Method("fedbens", phase.add(read_curvature(setting)))
+    work = None if options["solver"] == "exact" else kit.base.count_descent(setting, descent.steps, LOOKED_STEPS)
+    return kit.Method("fedbens", replace(phase.add(read_curvature(setting)), server_work=work))

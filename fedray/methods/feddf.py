@@ -115,6 +115,7 @@ SPECS = {
         },
         defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
         robust=False,
+        server_steps=True,
     ),
 }
 
@@ -133,9 +134,8 @@ def feddf(setting: kit.Setting) -> kit.Method:
     # lines 3-5: clients train from the global model; line 6: the mean
     phase = kit.federated(setting, assign=kit.permutation)
     # 7-10
-    return kit.Method(
-        "feddf", replace(phase, server=kit.distillation.distilling_server(phase.server, setting.state_rows, fuse))
-    )
+    server = kit.distillation.distilling_server(phase.server, setting.state_rows, fuse)
+    return kit.Method("feddf", replace(phase, server=server, server_work=kit.base.count_distillation(setting)))
 
 
 def _feddf_of_several(setting: kit.Setting, stack: kit.stacking.Stack) -> kit.Method:
@@ -152,7 +152,10 @@ def _feddf_of_several(setting: kit.Setting, stack: kit.stacking.Stack) -> kit.Me
 
     # the clients of one architecture and their mean, as above
     each = kit.federated_each(setting, assign=kit.permutation)
-    parts = tuple(replace(phase, server=kit.distillation.keeping_server(phase.server)) for phase in each)
+    work = kit.base.count_distillation(setting)  # the student of each architecture
+    parts = tuple(
+        replace(phase, server=kit.distillation.keeping_server(phase.server), server_work=work) for phase in each
+    )
     nets = [base.net for base in stack.bases]
     return kit.Method(
         "feddf", parts[0], parts=parts, join=kit.distillation.join_architectures(nets, setting.state_rows, fuse)

@@ -62,6 +62,7 @@ Example:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from fedray.core.options import MethodSpec, Needs, Option, either, one_of, real, whole
@@ -110,6 +111,7 @@ SPECS = {
         robust=False,
         coefficients=False,
         in_rounds="weighs the uploads of a round by their curvature",
+        server_steps=True,
     ),
 }
 
@@ -131,7 +133,8 @@ def fedfisher(setting: kit.Setting) -> kit.Method:
             kit.one_shot.fisher_mean, damping=options["damping"], how=None if options["solver"] == "exact" else descent
         ),
     )
-    return kit.Method("fedfisher", phase.add(read_curvature(setting)))
+    work = None if options["solver"] == "exact" else kit.base.count_descent(setting, descent.steps, LOOKED_STEPS)
+    return kit.Method("fedfisher", replace(phase.add(read_curvature(setting)), server_work=work))
 
 
 def read_curvature(setting: kit.Setting) -> kit.Curvature:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedray.components.distillation import Student
 from fedray.components.schedule import Assignment, Informed, Participation
 from fedray.components.servers import Rows
-from fedray.core.method import Compress, Local, Method, RateSchedule, Walk
+from fedray.core.method import Compress, Local, Method, RateSchedule, ServerWork, Walk
 from fedray.core.rng import Keys
 from fedray.core.types import Clients, IntArray, Layout, ServerOptimizerKind, Weighting
 from fedray.features.boosting import Ensemble
@@ -87,6 +87,8 @@ class Setting:
             form; else None.
         distil: function: (world, start `[d]`, teachers `[S, d]`, key of the random numbers) -> student `[d]`; None if
             the server holds no inputs.
+        distil_work: function: number of teachers -> steps that train a student at the server, and samples in them;
+            None if the server holds no inputs.
         score: function: (world, model `[d]`) -> score of the model on the server's labelled samples (the share
             `method.validation`); for methods in which the server chooses models by score. None if the server holds no
             such samples.
@@ -126,6 +128,7 @@ class Setting:
     features: Callable[[Tensor], Tensor] | None = None
     distil: Callable[[int, Tensor, Tensor, Keys], Tensor] | None = None
     fuse: Callable[[int, Sequence[Student], Keys], list[Tensor]] | None = None
+    distil_work: Callable[[float], ServerWork] | None = None
     score: Callable[[int, Tensor], float] | None = None
     walk: Walk | None = None
     stack: Stack | None = None

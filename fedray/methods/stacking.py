@@ -143,6 +143,7 @@ SPECS = {
         optimizer=False,
         in_rounds="trains its parts one after another, in rounds",
         parts=True,
+        server_steps=True,
     ),
 }
 

@@ -32,6 +32,8 @@ CHANGEABLE_KEYS = ("on_client_error", "client_timeout", "rounds")
 # Older runs and sweeps that go on lack these keys. A key with this value is left out of identities and of hashes of
 # trainings, which then stay the same.
 VALUES_OF_BEFORE: dict[str, Any] = {
+    "server.seconds_per_step": 0.0,
+    "server.seconds_per_sample": 0.0,
     "clients.tf32": False,
     "local.augment": [],
     "data.standardize": True,

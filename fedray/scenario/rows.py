@@ -225,6 +225,7 @@ def _one_of(*wrong: Any) -> Callable[[Case], bool]:
 
 
 _MEAN = "server.weighting server.coefficients server.robust server.trim server.byzantine"
+_AT_SERVER = "server.seconds_per_step server.seconds_per_sample"
 _EVERYBODY = "clients.* participation.* schedule.* data.partition.*"
 _WHO_TRAINS_WHAT = "schedule.kind schedule.rows clients.tiers.*.models_per_round"
 _INVITED = "participation.per_round participation.fraction participation.selection.*"
@@ -258,6 +259,12 @@ METHOD_ROWS = (  # keys that a method does not use, whatever the other keys are
         "{name} trains on the pooled data, as one client"),
     Row("server.lr server.momentum server.tau server.schedule.*",
         lambda c: not c.spec.optimizer and _OWN_STEP[c.spec.walks], "{name} has {found}"),
+    Row(_AT_SERVER, lambda c: c.name in METHOD_SPECS and not c.spec.server_steps,
+        "the server of {name} makes no steps of its own"),
+    Row(_AT_SERVER, lambda c: next((key for key, value in (("solver", "exact"), ("meta_data", "federated"))
+                                    if c.options.get(key) == value), ""),
+        "method.{found} leaves the server no steps"),
+    Row(_AT_SERVER, lambda c: not c.has_rounds, "without rounds nobody waits for the server"),
     Row(_MEAN, lambda c: not c.spec.averages, "{name} has no mean of several clients' uploads"),
     Row("server.coefficients", lambda c: not c.spec.coefficients, "{name} has a server of its own"),
     Row(_WHO_TRAINS_WHAT,

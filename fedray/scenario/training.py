@@ -195,6 +195,9 @@ class ServerKeys:
         robust: the robust statistic that is used instead of the mean of the deltas.
         trim: the number of values that `trimmed_mean` drops at each end (b).
         byzantine: the number of bad clients that `krum` and `multi_krum` have to withstand (f).
+        seconds_per_step: the virtual seconds of a step that the server makes by itself, to distil or to fit. By default
+            the work of the server takes no time.
+        seconds_per_sample: the virtual seconds that each sample of such a step takes in addition.
     """
 
     coefficients: str = key("fedavg", one_of("equal_groups", "paper_eq2", "fedavg"))
@@ -207,6 +210,8 @@ class ServerKeys:
     robust: str = key("none", one_of("none", "median", "trimmed_mean", "krum", "multi_krum"))
     trim: int = key(1, whole(0, 10**6), _TRIMMED)
     byzantine: int = key(1, whole(0, 10**6), _KRUM)
+    seconds_per_step: float = key(0.0, real("[0, inf)"))
+    seconds_per_sample: float = key(0.0, real("[0, inf)"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -531,6 +531,18 @@ def time_jobs(
     return compute, time_transfers(devices, client, costs.up, costs.down, now)
 
 
+class ServerDevice(NamedTuple):
+    """The speed of the server. By default its work takes no time.
+
+    Attributes:
+        seconds_per_step: Virtual seconds of a step that the server makes by itself.
+        seconds_per_sample: Further virtual seconds of a step for each of its samples.
+    """
+
+    seconds_per_step: float = 0.0
+    seconds_per_sample: float = 0.0
+
+
 def time_transfers(devices: Devices, client: IntArray, up: IntArray, down: IntArray, now: FloatArray) -> FloatArray:
     """Returns the virtual seconds that the two transfers of each job take together, `[J]`.
 

@@ -440,7 +440,10 @@ def run_round(
     costs, now = cost_jobs(study, phase, jobs, up, down), progress.sim_seconds
     with np.errstate(over="ignore"):  # an infinite time raises an error below
         timing = devices.time_round(study.devices, study.rule, plan, costs, seeds=study.seeds, t=t, now=now)
-    if not np.isfinite(now + timing.round).all():
+        then = now + timing.round
+        if phase.server_work is not None and any(study.server):
+            then[np.unique(plan.world[timing.status == devices.OK])] += np.dot(study.server, phase.server_work(t))
+    if not np.isfinite(then).all():
         raise FedrayError(
             f"round {t + 1} takes infinite virtual time: raise uplink and downlink, or lower seconds_per_step, "
             "seconds_per_sample and latency of clients.tiers"
@@ -448,7 +451,7 @@ def run_round(
     state, status, loss, error = _train_counted(runtime, phase, t, jobs, state=progress.state, status=timing.status)
     up, down = count_bytes(phase, status, up, down)
     table = JobTable(jobs.size, np.where(status == devices.OK, steps, 0), loss, up, down, timing.job, status, error)
-    return RoundResult(plan, table, state, now + timing.round)
+    return RoundResult(plan, table, state, then)
 
 
 def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -> tuple[Plan, FloatArray | None]:
@@ -557,7 +560,7 @@ def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: I
         down: Bytes that each job receives, `[J]`.
     """
     if phase.steps is not None:
-        return devices.JobCosts(jobs.steps, up, down, phase.steps(jobs.plan, jobs.size)[1])
+        return devices.JobCosts(jobs.steps, up, down, *phase.steps(jobs.plan, jobs.size)[1:])
     size, batch, has_data = jobs.size.astype(np.float64), phase.local.batch_size, jobs.steps > 0
     work = sum(local.count_work(phase.models) for local in phase.locals)
     rows = size * (0.0 if phase.choose is None else FORWARD * phase.models)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fedray.components.schedule import write_losses
 from fedray.core import rng
 from fedray.core.errors import FedrayError
-from fedray.core.method import Answer, Method, PartStep, Phase, Schedule, Server
+from fedray.core.method import Answer, Method, PartStep, Phase, Schedule, Server, ServerWork
 from fedray.core.types import FloatArray, IntArray, Plan, State, Stats
 from fedray.data.shards import ServerShards, Shards
 from fedray.features.stacking import FeatureShards, LeaveOutShards, ProxyShards, Stack, stacked_net
@@ -112,14 +112,38 @@ def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
     return size
 
 
-def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[IntArray, IntArray]:
-    """Returns the number of optimizer steps of each job, and the number of samples in these steps, `[J]` each."""
-    steps, samples = np.zeros_like(size), np.zeros_like(size)
+def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+    """Returns the optimizer steps of each job, the samples in them, and the factor on the client's time, `[J]` each.
+
+    The factor is 0 for the meta model that the server trains.
+    """
+    steps, samples, factor = np.zeros_like(size), np.zeros_like(size), np.ones(len(size))
     for _, part, jobs, own in split_plan(parts, plan):
-        local = part.study.method.phase.local
+        local, shards = part.study.method.phase.local, part.study.shards
         steps[jobs] = count_client_steps(part.study.clients, own.client, size[jobs], local)
         samples[jobs] = samples_seen(size[jobs], steps[jobs], local)
-    return steps, samples
+        at_server = isinstance(shards, FeatureShards) and shards.at_server
+        factor[jobs] = 0.0 if at_server else local.count_work(part.models)
+    return steps, samples, factor
+
+
+def work_of_server(parts: Sequence[Part], t: int) -> ServerWork:
+    """Returns the steps that the server makes in round t, and the samples in them: of its parts, and the meta model's.
+
+    Args:
+        parts: The parts of the stack.
+        t: The round, from 0.
+    """
+    total, one = np.zeros(2), np.zeros(1, np.int64)
+    for part in (part for part in parts if part.begins <= t < part.ends):
+        phase, shards = part.study.method.phase, part.study.shards
+        if isinstance(shards, FeatureShards) and shards.at_server:
+            size = shards.sizes(one, one)
+            steps = count_client_steps(part.study.clients, one, size, phase.local)
+            total += steps[0], samples_seen(size, steps, phase.local)[0]
+        elif phase.server_work is not None:
+            total += phase.server_work(t - part.begins)
+    return float(total[0]), float(total[1])
 
 
 def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> tuple[IntArray, IntArray]:
@@ -243,6 +267,7 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
         compress=base.compress,
         sizes=partial(job_sizes, parts),
         steps=partial(steps_of_jobs, parts),
+        server_work=partial(work_of_server, parts),
         traffic=partial(traffic_of_jobs, parts, study.clients.number),
         remember=write_losses if keep_losses else None,
     )

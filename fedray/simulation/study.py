@@ -34,7 +34,7 @@ from fedray.data.shards import Shards, StoredShards, share_array
 from fedray.features.stacking import Voter
 from fedray.metrics.conformal import ConformalRule
 from fedray.models.net import per_sample
-from fedray.simulation.devices import CountingRule, Devices
+from fedray.simulation.devices import CountingRule, Devices, ServerDevice
 from fedray.training.choice import Engine, choose_engine
 from fedray.training.update import Site
 
@@ -227,6 +227,7 @@ class Study:
         hold_out: Whether some samples of the clients are held out of training.
         evaluation: The settings of evaluation.
         devices: The simulated devices of the clients.
+        server: The speed of the server.
         rule: The rule that decides which uploads of a round the server uses (not late, dropped or failed).
         checkpoint_every: Number of rounds from one checkpoint to the next.
         checkpoint_keep: How many checkpoints stay on disk.
@@ -258,6 +259,7 @@ class Study:
     hold_out: bool
     evaluation: Evaluation
     devices: Devices
+    server: ServerDevice = field(default_factory=ServerDevice)
     rule: CountingRule = field(default_factory=CountingRule)
     checkpoint_every: int = 10
     checkpoint_keep: int = 2

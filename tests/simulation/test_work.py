@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import scenario
+from small import scenario, spell_out
 
 import fedray
 
@@ -17,7 +17,9 @@ def time_round(method: dict[str, Any], *more: dict[str, Any], **tier: float) -> 
     """Virtual seconds of one round in which links cost nothing, and its rows of clients."""
     free = {"seconds_per_step": 0.0, "uplink": 1e30, "downlink": 1e30} | tier
     device = {"clients": {"number": N, "tiers": {"all": free}}, "rounds": 1, "data": {"partition": {"name": "iid"}}}
-    run = fedray.run(scenario(device, {"local": {"epochs": 2, "batch_size": BATCH}}, *more, {"method": method}))
+    run = fedray.run(
+        spell_out(scenario(device, {"local": {"epochs": 2, "batch_size": BATCH}}, *more, {"method": method}))
+    )
     return run.summary["totals"]["sim_seconds"], run.clients.to_pandas()
 
 
@@ -49,6 +51,28 @@ def test_steps_without_samples_take_time_too() -> None:
     own = {"name": "dsvgd", "models": 3}
     one, many = (time_round({**own, "factor_steps": n}, local, seconds_per_step=1.0)[0] for n in (0, 7))
     assert (one, many) == (3 * 5, 3 * (5 + 7))
+
+
+@pytest.mark.parametrize(
+    ("method", "steps", "samples"),
+    [  # of the server, which holds 48 of 240 rows; a forward pass is a third of a step's work
+        ({"name": "fedbe", "distil_epochs": 3, "distil_batch": 10, "samples": 2}, 3 * 5, 3 * 48 + (1 + 2 + N) * 48 / 3),
+        ({"name": "feddf", "distil_steps": 20, "validation": 0, "distil_batch": 10}, 20, 20 * 10 + N * 48 / 3),
+        ({"name": "beta_predbayes", "samples": 2, "cycles": 1, "beta_epochs": 2, "beta_batch": 10}, 2 * 5, 2 * 48),
+        ({"name": "fedfisher", "solver": "descent", "validation": 0.2, "solver_steps": 200}, 200, 3 * 48 / 3),
+        ({"name": "stacking", "meta_data": "pooled", "meta_rounds": 1, "bases": [{"name": "linear"}]}, 2 * 30, 2 * 240),
+    ],
+    ids=lambda value: value["name"] if isinstance(value, dict) else "",
+)
+def test_the_server_takes_its_time_for_its_own_steps_and_no_client_does(
+    method: dict[str, Any], steps: int, samples: float
+) -> None:
+    """A fit at the server was charged to client 0, and distillation was free."""
+    own = {"server_data": 0.2} if method["name"] not in ("fedfisher", "stacking") else {}
+    for key, expected in (("seconds_per_step", steps), ("seconds_per_sample", samples)):
+        took = time_round({**own, **method}, {"server": {key: 1.0}})[0]
+        assert took == pytest.approx(expected, rel=1e-12), key
+    assert time_round({**own, **method})[0] == pytest.approx(0, abs=1e-9)
 
 
 def test_without_rounds_jobs_take_the_time_that_they_take_in_rounds() -> None:
