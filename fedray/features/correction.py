@@ -19,6 +19,7 @@ from fedray.core.method import (
     find_placing,
     start_empty,
 )
+from fedray.training.block import weigh_gradients
 from fedray.training.update import Update
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -71,8 +72,9 @@ class Correction(Piece):
         offset: Function that returns the term `offset` of the local gradient (see `Local`), `[W, d]`, from the private
             vectors and the server's vectors (or None).
         update: Function that returns the private vectors after local training. It has four arguments: the private
-            vectors, the server's vectors (or None), the deltas, and the number of steps times the learning rate, `[W,
-            1]`.
+            vectors, the server's vectors (or None), the deltas, and the learning rate times the number of steps, `[W,
+            1]`. With momentum it is the rate times the weights of the steps' gradients (`block.weigh_gradients`), so
+            that `delta` divided by it is minus a mean gradient.
         shared: Name of the server's vector that is broadcast with the models; None if there is none.
 
     Example:
@@ -106,7 +108,7 @@ class Correction(Piece):
     def end(self, update: Update) -> Update:
         assert update.block is not None and update.delta is not None
         before, delta = update.read(self.name), update.delta
-        length = torch.from_numpy(update.jobs.steps * update.block.lr).to(delta)[:, None]
+        length = torch.from_numpy(weigh_gradients(update.jobs.steps, update.local) * update.block.lr).to(delta)[:, None]
         after = self.update(before, self._shared(update), delta, length)
         sent = None if self.shared is None else after - before
         return update.keep(**{self.name: after})._replace(beside=sent)

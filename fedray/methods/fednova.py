@@ -1,8 +1,8 @@
 r"""FedNova: normalized averaging; clients with more local steps do not pull the model towards their own objectives.
 
 Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
-Optimization*, NeurIPS 2020, eq. 7 with plain SGD. There `a_i = (1, ..., 1)`, and `|a_i|_1 = tau_i` is the number of
-local steps.
+Optimization*, NeurIPS 2020, eq. 7 with SGD. Without momentum `a_i = (1, ..., 1)`, and `|a_i|_1 = tau_i` is the number
+of local steps.
 
 Formulas of fednova:
     Client $i$ takes $\tau_i$ local steps of SGD. The server averages the clients' mean steps, not the sums of their
@@ -13,10 +13,16 @@ Formulas of fednova:
     \tau_{\mathrm{eff}} = \sum_{i \in S} p_i \, \tau_i .
     $$
 
+    With `local.momentum` $\rho$ the paper's $|a_i|_1$ takes the place of $\tau_i$ in both formulas:
+
+    $$
+    |a_i|_1 = \frac{1}{1 - \rho} \Big( \tau_i - \frac{\rho (1 - \rho^{\tau_i})}{1 - \rho} \Big) .
+    $$
+
 Deviations:
     1. The sums run over the clients that took part in a round and trained the model; `p_i` are these clients' shares.
-    2. Local momentum, Adam and the proximal term would need other `a_i`, and are refused. Weight decay is part of the
-       loss.
+    2. Adam and the proximal term would need other `a_i`, and are refused. Weight decay is part of the loss. With
+       `local.nesterov`, which the paper lacks, $|a_i|_1$ is $\tau_i$ plus $\rho$ times the formula above.
     3. Float buffers (BatchNorm) are not moved by SGD: they are averaged with `p_i`, as in FedAvg.
     4. `server.weighting: uniform` (the method's default is `examples`) makes every `p_i` the same.
 
@@ -50,13 +56,12 @@ def fednova(setting: kit.Setting) -> kit.Method:
     """Composes one or K models `[K, d]` over N clients.
 
     Raises:
-        BadInput: clients do not train with plain SGD, or the scenario sets another way to average uploads.
+        BadInput: clients do not train with SGD, or the scenario sets another way to average uploads.
     """
     local = setting.local
     kit.base.require(
         "FedNova",
         local__optimizer=(local.optimizer_name, "sgd"),
-        local__momentum=(local.momentum, 0),
         local__pull=(local.pull, 0),
         server__coefficients=(setting.coefficients or "fedavg", "fedavg"),
     )
@@ -73,7 +78,7 @@ def fednova(setting: kit.Setting) -> kit.Method:
 def normalized_mean(rows: kit.Rows, weighting: kit.Weighting, local: kit.Local, trainable: int) -> kit.Server:
     """Returns the server `w <- w + tau_eff sum_i p_i delta_i / tau_i`, where `tau_eff = sum_i p_i tau_i`.
 
-    An untrained model stays as it is.
+    With momentum, `|a_i|_1` takes the place of tau_i. An untrained model stays as it is.
 
     Args:
         rows: how the rows of the state are numbered.
@@ -85,19 +90,19 @@ def normalized_mean(rows: kit.Rows, weighting: kit.Weighting, local: kit.Local, 
     def reduce(uploads: kit.Uploads) -> kit.Stats:
         group, weight = rows.of(uploads), kit.upload_weights(uploads, weighting)
         taken = kit.block.count_steps(uploads.size, local) if uploads.steps is None else uploads.steps
-        tau = kit.torch.from_numpy(taken)
+        tau = kit.torch.from_numpy(kit.block.weigh_gradients(taken, local))[:, None]
         delta = uploads.delta.to(kit.torch.float64, copy=True)
-        delta[:, :trainable] /= tau.clamp(min=1)[:, None]  # -d_i
+        delta[:, :trainable] /= tau.clamp(min=1)  # -d_i
         return {
             "sum": kit.exact_sum(delta, group, rows.number, weight, limbs=2),  # d_i is small where tau_i is large
-            "steps": kit.Counts(kit.torch.zeros(rows.number, dtype=kit.torch.int64).index_add_(0, group, weight * tau)),
+            "steps": kit.exact_sum(tau, group, rows.number, weight, limbs=2),
             **kit.group_totals(uploads, group, weight, rows.number),
         }
 
     def step(state: kit.State, stats: kit.Stats, _t: int) -> kit.State:
         total = stats["weight"].total.clamp(min=1)[:, None]
         delta = stats["sum"].value() / total
-        delta[:, :trainable] *= stats["steps"].total[:, None] / total.double()  # tau_eff
+        delta[:, :trainable] *= stats["steps"].value() / total  # tau_eff
         return kit.apply_delta(state, delta, stats)
 
     return kit.Server(kit.no_extra, reduce, step)

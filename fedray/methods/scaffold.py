@@ -20,6 +20,9 @@ Deviations:
     1. Option II divides by the number of steps that the client really made, times `lr`.
     2. Control variates are sent whole, even if the delta is compressed.
     3. A control variate stays as it is in a round whose learning rate is 0 (`local.schedule`).
+    4. The paper has plain SGD. With `local.momentum` the corrections gain momentum as gradients do, and option II
+       divides by the sum of the weights of the gradients (FedNova's $|a_i|_1$) in place of $\tau_i$: a control variate
+       stays a mean gradient.
 
 Example:
     >>> import fedray
@@ -51,7 +54,7 @@ SPECS = {
 def scaffold(setting: kit.Setting) -> kit.Method:
     """Composes one or K models `[K, d]`; the local gradient is `grad - c_i + c`."""
     local, p = setting.local, setting.layout.trainable
-    kit.base.require("SCAFFOLD", local__optimizer=(local.optimizer_name, "sgd"), local__momentum=(local.momentum, 0))
+    kit.base.require("SCAFFOLD", local__optimizer=(local.optimizer_name, "sgd"))
 
     def update(
         own: kit.torch.Tensor, shared: kit.torch.Tensor | None, delta: kit.torch.Tensor, rate: kit.torch.Tensor

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.method import Augmentation, Local, Reading
-from fedray.core.types import Clients, IntArray, Layout
+from fedray.core.types import Clients, FloatArray, IntArray, Layout
 from fedray.own_code.user_code import blame_user_code, name_type
 from fedray.training.chain import Drop
 
@@ -221,6 +221,29 @@ def count_client_steps(clients: Clients, client: IntArray, size: IntArray, local
             mine = tier == place
             steps[mine] = count_steps(size[mine], replace(local, epochs=own.epochs, steps=own.steps))
     return steps
+
+
+def weigh_gradients(steps: IntArray, local: Local) -> FloatArray:
+    """Returns the sum `|a|_1` of the weights with which the gradients of a job's steps of SGD move its model, `[J]`.
+
+    With momentum rho, the gradient of a step moves the model in each of the m steps from this one on: by `a =
+    (1 - rho^m) / (1 - rho)` times the learning rate, and with Nesterov's momentum by `1 + rho a`. Without momentum the
+    sum is the number of steps.
+
+    Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
+    Optimization*, NeurIPS 2020, section 4.
+
+    Args:
+        steps: Number of optimizer steps of each job, `[J]`.
+        local: The settings of local training.
+
+    Example:
+        >>> weigh_gradients(np.array([1, 2, 3]), Local(momentum=0.5)).tolist()
+        [1.0, 2.5, 4.25]
+    """
+    rho = local.momentum
+    total = (steps - rho * (1.0 - rho**steps) / (1.0 - rho)) / (1.0 - rho)
+    return np.asarray(steps + rho * total if local.nesterov else total)
 
 
 def samples_seen(size: IntArray, steps: IntArray, local: Local) -> IntArray:

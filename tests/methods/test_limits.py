@@ -107,7 +107,7 @@ LIMITS: dict[str, Limit] = {
         apart=of("fedexp", eps=1e-9), atol=1e-6,
     ),
     "FedNova of equal steps": Limit(
-        of("fednova"), AVERAGE, {"local": {"epochs": None, "steps": 7}},
+        of("fednova"), AVERAGE, {"local": {"epochs": None, "steps": 7, "momentum": 0.5}},
         apart={"local": {"epochs": 2, "steps": None}}, atol=1e-6,
     ),
     "q-FFL of q = 0": Limit(of("qffl", q=0), {**AVERAGE, **UNIFORM}, SKEWED, apart=of("qffl", q=1), atol=1e-6),

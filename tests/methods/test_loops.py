@@ -5,6 +5,7 @@ Clients have unequal numbers of rows, one has none, and three of five take part 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,9 @@ from torch.nn.functional import cosine_similarity, cross_entropy, softplus
 
 from fedray.core.types import IntArray
 
+Keys = Mapping[str, Any]
 WEAK = {"strong": {"number": 2}, "weak": {"number": 3, "epochs": 1}}  # of two
+MOVED = {"momentum": 0.5}
 BY_SIZE = {"server": {"weighting": "examples"}}
 
 
@@ -24,13 +27,31 @@ def assert_close(found: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
 
 
-def descend(client: Client, start: Tensor, step: object = None) -> Tensor:
-    """Plain SGD; `step` (weights, inputs, classes) is the gradient instead of that of the loss."""
-    w = start
+def descend(client: Client, start: Tensor, step: object = None, local: Mapping[str, Any] = {}) -> Tensor:
+    """SGD; `step` (weights, inputs, classes) is the gradient instead of that of the loss."""
+    w, moves = start, momentum(local)
     for batch in client.batches:
         x, y = client.x[batch], client.y[batch]
-        w = w - LR * (step(w, x, y) if callable(step) else slope(partial(lose, x=x, y=y), w))
+        w = w - LR * moves(step(w, x, y) if callable(step) else slope(partial(lose, x=x, y=y), w))
     return w
+
+
+def momentum(local: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """What turns the gradients of a local training into its moves, one after another."""
+    rho, velocity = local.get("momentum", 0.0), 0.0
+
+    def move(g: Any) -> Any:
+        nonlocal velocity
+        velocity = rho * velocity + g
+        return g + rho * velocity if local.get("nesterov") else velocity
+
+    return move
+
+
+def length(client: Client, local: Mapping[str, Any]) -> Tensor:
+    """How far gradients of 1 move a number, `|a_i|_1` of FedNova: the number of steps if there is no momentum."""
+    moves = momentum(local)
+    return torch.tensor(sum(moves(1.0) for _ in client.batches), dtype=torch.float64)
 
 
 def test_moon_compares_features_with_the_broadcast_model_and_with_the_clients_last_one() -> None:
@@ -73,24 +94,25 @@ def test_fedsam_descends_by_the_gradient_at_the_end_of_a_step_uphill() -> None:
         assert_close(done.models(world)[0], w)
 
 
-@pytest.mark.parametrize("tiers", [{}, WEAK])
-def test_fednova_divides_each_change_by_its_steps_and_multiplies_by_their_mean(tiers: dict[str, Any]) -> None:
-    done = train({"name": "fednova"}, {"clients": {"tiers": tiers}})
+@pytest.mark.parametrize(("tiers", "local"), [({}, {}), (WEAK, MOVED), ({}, {**MOVED, "nesterov": True})])
+def test_fednova_divides_each_change_by_its_steps_and_multiplies_by_their_mean(tiers: Keys, local: Keys) -> None:
+    """With momentum by the lengths of the moves."""
+    done = train({"name": "fednova"}, {"clients": {"tiers": tiers}, "local": local})
     for world in range(2):
         w = done.states[0].models[world]
         for t in range(3):
             clients = participants(done, world, t)
-            steps = [torch.tensor(float(len(c.batches)), dtype=torch.float64) for c in clients]
-            moves = [(descend(c, w) - w) / tau for c, tau in zip(clients, steps, strict=True)]
+            steps = [length(c, local) for c in clients]
+            moves = [(descend(c, w, local=local) - w) / tau for c, tau in zip(clients, steps, strict=True)]
             w = w + mean_by_size(clients, steps) * mean_by_size(clients, moves)
         assert_close(done.models(world)[0], w)
 
 
-def test_scaffold_keeps_the_controls_of_those_who_sit_out_and_divides_their_changes_by_all_clients() -> None:
+@pytest.mark.parametrize("local", [{}, MOVED])
+def test_scaffold_keeps_the_controls_of_those_who_sit_out_and_divides_their_changes_by_all_clients(local: Keys) -> None:
     """Clients differ in their steps, and weight decay is part of the gradient."""
-    done = train(
-        {"name": "scaffold"}, BY_SIZE, {"rounds": 4, "local": {"weight_decay": 0.1}, "clients": {"tiers": WEAK}}
-    )
+    keys = {"rounds": 4, "local": {"weight_decay": 0.1, **local}, "clients": {"tiers": WEAK}}
+    done = train({"name": "scaffold"}, BY_SIZE, keys)
     for world in range(2):
         w, own, shared = (
             done.states[0].models[world],
@@ -105,8 +127,8 @@ def test_scaffold_keeps_the_controls_of_those_who_sit_out_and_divides_their_chan
                 def corrected(v: Tensor, x: Tensor, y: Tensor, off: Tensor = shared - before) -> Tensor:
                     return slope(partial(lose, x=x, y=y), v) + 0.1 * v + off
 
-                sent.append(descend(c, w, corrected))
-                own[c.number] = before - shared + (w - sent[-1]) / (len(c.batches) * LR)
+                sent.append(descend(c, w, corrected, local))
+                own[c.number] = before - shared + (w - sent[-1]) / (length(c, local) * LR)
                 change += own[c.number] - before
             w, shared = mean_by_size(clients, sent), shared + change / done.study.clients.number
         assert_close(done.models(world)[0], w)
