@@ -49,6 +49,7 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     "data.fold": [{"data.fold": 1}],
     "data.test_clients": [{"data.test_clients": 1}],
     "data.standardize": [{"data.standardize": False}],
+    "data.scale": [{"data.scale": "unit"}],
     "data.hold_out": [{"data.hold_out": 0.2}],
     "data.limit": [{"data.limit": 100}],
     "data.partition.name": [{"data.partition": {"name": "iid"}}],

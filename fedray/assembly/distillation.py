@@ -340,8 +340,8 @@ def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> 
         raise BadInput(f"method.inputs = noise, but {scenario.data.name} has tokens: choose withheld or a data set")
     shape = (number, *shards.data.input_shape)
     drawn = rng.normal(key, math.prod(shape)).reshape(shape)  # standard normal if inputs are standardized
-    if not shards.data.standardized:
-        drawn = shards.data.shift[0] + shards.data.scale[0] * drawn
+    if not shards.data.standardized or shards.data.unit is not None:
+        drawn = (shards.data.shift[0] + shards.data.scale[0] * drawn) / (shards.data.unit or 1.0)
     return torch.from_numpy(drawn).float()
 
 
@@ -349,5 +349,5 @@ def _read_other(scenario: Scenario, shards: Shards) -> Tensor:
     """Returns the inputs of another data set, standardized by its own statistics if the clients' inputs are."""
     data = open_alike("method.inputs", scenario.method.options["inputs"], scenario, shards.data, "withheld or noise")
     x = torch.from_numpy(data.train.x if data.train.x.flags.writeable else data.train.x.copy())
-    data = data._replace(standardized=shards.data.standardized)
+    data = data._replace(standardized=shards.data.standardized, unit=shards.data.unit)
     return Scaling.of(data, [0]).normalize(x[None], torch.tensor([0]))[0]

@@ -354,16 +354,22 @@ def make_evaluation(scenario: Scenario, classes: int, own: registry.UserObjects)
     )
 
 
+LEVELS = (1, 16, 255, 65_535)  # the largest levels of pictures
+
+
 def leave_inputs(scenario: Scenario, data: Dataset, own: registry.UserObjects) -> Dataset:
-    """Returns the data set; with `data.standardize: false` its inputs will not be standardized.
+    """Returns the data set, whose inputs networks get as `data.standardize` and `data.scale` say.
+
+    `data.scale: unit` divides pixels by the largest level that pictures of their kind have: 1, 16 (digits), 255 or
+    65,535, which no client has to tell.
 
     Args:
-        scenario: the scenario, with the key `data.standardize`.
+        scenario: the scenario.
         data: the clients' data set.
         own: the user's objects; a method among them is used instead of the scenario's method.
 
     Raises:
-        BadInput: `data.standardize: false` would have no effect.
+        BadInput: `data.standardize: false` or `data.scale: unit` would have no effect.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -372,6 +378,15 @@ def leave_inputs(scenario: Scenario, data: Dataset, own: registry.UserObjects) -
         >>> leave_inputs(raw, load_data("digits"), registry.UserObjects()).standardized
         False
     """
+    if scenario.data.scale == "unit":
+        x = (data.train.x if len(data.train.x) else data.test.x) if data.kind == "images" else np.zeros(0)
+        least, most = (find(initial=0) for find in (x.min, x.max))
+        if not len(x) or least < 0 or most > LEVELS[-1] or fits_learners(scenario, own):
+            raise BadInput(
+                f"data.scale = unit cannot act, because {data.name} has no pictures of levels from 0 to {LEVELS[-1]}, "
+                f"or {scenario.method.name} fits trees: leave it out"
+            )
+        return data._replace(unit=float(next(level for level in LEVELS if most <= level)))
     if scenario.data.standardize:
         return data
     if data.kind == "tokens" or data.origin is not None or fits_learners(scenario, own):

@@ -98,8 +98,7 @@ class Scaling(NamedTuple):
     @staticmethod
     def of(data: Dataset, folds: list[int]) -> Scaling:
         """Returns the statistics of a data set; `folds[w]` is the fold of world w."""
-        inputs = (data.shift, data.scale) if data.standardized else (0 * data.shift, 0 * data.scale + 1)
-        statistics = (*inputs, data.y_shift, data.y_scale)
+        statistics = (*data.scaling, data.y_shift, data.y_scale)
         a, b, c, d = (torch.from_numpy(part[folds]) for part in statistics)
         plain = [not bool(shift.any()) and bool((scale == 1).all()) for shift, scale in ((a, b), (c, d))]
         return Scaling(data.kind, data.classes, a, b, c, d, len(set(folds)) == 1, (plain[0], plain[1]))

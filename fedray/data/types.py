@@ -331,6 +331,8 @@ class Dataset(NamedTuple):
         means: Values that replace missing inputs, `[*s]` float32; None if missing inputs are refused.
         ood: Inputs that belong to none of the classes, `[m, *s]`, added by `evaluate.ood`; None without such inputs.
         standardized: Whether networks get standardized inputs; otherwise networks get the inputs unchanged.
+        unit: The level by which pixels are divided for networks, instead of being standardized; None: `standardized`
+            decides.
         origin: Constants that were subtracted from all inputs in float64, `[*s]`; None without subtraction. Means,
             standard deviations and `ood` refer to the inputs after the subtraction.
     """
@@ -354,6 +356,7 @@ class Dataset(NamedTuple):
     means: Float32 | None = None
     ood: Array | None = None
     standardized: bool = True
+    unit: float | None = None
     origin: NDArray[np.float64] | None = None
 
     @property
@@ -365,6 +368,13 @@ class Dataset(NamedTuple):
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input."""
         return tuple(int(n) for n in self._inputs.shape[1:])
+
+    @property
+    def scaling(self) -> Moments:
+        """What is subtracted from the inputs of networks, and by what they are divided then, `[F, *s]` each."""
+        if self.unit is None and self.standardized:
+            return self.shift, self.scale
+        return 0 * self.shift, 0 * self.scale + np.float32(self.unit or 1)
 
     @property
     def outputs(self) -> int:

@@ -369,8 +369,9 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
         inputs |= {"names": list(data.features), "columns": data.table}
     if data.means is not None:
         inputs["missing"] = add_back(data.means, data.origin).tolist()
-    shift = add_back(data.shift, data.origin)
-    statistics = {} if data.kind == "tokens" or not data.standardized else {"shift": shift, "scale": data.scale}
+    shift, scale = data.scaling
+    plain = data.kind == "tokens" or not data.standardized
+    statistics = {} if plain else {"shift": add_back(shift, data.origin), "scale": scale}
     if not study.classes:
         statistics |= {"target_shift": data.y_shift, "target_scale": data.y_scale}
     each = study.shards.data_folds  # with `data.test_clients` those of each replicate differ

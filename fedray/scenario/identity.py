@@ -37,6 +37,7 @@ VALUES_OF_BEFORE: dict[str, Any] = {
     "clients.tf32": False,
     "local.augment": [],
     "data.standardize": True,
+    "data.scale": "standard",
     "local.nesterov": False,
     "local.last_batch": "keep",
     "server.tau": 0.001,

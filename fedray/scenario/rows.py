@@ -437,6 +437,8 @@ ROWS = (
         "{name} counts the bytes of clients that come back, and must know who took part before",
         "leave it at uniform", lambda c: c.selects),
     # Predictions and tiers.
+    Row("data.scale", lambda c: not c.scenario.data.standardize,
+        "data.standardize is false, and inputs stay as they are"),
     Row("data.hold_out", lambda c: c.scenario.predict.conformal is not None,
         "predict.conformal needs rows that no model is trained on", "set it to 0.2, say", _one_of(0)),
     Row("predict.dropout_at_test",
@@ -552,6 +554,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values; * stands for the name
     "clients.tiers.*.models_per_round": (1,),
     "clients.tiers.*.width": (1,),
     "data.partition.name": ("iid",),
+    "data.scale": ("standard",),
     "participation.selection.name": ("uniform",),
     "participation.mode": ("sync",),
     "participation.alpha": (1,),

@@ -121,6 +121,8 @@ class DataKeys:
             out one client after another.
         standardize: whether the inputs of networks are standardized with the statistics of the training samples.
             `false`: inputs stay as they are, pictures as numbers from 0 to 255.
+        scale: the scale of the inputs of networks. `standard`: `(x - mean) / sd` over all training samples; in a
+            deployment, clients would have to exchange these statistics. `unit`: pixels of pictures from 0 to 1.
         partition: the section for the partition, which deals the samples to clients.
         options: the options of the data set itself.
     """
@@ -132,6 +134,7 @@ class DataKeys:
     hold_out: float = key(0.0, real("[0, 1)"))
     test_clients: int | float | list[str] | None = key(None, maybe(_test_clients))
     standardize: bool = key(True, flag)
+    scale: str = key("standard", one_of("standard", "unit"))
     partition: PartitionKeys = section(PartitionKeys)
     options: OptionValues = field(default_factory=dict)
 

@@ -15,7 +15,7 @@ import pyarrow.feather as feather
 import pytest
 import torch
 from PIL import Image
-from small import scenario
+from small import run_quietly, scenario
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -330,6 +330,20 @@ class Standardizing(nn.Module):
 
 def models(run: fedray.Run) -> Tensor:
     return run.progress.state.models
+
+
+def test_pixels_from_0_to_1_train_as_those_that_were_divided_before() -> None:
+    """Pictures of 16, 255 and 65,535 levels: to the bit the models of the same pictures as numbers from 0 to 1."""
+    digits = load_data("digits")
+    for levels, kind in ((16, np.uint8), (255, np.uint8), (65_535, np.uint16)):
+        x = (digits.train.x[:200].astype(np.float64) / 16 * levels).astype(kind)
+        divided = x.astype(np.float32) / np.float32(levels)
+        runs = [
+            run_quietly({**scenario(THREE), "data": keys}, ((part[:150], y[:150]), (part[150:], y[150:])))
+            for part, keys in ((x, {"scale": "unit"}), (divided, {"standardize": False}))
+            for y in (digits.train.y[:200],)
+        ]
+        assert runs[0].summary["model_hash"] == runs[1].summary["model_hash"]
 
 
 def test_a_network_that_standardizes_by_itself_trains_and_answers_as_before() -> None:
