@@ -219,7 +219,7 @@ def run_signals(number: dict[str, int], seed: int, commands: Sequence[str], fold
 
 
 def describe_results(results: list[Result]) -> str:
-    """The table in docs/explanation/reliability_tests.md."""
+    """A table with a row for each runtime and kind of signal: commands, faults and the longest silence in seconds."""
     rows = Counter((one.runtime, one.kind) for one in results)
     lines = []
     for (runtime, kind), number in sorted(rows.items()):
