@@ -31,6 +31,7 @@ from fedray.core.types import Layout, Net
 from fedray.data.shards import Shards
 from fedray.data.shifts import AUGMENTATIONS, PADDED
 from fedray.data.types import Dataset
+from fedray.metrics.scorers import SampleMetric, second_argument
 from fedray.metrics.scores import PREFIXES, is_fedrays
 from fedray.models.nets import RBF
 from fedray.own_code.contract import contract
@@ -310,25 +311,52 @@ def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
     return thing._replace(init=contract(where, thing.init), update=contract(where, thing.update), name=name, at=at)
 
 
-def find_metrics(scenario: Scenario, own: UserObjects) -> dict[str, Callable[..., Any]]:
-    """Returns the user's metrics by name: those that the scenario names, and those that were passed as objects.
+def find_metrics(scenario: Scenario, own: UserObjects, data: Dataset) -> dict[str, Callable[..., Any]]:
+    """Returns the metrics by name: those that the scenario names, and those that were passed as objects.
 
     Raises:
-        BadInput: a name cannot be the name of a column, or fedray has a metric of this name.
+        BadInput: a name cannot be the name of a column, fedray has a metric of this name, or scikit-learn does not
+            score such a task with it.
     """
+    positive = find_positive(scenario, data)
     named = {name: names.find_thing("metric", name) for name in scenario.evaluate.metrics or ()}
-    for name in (found := {**named, **own.metrics}):
+    found = dict[str, Any]()
+    for name, function in {**named, **own.metrics}.items():
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name):
             raise BadInput(
                 f"evaluate.metrics = {name} cannot be the name of a column: use letters, digits and '_', as in "
                 "metrics={'gap': function}"
             )
-        if is_fedrays(name):
+        if is_fedrays(name) and function is not None:
             raise BadInput(
                 f"evaluate.metrics = {name} is a column of fedray's own, or begins like some ({', '.join(PREFIXES)}): "
                 "choose another name"
             )
+        if function is None or second_argument(function):
+            found[name] = SampleMetric(name, positive, function)
+            found[name].try_out(data.classes)
+        else:
+            found[name] = function
     return found
+
+
+def find_positive(scenario: Scenario, data: Dataset) -> int:
+    """Returns the number of the positive class of two, by default the second.
+
+    Raises:
+        BadInput: the data set has another number of classes, or no class of this name or number.
+    """
+    given, classes = scenario.evaluate.positive, data.class_names
+    if given is None:
+        return 1
+    if data.classes != 2:
+        kind = f"{data.classes} classes" if data.classes else "real targets"
+        raise BadInput(f"evaluate.positive = {given}, but {data.name} has {kind}: leave it out")
+    if str(given) in classes:
+        return classes.index(str(given))
+    if given in (0, 1):
+        return int(given)
+    raise BadInput(f"evaluate.positive = {given} is no class of {data.name}: give {classes[0]} or {classes[1]}")
 
 
 def find_callbacks(scenario: Scenario, own: UserObjects) -> tuple[tuple[str, Callable[..., Any]], ...]:

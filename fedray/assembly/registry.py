@@ -23,6 +23,7 @@ from fedray.data.partition import Dealt, is_partitioner, register_partition, wan
 from fedray.data.shards import StoredShards
 from fedray.data.types import Dataset
 from fedray.methods import Composition
+from fedray.metrics.scorers import second_argument
 from fedray.models import register_model
 from fedray.own_code.user_code import (
     describe_exception,
@@ -158,6 +159,8 @@ def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = (), a
         arguments: the positional arguments with which fedray calls the object; None: those of its kind.
     """
     given = KINDS[kind].arguments if arguments is None else arguments
+    if kind == "metric" and second_argument(thing):
+        given = f"y_true, {second_argument(thing)}"
     if kind == "optimizer":
         wrong = _explain_transform(thing, options)
     else:

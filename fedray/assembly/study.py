@@ -180,7 +180,7 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | No
         input_shape=data.input_shape,
         classes=data.classes,
         hold_out=scenario.data.hold_out > 0,
-        evaluation=make_evaluation(scenario, data.classes, own),
+        evaluation=make_evaluation(scenario, data, own),
         callbacks=find_callbacks(scenario, own),
         devices=devices,
         server=ServerDevice(scenario.server.seconds_per_step, scenario.server.seconds_per_sample),
@@ -310,14 +310,15 @@ def find_folds(scenario: Scenario, data: Dataset, own: registry.UserObjects, poo
     return [int(fold)]
 
 
-def make_evaluation(scenario: Scenario, classes: int, own: registry.UserObjects) -> Evaluation:
+def make_evaluation(scenario: Scenario, data: Dataset, own: registry.UserObjects) -> Evaluation:
     """Returns the rule that says which metrics are measured, and when.
 
     Args:
         scenario: the scenario.
-        classes: number of classes, C; 0 for regression.
+        data: the data set.
         own: the user's objects; metrics among them are measured as well.
     """
+    classes = data.classes
     stop, target = scenario.evaluate.stop_at, scenario.evaluate.target or scenario.evaluate.stop_at
     patience, best = scenario.stop, scenario.checkpoint.best
     wanted = {
@@ -345,7 +346,7 @@ def make_evaluation(scenario: Scenario, classes: int, own: registry.UserObjects)
         target=(target.metric, target.value) if target else None,
         patience=Patience(patience.metric, patience.patience, patience.min_delta) if patience else None,
         best=best,
-        metrics=find_metrics(scenario, own),
+        metrics=find_metrics(scenario, own, data),
         clients=EVALUATED_CLIENTS if scenario.evaluate.clients == "all" else int(scenario.evaluate.clients or 0),
         conformal=None if sets is None else make_rule(sets, classes, scenario.data.name),
         dropout_at_test=scenario.predict.dropout_at_test,

@@ -100,7 +100,6 @@ def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
 # The commands that list and fetch: `fedray list`, `fedray scenarios` and `fedray data`.
 
 _NONE = {  # kinds of which only users register names
-    "metrics": "none of your own: --import the module that registers them; `fedray list columns` has fedray's",
     "callbacks": "none: --import the module that registers yours",
     "losses": "none of your own: --import the module that registers them",
 }
@@ -139,6 +138,8 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
         **{kind.listed: names.known_names(kind.word) for kind in names.KINDS.values() if kind.word != "method"},
         "classifiers": {name: text for name, (text, _) in CLASSIFIERS.items()},
     }
+    if kind == "metrics":
+        tables["metrics"] = names.known_metrics()
     for title, known in tables.items():
         if kind == title or (kind is None and known):
             click.echo(f"{title}:")

@@ -281,7 +281,7 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
     from fedray.api import load
     from fedray.core.errors import TOTALS, format_score, format_total, name_score
     from fedray.core.scores import leave_out_repeats
-    from fedray.report.read import mark_score, tell_choices
+    from fedray.report.read import list_score_notes, mark_score
 
     summary = load(folder).summary
     totals, metrics = summary["totals"], leave_out_repeats(summary["metrics"])
@@ -296,7 +296,7 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
     page = folder / "report.html"
     return [
         *scores,
-        *tell_choices(summary),
+        *list_score_notes(summary),
         f"{', '.join(costs)} (without start-up and report), model_hash {summary['model_hash'][:16]}",
         str(page if drawn and page.is_file() else folder),
     ]

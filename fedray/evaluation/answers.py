@@ -504,22 +504,27 @@ class Inquiry(NamedTuple):
         means: Number of means over its samples that each client returns; 0 means that a client returns the numbers of
             its single samples.
         halved: Whether only every second sample of each client is used.
+        score: Function that computes the scores of a client from the numbers of its samples, instead of means.
     """
 
     split: str
     measure: Measure
     means: int = 0
     halved: bool = False
+    score: Callable[[Study, WeightedRows, FloatArray], FloatArray] | None = None
 
     def rows(self, study: Study, world: int) -> RowsOfClient:
         """Returns a function that takes a client and gives its samples for this request."""
         find = rows_of_clients(study, world, self.split)
         return (lambda client: weigh_equally(find(client).rows[1::2])) if self.halved else find
 
-    def say(self, each: Iterator[tuple[WeightedRows, FloatArray]]) -> Iterator[FloatArray]:
-        """Yields for each client the numbers of its samples, or their means, which are NaN without samples."""
+    def say(self, study: Study, each: Iterator[tuple[WeightedRows, FloatArray]]) -> Iterator[FloatArray]:
+        """Yields for each client the numbers of its samples, their means (NaN without samples), or its scores."""
         for own, values in each:
-            yield np.full(self.means, own.mean(values)) if self.means else values
+            if self.score is not None:
+                yield self.score(study, own, values)
+            else:
+                yield np.full(self.means, own.mean(values)) if self.means else values
 
 
 def draw_uniform(study: Study, world: int, split: str, rows: IntArray) -> FloatArray:
@@ -637,7 +642,7 @@ def tell_known(
             return inquiry.measure(study, world, of, rows, weights[client])
         return inquiry.measure(study, world, of, None, None) if everybody is None else everybody
 
-    return list(inquiry.say(value_each(clients, inquiry.rows(study, world), value, alike(weights))))
+    return list(inquiry.say(study, value_each(clients, inquiry.rows(study, world), value, alike(weights))))
 
 
 def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry: Inquiry) -> Iterator[Tensor]:
@@ -661,7 +666,7 @@ def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry:
         said = read_answers(study, world, outputs, inquiry.split, answer, rows=rows)
         return inquiry.measure(study, world, said, None, None)
 
-    return map(torch.tensor, inquiry.say(value_each(client, inquiry.rows(study, world), value)))
+    return map(torch.tensor, inquiry.say(study, value_each(client, inquiry.rows(study, world), value)))
 
 
 def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:

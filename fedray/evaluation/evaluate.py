@@ -27,7 +27,7 @@ Example:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ from fedray.evaluation.regression import (
 )
 from fedray.metrics import classification, regression
 from fedray.metrics.classification import ClassAnswer, auroc, compare_clusters, fpr95
+from fedray.metrics.scorers import SampleMetric
 from fedray.metrics.scores import Scored, read_metric
 from fedray.simulation.stacking import score_stack
 from fedray.simulation.study import (
@@ -99,6 +100,14 @@ def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) ->
         return {}
     splits = [split for split, asked in (("test", test), ("hold_out", study.hold_out)) if asked]
     return {split: answers.ask_own(runtime, state, inquire(study, split)) for split in splits}
+
+
+def ask_own_metrics(study: Study, runtime: Runtime, state: State, test: bool) -> dict[str, answers.Own]:
+    """Returns, for each split, the metrics of clients with models of their own; empty if there are no such clients."""
+    if not list_sample_metrics(study) or not study.method.phase.is_personal:
+        return {}
+    splits = [split for split, asked in (("test", test), ("hold_out", study.hold_out)) if asked]
+    return {split: answers.ask_own(runtime, state, ask_sample_metrics(split)) for split in splits}
 
 
 def score_tiers(
@@ -407,7 +416,99 @@ def score_own_metrics(
         members, (prediction, variance) = of.means, of.answer
     targets = y.numpy() if study.classes else y.double().numpy().reshape(len(y), -1)[:, 0]
     scored = Scored(prediction, targets, members, x.numpy(), split, *study.place(world), variance)
-    return {name: read_metric(name, function, scored) for name, function in metrics.items()}
+    found: dict[str, Any] = {}
+    for name, metric in metrics.items():
+        if not isinstance(metric, SampleMetric):
+            found[name] = read_metric(name, metric, scored)
+            continue
+        found[name] = metric.score(targets, prediction)
+        if len(members) > 1:
+            found |= summarize_members(name, [metric.score(targets, each) for each in members])
+    return found
+
+
+def summarize_members(name: str, each: list[float]) -> dict[str, Any]:
+    """Returns least, mean and largest score of the members, and the list of their scores."""
+    least, mean, largest = float(np.min(each)), float(np.mean(each)), float(np.max(each))
+    return {f"{name}_min": least, f"{name}_mean": mean, f"{name}_max": largest, f"member_{name}": each}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The same metrics of each known client, where they are computed from the samples of the client alone.
+
+
+def list_sample_metrics(study: Study) -> list[SampleMetric]:
+    """Returns the metrics that can score a single client."""
+    metrics: Iterable[Any] = study.evaluation.metrics.values()
+    return [metric for metric in metrics if isinstance(metric, SampleMetric)]
+
+
+def give_predictions(
+    study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
+) -> FloatArray:
+    """Returns for each sample the probabilities of the classes, or the mean, and last the truth, `[C + 1, n]`."""
+    said = answers.join_answers(study, of, rows, weights)
+    told = said.mean[None] if said.probs is None else said.probs.T
+    return np.concatenate([told, np.asarray(said.y, dtype=np.float64)[None]])
+
+
+def score_samples(study: Study, own: answers.WeightedRows, values: FloatArray) -> FloatArray:
+    """Returns the metrics of a client, `[M]`, from the predictions for its samples; NaN where they are undefined."""
+    metrics = list_sample_metrics(study)
+    if not len(own.rows):
+        return np.full(len(metrics), np.nan)
+    y = values[-1].astype(np.int64) if study.classes else values[-1]
+    prediction = values[:-1].T if study.classes else values[0]
+    weight = None if (own.weight == own.weight[0]).all() else own.weight
+    return np.array([metric.score(y, prediction, weight) for metric in metrics])
+
+
+def ask_sample_metrics(split: str) -> answers.Inquiry:
+    """Returns the request for the metrics of each known client on its samples of a split."""
+    return answers.Inquiry(split, give_predictions, score=score_samples)
+
+
+def score_clients_by_metrics(
+    study: Study, world: int, measured: answers.Measured, own: dict[str, answers.Own], prefix: str
+) -> dict[str, FloatArray]:
+    """Returns the metrics of a world's known clients on a split, `[N]` each, by name.
+
+    Args:
+        study: The trained study.
+        world: Number of the world.
+        measured: The predictions and losses that the runtime computed.
+        own: For each split, the metrics of clients with models of their own.
+        prefix: Beginning of the names: empty for the test split, `hold_out_` for the withheld samples.
+    """
+    split = "hold_out" if prefix else "test"
+    of = answers.read_world(study, world, measured, split)
+    told = answers.tell_known(study, world, measured, of, ask_sample_metrics(split), own=own.get(split))
+    names = [metric.name for metric in list_sample_metrics(study)]
+    return {prefix + name: column for name, column in zip(names, np.stack(told, axis=1), strict=True)}
+
+
+def summarize_metrics(study: Study, each: dict[str, FloatArray], prefix: str) -> dict[str, float]:
+    """Returns the mean metrics over the known clients and over each tier, and the number of clients that count.
+
+    A client without a metric, such as an area under the curve where all its samples have one class, does not count.
+
+    Args:
+        study: The trained study.
+        each: Metrics of the known clients on a split, `[N]`, by name.
+        prefix: Beginning of the names in `each`.
+    """
+    tiers = study.clients.tiers if study.evaluation.by_tier and len(study.clients.tiers) > 1 else ()
+    tier = study.clients.tier_of(np.arange(answers.count_known(study)))
+    found: dict[str, float] = {}
+    for name, values in each.items():
+        inner, known = name.removeprefix(prefix), ~np.isnan(values)
+        found[f"{prefix}personal_{inner}_clients"] = float(known.sum())
+        if known.any():
+            found[f"{prefix}personal_{inner}"] = float(values[known].mean())
+        for t, one in enumerate(tiers):
+            if (of_tier := known & (tier == t)).any():
+                found[f"{prefix}tier_{one.name}_{inner}"] = float(values[of_tier].mean())
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -435,9 +536,10 @@ def make_evaluator(
         if study.evaluation.conformal is not None:
             sets = measure_all_sets(study, runtime, progress.state, measured, study.worlds)
         own = ask_own_answers(study, runtime, progress.state, test)
+        each = ask_own_metrics(study, runtime, progress.state, test)
         rows = []
         for world in range(study.worlds):
-            row, clients = _score_world(study, world, measured, test)
+            row, clients = _score_world(study, world, measured, test, each)
             if sets:
                 row |= sets[world][0]
                 clients = add_client_sets(study, clients, sets[world][1])
@@ -455,7 +557,7 @@ def make_evaluator(
 
 
 def _score_world(
-    study: Study, world: int, measured: answers.Measured, test: bool
+    study: Study, world: int, measured: answers.Measured, test: bool, metrics: dict[str, answers.Own]
 ) -> tuple[dict[str, Any], ClientScores | None]:
     """Returns a world's row of metrics, and the scores of single clients if they are recorded."""
     answer, residual = measured.answer, measured.residual.get(world)
@@ -465,7 +567,8 @@ def _score_world(
     outputs = {split: join_pieces(pieces, world) for split, _, pieces in splits}
     for split, prefix, _ in splits:
         scores = score_answer(study, world, outputs[split], split, answer, residual=residual)
-        scores |= score_own_metrics(study, world, outputs[split], split, answer, residual=residual)
+        further = score_own_metrics(study, world, outputs[split], split, answer, residual=residual)
+        scores |= {name: value for name, value in further.items() if name not in scores}
         if measured.ood:
             scores |= score_ood(study, world, outputs[split], join_pieces(measured.ood, world), answer)
         row |= scores if split == "test" else {prefix + k: v for k, v in scores.items() if isinstance(v, float)}
@@ -476,6 +579,12 @@ def _score_world(
         each = {prefix: _score_clients(study, world, measured, outputs, split) for prefix, split in told.items()}
     for prefix, values in each.items() if own else ():
         row |= answers.summarize_clients(values, prefix, classes=bool(study.classes))
+    by_metric: dict[str, FloatArray] = {}
+    if list_sample_metrics(study) and (own or study.evaluation.clients or study.evaluation.by_tier):
+        for _, prefix, _ in splits:
+            found = score_clients_by_metrics(study, world, measured, metrics, prefix)
+            row |= summarize_metrics(study, found, prefix)
+            by_metric |= found
     true, several = study.shards.clusters(world), answer.models > 1 and not study.method.one_model_per_client
     if true is not None and measured.weights and several and study.evaluation.gamma is not None:  # else those of tiers
         row["cluster_ari"] = compare_clusters(true, measured.weights[world])
@@ -483,6 +592,7 @@ def _score_world(
         return row, None
     chosen, name = answers.pick_recorded_clients(study), "accuracy" if study.classes else "rmse"
     scores = {prefix + name: values[chosen] if own else values for prefix, values in each.items()}
+    scores |= {name: values[chosen] for name, values in by_metric.items()}
     return row, ClientScores(chosen, study.shards.sizes(np.full_like(chosen, world), chosen), scores)
 
 

@@ -24,8 +24,9 @@ from fedray.experiments.reopen import reopen_study
 from fedray.files import plain
 from fedray.files.plain import hold_lock
 from fedray.files.tables import read_summary, table_schema
+from fedray.metrics.scores import is_fedrays
 from fedray.process import NOTE, current_ending, follow_child, start_child, stop_children
-from fedray.report.read import MARK, Table, is_chosen, tell_choices
+from fedray.report.read import MARK, Table, is_chosen, list_score_notes
 from fedray.runtime.environment import PARTS_VARIABLE, refuse_unused_address, refuse_unused_wait, write_awaited
 from fedray.scenario.identity import UNSET, is_free
 from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_scenario, to_plain
@@ -289,7 +290,8 @@ def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) ->
         rows: the rows of `table.parquet`: one per cell and metric, and one with the `error` of each cell that failed.
         names: the names of the cells, in the order of the lines.
         wanted: the requested metrics, as names or patterns such as `conformal_*`, in the order of the columns. If no
-            metric is requested or none fits, the table shows published metrics, and then other metrics by importance.
+            metric is requested or none fits, the table shows published metrics, then those of `evaluate.metrics`, and
+            then others by importance.
 
     Example:
         >>> row = {"cell": "a_1", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91, "rounds": 5,
@@ -344,9 +346,10 @@ def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[l
     known = list(dict.fromkeys(metric for _, metric in found))
     metrics = list(dict.fromkeys(name for pattern in wanted for name in known if fnmatchcase(name, pattern)))
     if not metrics:
-        first = dict.fromkeys([*find_first_score(found), *FIRST_METRICS])
+        asked = [m for m in known if not is_fedrays(m) and m.rpartition("_")[0] not in known and "personal_" not in m]
+        first = dict.fromkeys([*find_first_score(found), "accuracy", "rmse", *asked, *FIRST_METRICS])
         rest = [m for m in first if m in known and m not in published]
-        most = MOST_METRICS + len(TARGET_NAMES.keys() & set(rest))
+        most = MOST_METRICS + len({*TARGET_NAMES, *asked} & set(rest))
         metrics = published + rest[: max(0, most - len(published))]
     head = ["cell", *(c for m in metrics for c in ([m, f"{m} published"] if m in published else [m]))]
     head += ["rounds", "up MB, each", "down MB, each"]
@@ -556,7 +559,7 @@ def _list_changes(found: dict[str, Any], wanted: dict[str, Any], *, finished: bo
 def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
     """Returns the rows of a finished cell, one per metric."""
     summary, apart = read_summary(folder), answers_clients_apart(to_plain(cell.scenario))
-    chosen = " ".join(tell_choices(summary, cell.name)) if is_chosen(summary) else ""
+    chosen = " ".join(list_score_notes(summary, cell.name)) if is_chosen(summary) else ""
     costs = {name: summary["totals"][name] for name in ("up_bytes", "down_bytes", "sim_seconds", "wall_seconds")}
     facts = {"cell": cell.name, "method": summary["method"], "apart": apart, "chosen": chosen, **costs}
     rows = []

@@ -194,14 +194,11 @@ def arrow_type(kind: ColumnKind) -> pa.DataType:
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
-    """Returns a table whose columns have the types in `COLUMNS`; NaN becomes an empty cell.
+    """Returns a table whose columns have the types in `COLUMNS`, others are numbers; NaN becomes an empty cell.
 
     Args:
         name: Name of the table, a key of `COLUMNS`.
         columns: Values by name of the column.
-
-    Raises:
-        KeyError: A column is not in `COLUMNS`.
 
     Example:
         >>> make_table("drift", {"client": [3], "anomaly": [False]}).schema.names
@@ -209,9 +206,13 @@ def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
     """
     import pyarrow as pa
 
-    known = COLUMNS[name]
-    arrays = {key: pa.array(values, arrow_type(known[key].kind), from_pandas=True) for key, values in columns.items()}
-    return pa.table(arrays)
+    kinds: dict[str, ColumnKind] = {key: column.kind for key, column in COLUMNS[name].items()}
+    return pa.table(
+        {
+            key: pa.array(values, arrow_type(kinds.get(key, "number")), from_pandas=True)
+            for key, values in columns.items()
+        }
+    )
 
 
 def table_schema(name: str, **records: pa.DataType) -> pa.Schema:

@@ -234,14 +234,15 @@ def fits_task(name: str, classes: int) -> bool:
 def lower_is_better(name: str) -> bool:
     """Returns whether lower values of a score are better, also for scores of members and of held-out samples.
 
-    For a user's own metric, lower values are better if its name ends with `_error` or `_loss`.
+    For a user's own metric, lower values are better if its name ends with `_error` or `_loss`. For a scorer of
+    scikit-learn, higher values are better; it calls the negative of an error `neg_..._error`.
 
     Example:
-        >>> [lower_is_better(name) for name in ("accuracy", "nll_residual", "hold_out_rmse_mean", "entropy")]
+        >>> [lower_is_better(name) for name in ("accuracy", "nll_residual", "hold_out_rmse_mean", "neg_log_loss")]
         [False, True, True, False]
     """
     found = find_score(name)
-    return name.endswith(("_error", "_loss")) if found is None else bool(found.lower)
+    return name.endswith(("_error", "_loss")) and "neg_" not in name if found is None else bool(found.lower)
 
 
 def has_direction(name: str) -> bool:
@@ -368,10 +369,10 @@ def read_metric(name: str, function: Callable[[Scored], Any], scored: Scored) ->
         FedrayError: The function raises an error.
         BadInput: The function returns no number.
     """
-    return float(contract(f"metric {name}", function, _check_number)(scored))
+    return float(contract(f"metric {name}", function, check_number)(scored))
 
 
-def _check_number(found: Any, _scored: Scored) -> str | None:
+def check_number(found: Any, *_: Any, **_given: Any) -> str | None:
     """Returns a description of what is wrong with the value of a metric; None if it is a number."""
     try:
         float(found)

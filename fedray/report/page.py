@@ -27,7 +27,7 @@ from fedray.files.plain import make_parent, write_atomically
 from fedray.report import clients, compare, curves, pictures, random_walk
 from fedray.report.compare import RunPair, find_differences, format_cell, list_compared_metrics, make_difference_table
 from fedray.report.pictures import Picture, Section, draw_picture, pair_figures
-from fedray.report.read import CONTEXT, Best, ReadRun, Table, find_headline, mark_score, read_run, tell_choices
+from fedray.report.read import CONTEXT, Best, ReadRun, Table, find_headline, list_score_notes, mark_score, read_run
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The headline numbers of a run, as cards at the top of its page.
@@ -253,7 +253,7 @@ def render_one(run: ReadRun) -> str:
                 text = f"{note} {curves.BAND_NOTE}".strip() if draw in OF_WORLDS and run.worlds > 1 else note
                 found += _try_to_draw(draw.__name__.removeprefix("figure_"), partial(draw, run), text, notes)
             sections.append(Section(title, pair_figures(found)))
-    notes += tell_choices(run.summary)
+    notes += list_score_notes(run.summary)
     if not run.summary:
         notes.append("The run has no summary.json: it was interrupted, and this is what it had recorded.")
     return fill_template(
@@ -411,7 +411,7 @@ def show_run(run: ReadRun, error: Exception | None) -> str:
     if error is not None:
         parts.append(f"<p><b>Not finished.</b> {escape(str(error))}</p>")
     parts.append(_table(["", "mean \u00b1 sd", "n"], _list_scores(run)))
-    parts += [f"<p>{escape(line)}</p>" for line in tell_choices(run.summary)]
+    parts += [f"<p>{escape(line)}</p>" for line in list_score_notes(run.summary)]
     with pictures.use_figure_style(), pictures.ignore_odd_numbers():
         figure = curves.figure_rounds(run)
         if figure is not None:

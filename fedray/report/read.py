@@ -485,7 +485,7 @@ def is_chosen(summary: Mapping[str, Any]) -> bool:
         >>> summary = {"chosen_on_test": {"stop.metric": "accuracy"}}
         >>> is_chosen(summary), mark_score("90.0 %", summary)
         (True, '90.0 % †')
-        >>> tell_choices(summary)
+        >>> list_score_notes(summary)
         ['†: of a round that the test rows chose (stop.metric = accuracy), so that it is too good.']
     """
     return any(key != BEST for key in _read_choices(summary))
@@ -496,8 +496,8 @@ def mark_score(text: str, summary: Mapping[str, Any]) -> str:
     return f"{text} {MARK}" if is_chosen(summary) else text
 
 
-def tell_choices(summary: Mapping[str, Any], whose: str = "") -> list[str]:
-    """Explains the mark of a run's scores, and says if test samples chose the best round.
+def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
+    """Explains the mark of a run's scores, and says if test samples chose the best round or one class is as good.
 
     Args:
         summary: the summary of the run.
@@ -508,12 +508,17 @@ def tell_choices(summary: Mapping[str, Any], whose: str = "") -> list[str]:
     lines = [f"{MARK}: of a round{of} that the test rows chose ({ends}), so that it is too good."] if ends else []
     if BEST in found:
         lines.append(f"The best round{of} was chosen by the test rows ({BEST} = {found[BEST]}): its score is too good.")
+    if beaten := summary.get("most_frequent"):
+        lines.append(
+            f"The accuracy{of} is no better than that of always answering {beaten['class']} ({beaten['share']:.4f}): "
+            "add evaluate.metrics=[balanced_accuracy]" + (", or roc_auc." if beaten["classes"] == 2 else ".")
+        )
     return lines
 
 
 def list_choice_notes(runs: Sequence[ReadRun]) -> list[str]:
     """Lists the notes on runs whose rounds were chosen by test samples."""
-    return [line for run in runs for line in tell_choices(run.summary, run.name)]
+    return [line for run in runs for line in list_score_notes(run.summary, run.name)]
 
 
 def list_chosen(runs: Sequence[ReadRun]) -> frozenset[str]:

@@ -232,7 +232,8 @@ _ROWS = (
     ),
     Kind(
         "metric", "evaluate.metrics", {}, "metric",
-        "scored", "a function ({}) of a fedray.methods.Scored -> a number",
+        "scored",
+        "a function ({}) of a fedray.methods.Scored, or one (y_true, y_score) or (y_true, y_pred), -> a number",
         argument="metrics", listed="metrics",
     ),
     Kind(
@@ -272,6 +273,15 @@ def known_names(kind: str) -> dict[str, str]:
     """Returns every name of a kind with its description, in the order of lists."""
     own = {name: one.text for (other, name), one in _OWN.items() if other == kind}
     return {**{name: spec.text for name, spec in KINDS[kind].specs.items()}, **own}
+
+
+def known_metrics() -> dict[str, str]:
+    """Returns the names for `evaluate.metrics`; the first call imports scikit-learn, which takes half a second."""
+    from sklearn.metrics import get_scorer_names
+
+    scorers = dict.fromkeys(get_scorer_names(), "a scorer of scikit-learn")
+    scorers.pop("max_error", None)  # an old name of neg_max_error
+    return scorers | known_names("metric")
 
 
 def is_known(kind: str, name: str) -> bool:

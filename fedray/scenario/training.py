@@ -51,6 +51,9 @@ _FALLS = Needs(".kind", ("cosine", "linear"))
 _FALLS_AT = Needs(".kind", ("step",))
 
 
+MOST_SHOWN = 20  # names in a message; `fedray list` shows all
+
+
 def named(kind: str) -> Check:
     """Returns the check of a key whose value is the name of a loss, an optimizer or another kind of object.
 
@@ -64,13 +67,21 @@ def named(kind: str) -> Check:
 
     @means("word", "a name that `fedray list` shows")
     def check(value: Any) -> str:
-        known = names.known_names(kind)
+        known = names.known_metrics() if kind == "metric" else names.known_names(kind)
         if isinstance(value, str) and value in known:
             return value
         remedy = suggest_nearest(value, known, f"--import the module that registers the {kind}")
-        raise ValueError(f"is not one of {', '.join(known)}: {remedy}" if known else f"is not known: {remedy}")
+        few = 0 < len(known) < MOST_SHOWN
+        raise ValueError(f"is not one of {', '.join(known)}: {remedy}" if few else f"is not known: {remedy}")
 
     return check
+
+
+@means("word or number", "the name or the number of a class")
+def _class_name(value: Any) -> str | int:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError("is no class: give its name or its number")
+    return value
 
 
 @dataclass(frozen=True)
@@ -250,7 +261,11 @@ class EvaluateKeys:
             or RMSE and intervals.
         ood: the out-of-distribution inputs: name of another data set with inputs of the same shape, or `noise`. The
             uncertainty of predictions for these inputs is compared with that for test samples. None: no such inputs.
-        metrics: names of further metrics, which your module registers.
+        metrics: names of further metrics: scorers of scikit-learn (`roc_auc`, `average_precision`,
+            `balanced_accuracy`, ...), and metrics that your module registers. A scorer also scores every member
+            (`NAME_min`, `NAME_mean`, `NAME_max`), every client that `clients` or `personal` asks for, and tiers
+            (`by_tier`).
+        positive: the name or number of the positive class, if there are two classes. None: the second class.
     """
 
     every: int = key(1, whole(1, 10**7))
@@ -262,6 +277,7 @@ class EvaluateKeys:
     by_tier: bool = key(False, flag)
     ood: str | None = key(None, maybe(text))
     metrics: list[str] | None = key(None, maybe(list_of(named("metric"), 100, scalar=True)))
+    positive: str | int | None = key(None, maybe(_class_name))
 
 
 @dataclass(frozen=True)

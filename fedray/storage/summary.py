@@ -190,6 +190,8 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
         more["best"] = {"metric": name, "value": value, "round": int(round)}
     if chosen := list_test_choices(study, progress):
         more["chosen_on_test"] = chosen
+    if study.classes and (most := find_most_frequent(study))["share"] >= (metrics["accuracy"]["mean"] or 0.0):
+        more["most_frequent"] = most
     return {
         "method": study.method.name,
         "data": study.scenario.get("data", {}).get("name", study.name),
@@ -207,6 +209,16 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
         "state_hash": state_hash,
         **more,
     }
+
+
+def find_most_frequent(study: Study) -> dict[str, Any]:
+    """Returns the most frequent class of the first world's test samples, its share over all worlds, and C."""
+    counts = [
+        np.bincount(study.split("test", world)[1].numpy(), minlength=study.classes) for world in range(study.worlds)
+    ]
+    share = float(np.mean([each.max() / each.sum() for each in counts]))
+    names = study.shards.data.class_names
+    return {"class": names[int(counts[0].argmax())], "share": share, "classes": study.classes}
 
 
 def make_manifest(extra: dict[str, Any]) -> dict[str, Any]:

@@ -392,7 +392,7 @@ def check_producible(objectives: Sequence[SweepObjective], classes: int, data: s
         known = [*scores, *PERSONAL, *CLASS_SETS, *OOD]
     else:
         known = [*regression.regression_scores(np.zeros((1, 2)), np.zeros(2)), *PERSONAL_TARGETS, *TARGET_SETS]
-    known += own
+    known += [name for one in own for name in (one, f"{one}_min", f"{one}_mean", f"{one}_max", f"personal_{one}")]
     for objective in objectives:
         inner = objective.metric.removeprefix(HELD_OUT_PREFIX)
         if objective.kind != "total" and inner not in known:
