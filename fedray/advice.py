@@ -14,6 +14,8 @@ import numpy as np
 from fedray.assembly.clients import participants_per_tier
 from fedray.core.errors import FedrayWarning, warn_user
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray
+from fedray.data.partition import BY_VALUE
+from fedray.data.shards import StoredShards
 from fedray.models.trial import MIXES, find_mixing
 from fedray.scenario.names import is_own, method_spec_of
 from fedray.scenario.schema import Scenario
@@ -99,6 +101,22 @@ def find_unseen_classes(_scenario: Scenario, study: Study) -> Advice:
                 "deal such rows to clients (data.partition, data.hold_out), or leave them out of the test rows",
             )
             return
+
+
+def find_small_clients(scenario: Scenario, study: Study) -> Advice:
+    """Says how many clients `data.partition.min_rows` leaves out, with how many samples."""
+    keys, shards = scenario.data.partition, study.shards
+    least, whole = keys.options.get("min_rows"), keys.name in BY_VALUE and keys.object is None
+    if least is None or not whole or not isinstance(shards, StoredShards):
+        return
+    values = shards.data.columns[keys.options["column"]] if keys.name == "column" else shards.data.train.group
+    size = np.unique(np.asarray(values), return_counts=True)[1]
+    if (left := size[size < least]).size:
+        yield (
+            f"data.partition.min_rows = {least} leaves out {len(left):,} of {len(size):,} clients, with "
+            f"{left.sum():,} of {size.sum():,} training rows",
+            "",
+        )
 
 
 def find_partition_input(scenario: Scenario, study: Study) -> Advice:
@@ -209,6 +227,7 @@ RULES: tuple[Rule, ...] = (
     find_mixing_networks,
     find_left_tiers,
     find_partition_input,
+    find_small_clients,
     find_unseen_classes,
     find_untrained_models,
 )

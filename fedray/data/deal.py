@@ -483,7 +483,9 @@ def build_shards(
         whole = _pool(_deal(data, alone, worlds, unseen=unseen))
         dealt = _set_rows_aside(worlds, whole, hold_out=hold_out, server=server)
     found = dealt or _deal(data, dealing, worlds, hold_out=hold_out, server=server, unseen=unseen)
-    groups = np.unique(data.train.group) if name == "natural" and own is None and data.train.group is not None else None
+    groups = None
+    if name == "natural" and own is None and data.train.group is not None:
+        groups = data.train.group[found.owned[0].rows[found.owned[0].offsets[:-1]]]
     tested = (data, [fold for _, fold in worlds]) if unseen is None else _leave_out(data, worlds, found.test)
     shards = StoredShards(*tested, found, groups=groups, original=original)
     if noise is not None or shifts is not None:

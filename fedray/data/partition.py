@@ -256,12 +256,15 @@ def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
 # Partitions by known values of the samples: natural clients, the values of a column, domains, and time.
 
 
-def natural(values: Array, clients: int | None, _generator: Generator | None = None) -> Cut:
+def natural(
+    values: Array, clients: int | None, _generator: Generator | None = None, *, min_rows: int | None = None
+) -> Cut:
     """Makes one client of each natural group (a writer, a role, a printer), in sorted order of the groups.
 
     Args:
         values: Natural group of each sample, `[n]`.
-        clients: Expected number of groups; None accepts any number.
+        clients: Expected number of clients; None accepts any number.
+        min_rows: Groups with fewer samples are left out, with their samples; None: no group is.
 
     Example:
         >>> natural(np.array([30, 10, 30]), None).rows.tolist()
@@ -269,26 +272,41 @@ def natural(values: Array, clients: int | None, _generator: Generator | None = N
         >>> time(np.array([5.0, 1.0, 3.0, 2.0]), 2).rows.tolist()
         [1, 3, 2, 0]
     """
-    return _take_owners(values, clients, "the natural partition")
+    return _take_owners(values, clients, "the natural partition", min_rows)
 
 
-def _take_owners(values: Array, clients: int | None, what: str) -> Cut:
-    """Makes one client of each different value, in sorted order; `what` names the partition in the message."""
-    found, owner = np.unique(values, return_inverse=True)
-    if clients is not None and clients != len(found):
-        raise BadInput(f"clients.number = {clients}, but {what} has {len(found)} clients: leave it out, or set it so")
-    return gather_cut(np.arange(len(values)), owner.astype(np.int64), len(found))
+def _take_owners(values: Array, clients: int | None, what: str, least: int | None) -> Cut:
+    """Makes one client of each value with enough samples, in sorted order; `what` names the partition in messages."""
+    _, owner, size = np.unique(values, return_inverse=True, return_counts=True)
+    cut = gather_cut(np.arange(len(values)), owner.astype(np.int64), len(size))
+    if least is not None and (size < least).any():
+        if size.max() < least:
+            raise BadInput(
+                f"data.partition.min_rows = {least}, but no client has more than {size.max()} rows: lower it"
+            )
+        cut = select_clients(cut, np.flatnonzero(size >= least))
+    if clients is not None and clients != cut.clients:
+        raise BadInput(f"clients.number = {clients}, but {what} has {cut.clients} clients: leave it out, or set it so")
+    return cut
 
 
-def column(values: Array, clients: int | None, _generator: Generator | None = None, column: str = "") -> Cut:
+def column(
+    values: Array,
+    clients: int | None,
+    _generator: Generator | None = None,
+    column: str = "",
+    *,
+    min_rows: int | None = None,
+) -> Cut:
     """Makes one client of each different value in a column of a table.
 
     Args:
         values: The column, `[n]`.
-        clients: Expected number of different values; None accepts any number.
+        clients: Expected number of clients; None accepts any number.
         column: Name of the column, for messages only.
+        min_rows: Values with fewer samples are left out, with their samples; None: no value is.
     """
-    return _take_owners(values, clients, f"the column {column}")
+    return _take_owners(values, clients, f"the column {column}", min_rows)
 
 
 def domain(

@@ -437,6 +437,9 @@ ROWS = (
         "{name} counts the bytes of clients that come back, and must know who took part before",
         "leave it at uniform", lambda c: c.selects),
     # Predictions and tiers.
+    Row("data.partition.min_rows",
+        lambda c: c.scenario.data.name == "synthetic" and c.scenario.data.partition.name == "natural",
+        "synthetic clients make their own rows (data.samples)"),
     Row("data.scale", lambda c: not c.scenario.data.standardize,
         "data.standardize is false, and inputs stay as they are"),
     Row("data.hold_out", lambda c: c.scenario.predict.conformal is not None,

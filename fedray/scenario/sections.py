@@ -432,6 +432,7 @@ CLIENT_KINDS: OptionSpecs = {  # options of every partition: differences between
     "copies": Option(None, flag),
 }
 _LEAST = Option(1, whole(0, 10**9))
+_ENOUGH = Option(None, whole(1, 10**9))
 _SKEW = real("[0, 100]")
 _ALPHA = real("[0.0001, 1e9)")  # for a smaller alpha one client has all samples of a class, and numbers underflow
 
@@ -472,8 +473,8 @@ PARTITION_SPECS: Mapping[str, NameSpec] = {
     "power_law": _name("shuffled, sizes by a power law of their rank", exponent=Option(1.5, _SKEW), min_rows=_LEAST),
     "exponential": _name("shuffled, sizes that fall exponentially", rate=Option(3.0, _SKEW), min_rows=_LEAST),
     "sizes": _name("shuffled, exact sizes", sizes=Option(REQUIRED, list_of(whole(1, 10**9), 10**6))),
-    "natural": _name("as the data comes: by writer, role, device or generated client"),
-    "column": _name("by the values of a column, one a client", column=Option(REQUIRED, column_name)),
+    "natural": _name("as the data comes: by writer, role, device or generated client", min_rows=_ENOUGH),
+    "column": _name("by the values of a column, one a client", column=Option(REQUIRED, column_name), min_rows=_ENOUGH),
     "domain": _name("by the values of a column, one a group of clients", column=Option("domain", column_name)),
     "time": _name("sorted by a column, the earliest rows to the first client", column=Option(REQUIRED, column_name)),
     "file": _name("as a file says, such as the partition.parquet of a run", file=Option(REQUIRED, text)),

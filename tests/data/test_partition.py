@@ -16,6 +16,8 @@ from real_files import skipping_without_files
 from small import scenario, train_rounds
 
 import fedray
+from fedray.advice import find_small_clients
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.core import rng
 from fedray.core.errors import BadInput
@@ -38,6 +40,25 @@ def check(cut: Cut, rows: int, clients: int, empty: bool = False) -> None:
     assert cut.offsets[-1] == rows
     assert np.array_equal(np.sort(cut.rows), np.arange(rows))
     assert empty or np.diff(cut.offsets).min() > 0
+
+
+def test_small_clients_are_left_out_with_their_rows_and_it_is_said() -> None:
+    """The others keep their rows and their test rows, as if the data had never had the small clients."""
+    digits = load_data("digits")
+    owner = np.array([0] * 40 + [1] * 3 + [2] * 50 + [3] * 7)
+    train, test = (Split(part.x[:100], part.y[:100], owner) for part in (digits.train, digits.test))
+    data = digits._replace(train=train, test=test, columns={"site": owner})
+    for keys in ({"name": "natural"}, {"name": "column", "column": "site"}):
+        study = build_study(
+            read_scenario({"data": {"partition": {**keys, "min_rows": 8}}, "clients": {}}), UserObjects(data=data)
+        )
+        shards = study.shards
+        assert isinstance(shards, StoredShards)
+        assert [owner[rows].tolist() for rows in np.split(shards.dealt.kept[0].rows, [40])] == [[0] * 40, [2] * 50]
+        if keys["name"] == "natural":
+            assert [owner[shards.client_test(0, client)].tolist() for client in (0, 1)] == [[0] * 40, [2] * 50]
+        said = dict(find_small_clients(read_scenario({"data": {"partition": {**keys, "min_rows": 8}}}), study))
+        assert said == {"data.partition.min_rows = 8 leaves out 2 of 4 clients, with 10 of 100 training rows": ""}
 
 
 def held(cut: Cut, labels: np.ndarray) -> list[int]:
