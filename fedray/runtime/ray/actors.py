@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import os
 import time
@@ -39,6 +40,7 @@ from fedray.runtime.ray.cluster import (
     Reservation,
     describe_cluster,
     explain_error,
+    find_address_of,
     make_actors,
     raise_if_refused,
     read_cluster,
@@ -53,6 +55,7 @@ from fedray.simulation.study import Question, Study
 # ---------------------------------------------------------------------------------------------------------------------
 # The calls that send the chunks of an exchange to the client actors, and the replies of the actors.
 
+log = logging.getLogger("fedray")
 CALL_BYTES = 100 << 10  # Ray copies smaller arguments into the call
 NUMBERS = itertools.count()  # of exchanges: what actors keep belongs to one
 
@@ -259,6 +262,7 @@ class ClientActors:
         actors: The actors, by number.
         specs: Resources and node of each actor.
         parts: Number of parts into which the cluster is divided; the run takes one part.
+        lost: Address and tiers of each node that died, for the manifest.
     """
 
     def __init__(
@@ -277,6 +281,7 @@ class ClientActors:
         self.actors: list[Any] = []
         self.specs: list[ActorSpec] = []
         self.parts = environment.read_share()
+        self.lost: list[str] = []
         self._seats: Reservation | None = None
         self._shared: tuple[Any, ...] = ()
         self._began = False  # whether there were actors before
@@ -350,9 +355,14 @@ class ClientActors:
                     ref = self.actors[a].ready.remote()
 
     def _check_nodes(self) -> None:
-        """Raises `ClusterChanged` if a node on which an actor had its seat is gone."""
+        """Raises `ClusterChanged` if a node on which an actor had its seat is gone, and notes this node."""
         wanted = {spec.node for spec in self.specs} - {""}
-        if wanted and wanted - {node.name for node in read_cluster().whole}:
+        gone = wanted - {node.name for node in read_cluster().whole} if wanted else set()
+        for node in sorted(gone):
+            tiers = sorted({self.study.clients.tiers[spec.tier].name for spec in self.specs if spec.node == node})
+            self.lost.append(f"{find_address_of(node)} (actors of {', '.join(tiers)})")
+            log.info("lost node %s: the run goes on with the rest of the cluster", self.lost[-1])
+        if gone:
             raise ClusterChanged
 
     def train(self, queues: Sequence[Queue], t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:

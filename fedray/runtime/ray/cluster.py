@@ -278,6 +278,12 @@ def pin_to_this_node() -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
+def find_address_of(node: str) -> str:
+    """Returns the network address of a node, also of one that died, from its id."""
+    untyped: Any = ray
+    return next((str(one["NodeManagerAddress"]) for one in untyped.nodes() if one["NodeID"] == node), node)
+
+
 def describe_cluster() -> str:
     """Describes the resources of the cluster for a message."""
     nodes = read_cluster().whole

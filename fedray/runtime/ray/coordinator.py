@@ -286,6 +286,7 @@ class Coordinator:
         own = self.own.with_rows(scenario, study) if self.alone else self.own.shipped(study)
         with closing(RayRuntime(scenario, own, study, self.out.name)) as runtime:
             facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
+            facts["lost_nodes"] = runtime.clients.lost  # which may grow during the run
             if runtime.lanes != scenario.lanes:  # the nodes have different kernels, and torch trains everything
                 scenario = replace(scenario, lanes=runtime.lanes)
                 study = build_study(scenario, self.own)

@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 import ray.autoscaler
 import yaml
+from ray.autoscaler._private.util import prepare_config, validate_config
 
 from fedray.core.types import Clients, Tier
 from fedray.runtime.placement import Node, plan_actors
@@ -29,12 +30,11 @@ def config(name: str) -> dict[str, Any]:
 
 @every_file
 def test_a_cluster_file_fits_rays_schema_asks_for_its_token_and_shows_its_dashboard_to_nobody(name: str) -> None:
-    """Bare Ray has no dashboard and no client port; with more of it the dashboard is on loopback. One token for all."""
+    """The dashboard, which `[cluster]` brings, is on loopback. One token for all."""
     file = config(name)
     schema = json.loads((Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text())
     jsonschema.validate(file, schema)
     assert "# CHANGE" in (ROOT / name).read_text()
-    assert not any("ray[" in command for command in file["setup_commands"])
     assert "--dashboard-host=127.0.0.1" in " ".join(file["head_start_ray_commands"])
     for commands in ("head_start_ray_commands", "worker_start_ray_commands"):
         assert "export RAY_AUTH_MODE=token" in " ".join(file[commands])
@@ -49,6 +49,31 @@ def test_all_nodes_of_a_cluster_get_the_same_ray(name: str) -> None:
     assert versions == set(re.findall(r"ray(?:\[default\])?==([0-9.]+)", (ROOT / name).read_text()))
     assert len(versions) == 1
     assert '"ray>=2.52"' in (ROOT / "pyproject.toml").read_text()
+
+
+CHANGES = {  # what the marks of the cloud file tell a newcomer to change, one by one
+    "another region": ("region: eu-central-1", "region: us-east-1"),
+    "more strong nodes": ("&strong 2", "&strong 12"),
+    "more weak nodes": ("&weak 4", "&weak 40"),
+    "no weak nodes": ("&weak 4", "&weak 0"),
+    "another type": ("InstanceType: c7i.4xlarge", "InstanceType: g6.8xlarge"),
+    "its resources": ("{CPU: &strong_cpus 16, hpc: *strong_cpus}", "{CPU: &strong_cpus 32, hpc: *strong_cpus, GPU: 1}"),
+    "nothing": ("", ""),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_cloud_file_stays_valid_with_each_change_that_it_asks_for(change: str) -> None:
+    """More nodes ended in Ray's "global `max_workers` is smaller than the sum of `min_workers`"."""
+    before, after = CHANGES[change]
+    text = (ROOT / "cluster.yaml").read_text()
+    marked = next(line for line in text.splitlines() if before in line and (not before or "# CHANGE" in line))
+    file = yaml.safe_load(text.replace(marked, marked.replace(before, after)) if before else text)
+    prepared = prepare_config(file)
+    validate_config(prepared)
+    for name, kind in prepared["available_node_types"].items():
+        assert kind.get("min_workers", 0) <= kind["max_workers"] == (0 if name == "head" else kind["min_workers"])
+        assert name == "head" or kind["resources"][name] == kind["resources"]["CPU"]
 
 
 def workers() -> list[Node]:

@@ -20,6 +20,7 @@ from ray._private import services
 from ray.exceptions import OutOfMemoryError, RayError, WorkerCrashedError
 
 from fedray.core.errors import BadInput, FedrayError
+from fedray.core.types import Clients, Tier
 from fedray.runtime import environment as leftovers
 from fedray.runtime.placement import ActorSpec, Cluster, Node
 from fedray.runtime.ray import actors, connection, tasks
@@ -131,7 +132,8 @@ def test_a_cluster_that_does_not_answer_is_named_within_seconds(monkeypatch: pyt
 def dying_clients(monkeypatch: pytest.MonkeyPatch, error: RayError) -> ClientActors:
     """One client actor, which always dies."""
     clients = ClientActors.__new__(ClientActors)
-    clients.actors, clients.specs = [MagicMock()], []
+    clients.actors, clients.specs, clients.lost, clients.study = [MagicMock()], [], [], MagicMock()
+    clients.study.clients = Clients((Tier("all", 1),))
     monkeypatch.setattr("ray.get", MagicMock(side_effect=error))
     monkeypatch.setattr("fedray.runtime.ray.actors.time.sleep", lambda _seconds: None)
     monkeypatch.setattr(actors, "EARLY_SECONDS", 0.0)
@@ -143,10 +145,15 @@ def test_an_actor_that_always_dies_while_it_starts_was_half_an_hour_of_silence(m
         dying_clients(monkeypatch, FULL).wait_for([0])
 
 
-def test_an_actor_of_a_node_that_is_gone_was_called_one_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_actor_of_a_node_that_is_gone_was_called_one_without_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its calls failed at once for five minutes, and nobody looked for its node."""
     clients = dying_clients(monkeypatch, WorkerCrashedError())
     clients.specs = [ActorSpec(0, 1.0, 0.0, {}, "gone")]
     monkeypatch.setattr(actors, "read_cluster", lambda: Cluster([Node("left", {})], []))
+    monkeypatch.setattr(actors, "find_address_of", {"gone": "10.0.0.3"}.get)
+    caplog.set_level("INFO", "fedray")
     with pytest.raises(ClusterChanged):
         clients.wait_for([0])
+    assert clients.lost == ["10.0.0.3 (actors of all)"] and "lost node 10.0.0.3" in caplog.text, "and nobody said so"
