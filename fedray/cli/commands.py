@@ -220,6 +220,7 @@ def scenarios_copy_command(name: str, out: Path | None) -> None:
 @click.option(
     "--jobs", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many cells run at the same time."
 )
+@click.option("--latex", is_flag=True, help="Print the table in LaTeX, as in table.tex.")
 @run.no_report
 @run.address
 @run.wait_for
@@ -233,6 +234,7 @@ def table_command(
     cells: str,
     metrics: str,
     jobs: int,
+    latex: bool,
     no_report: bool,
     address: str | None,
     wait_for: dict[str, float] | None,
@@ -254,7 +256,7 @@ def table_command(
     where: dict[str, Any] = {"address": address, "wait_for": wait_for, "modules": modules}
     only, shown = ([word.strip() for word in words.split(",") if word.strip()] for words in (cells, metrics))
     result = run_table(wanted, out, only=only, metrics=shown, jobs=jobs, say=run.say_line, **where)
-    click.echo(result.text)
+    click.echo((out / "table.tex").read_text(encoding="utf-8") if latex else result.text)
     if result.failed:
         many = f"{len(result.failed)} of {len(wanted.table)} cells failed"
         raise FedrayError(
@@ -374,8 +376,18 @@ def commands() -> None:
 
 
 for _command in (
-    *(run.run_command, run.resume_command, run.check_command, run.report_command, run.plot_command, table_command),
-    *(tune_command, list_command, scenarios_group, bench_command, data_group, run.export_command, clean_command),
+    *(run.run_command, run.resume_command, run.check_command, run.report_command, run.compare_command),
+    *(
+        run.plot_command,
+        table_command,
+        tune_command,
+        list_command,
+        scenarios_group,
+        bench_command,
+        data_group,
+        run.export_command,
+        clean_command,
+    ),
 ):
     _command.short_help = (_command.help or "").partition("\n\n")[0]  # the whole text: click would shorten its own
     commands.add_command(_command)

@@ -303,7 +303,7 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The commands about finished runs: `fedray report`, `fedray plot` and `fedray export`.
+# The commands about finished runs: `fedray report`, `fedray compare`, `fedray plot` and `fedray export`.
 
 
 @click.command(name="report")
@@ -315,7 +315,7 @@ def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
     Among several, YAML files are passed over: a table leaves `cells/NAME.yaml` beside `cells/NAME`. A folder that holds
     runs is no run: the runs in it are listed.
     """
-    folders = tuple(one for one in folders if not (one.suffix == ".yaml" and one.is_file())) or folders
+    folders = _leave_out_files(folders)
     for folder in folders:
         if not has_file(folder, "scenario.yaml"):  # reported before anything heavy is imported
             runs = sorted(file.parent for file in folder.rglob("scenario.yaml"))
@@ -333,6 +333,32 @@ def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
 
     write_report(list(folders), target)
     click.echo(str(target))
+
+
+def _leave_out_files(folders: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Returns the folders without the YAML files of a table's cells, which `cells/*` names, too."""
+    return tuple(one for one in folders if not (one.suffix == ".yaml" and one.is_file())) or folders
+
+
+@click.command(name="compare")
+@click.argument("folders", nargs=-1, required=True, **as_path)
+@click.option("--metrics", metavar="NAMES", help="The scores, as in accuracy,nll (default: the usual ones).")
+@click.option(
+    "--at-equal",
+    type=click.Choice(["rounds", "uplink", "bytes", "seconds"]),
+    default="rounds",
+    show_default=True,
+    help="What the runs have spent alike.",
+)
+@click.option("--latex", is_flag=True, help="Print a LaTeX table.")
+def compare_command(folders: tuple[Path, ...], metrics: str | None, at_equal: str, *, latex: bool) -> None:
+    """Compare runs with the first one, seed by seed: differences, 95 % intervals, and p-values of paired t tests."""
+    with import_quickly():
+        from fedray.experiments.compare import compare
+
+    wanted = None if metrics is None else [word.strip() for word in metrics.split(",")]
+    found = compare(_leave_out_files(folders), at_equal=at_equal, metrics=wanted)
+    click.echo("\n".join([*(f"% {note}" for note in found.notes), found.to_latex()]) if latex else str(found))
 
 
 @click.command(name="export")

@@ -22,6 +22,7 @@ import numpy as np
 
 from fedray.core.errors import BadInput, quote_value, suggest_nearest
 from fedray.experiments.results import Run
+from fedray.metrics.scores import PairedDifference
 
 if TYPE_CHECKING:  # matplotlib is slow to import
     from matplotlib.figure import Figure
@@ -30,7 +31,7 @@ if TYPE_CHECKING:  # matplotlib is slow to import
     from fedray.report.read import ReadRun
 
 
-COLUMNS = ("metric", "run", "baseline", "run_mean", "baseline_mean", "difference", "low", "high", "n", "over")
+COLUMNS = ("metric", "run", "baseline", "run_mean", "baseline_mean", "difference", "low", "high", "p", "n", "over")
 
 
 class Comparison:
@@ -64,9 +65,9 @@ class Comparison:
     def dataframe(self) -> Any:
         """Returns a pandas DataFrame with one row for each score and each run after the first.
 
-        A row has the means of both runs over their shared seeds, their difference with its interval, and the number of
-        pairs. If the round in which a run ends was chosen by a score on test samples, the column `chosen_on_test` names
-        this run.
+        A row has the means of both runs over their shared seeds, their difference with its 95 % interval, the p-value
+        of the paired t test, and the number of pairs. If the round in which a run ends was chosen by a score on test
+        samples, the column `chosen_on_test` names this run.
         """
         import pandas as pd  # slow to import
 
@@ -74,13 +75,22 @@ class Comparison:
 
         rows = []
         for pair in self.pairs:
-            found = (math.nan, math.nan, math.nan, 0, "seeds") if pair.difference is None else pair.difference[:5]
+            d = pair.difference or PairedDifference(math.nan, math.nan, math.nan, 0, "seeds")
+            found = (d.mean, d.low, d.high, d.p, d.n, d.over)
             rows.append((pair.metric, pair.run, pair.baseline, pair.run_mean, pair.baseline_mean, *found))
         frame = pd.DataFrame(rows, columns=COLUMNS)
         if chosen := list_chosen(self._runs):
             each = [(pair.run, pair.baseline) for pair in self.pairs]
             frame["chosen_on_test"] = [", ".join(name for name in both if name in chosen) for both in each]
         return frame
+
+    def to_latex(self) -> str:
+        """Returns the paired differences as a LaTeX table (package booktabs), a line for each score and run."""
+        frame = self.dataframe
+        spans = [f"[{low:.4f}, {high:.4f}]" for low, high in zip(frame["low"], frame["high"], strict=True)]
+        shown = frame[["metric", "run", "baseline", "difference"]].assign(interval=spans, p=frame["p"], n=frame["n"])
+        numbers = {"difference": "{:+.4f}".format, "p": "{:.2g}".format}
+        return str(shown.to_latex(index=False, escape=True, formatters=numbers))
 
     def plot(self, metric: str | None = None, over: str = "rounds") -> Figure:
         """Returns a picture with the curves of all runs.

@@ -44,6 +44,7 @@ class PairedDifference(NamedTuple):
         n: Number of pairs.
         over: Kind of the pairs: `seeds`, or `folds` where the runs have only one seed in common.
         level: Confidence level: the share of such intervals that contain the true mean difference.
+        p: Two-sided p-value of the paired t test of no difference; NaN where there is no interval.
     """
 
     mean: float
@@ -52,6 +53,7 @@ class PairedDifference(NamedTuple):
     n: int
     over: str
     level: float = LEVEL
+    p: float = math.nan
 
     @property
     def missing_interval(self) -> str:
@@ -87,8 +89,8 @@ def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL
         >>> found = compare_paired(first, second)
         >>> found.n, found.over, round(found.mean, 4), round(found.low, 4), round(found.high, 4)
         (3, 'seeds', 0.03, 0.0052, 0.0548)
-        >>> found.differs
-        True
+        >>> found.differs, round(found.p, 4)
+        (True, 0.0351)
     """
     of_seed: dict[int, list[float]] = defaultdict(list)
     for seed, fold in sorted(first.keys() & second.keys()):
@@ -105,10 +107,12 @@ def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL
         mean, n = float(pairs.mean()), len(pairs)
     if n == 1 or not math.isfinite(mean):
         return PairedDifference(mean, math.nan, math.nan, n, over, level)
-    from scipy.special import stdtrit  # half a second, for whoever compares
+    from scipy.special import stdtr, stdtrit  # half a second, for whoever compares
 
-    half = float(stdtrit(n - 1, 0.5 + level / 2) * pairs.std(ddof=1) / math.sqrt(n))
-    return PairedDifference(mean, mean - half, mean + half, n, over, level)
+    error = float(pairs.std(ddof=1) / math.sqrt(n))
+    half = float(stdtrit(n - 1, 0.5 + level / 2) * error)
+    p = float(2 * stdtr(n - 1, -abs(mean) / error)) if error else float(mean == 0)
+    return PairedDifference(mean, mean - half, mean + half, n, over, level, p)
 
 
 def score_worlds(

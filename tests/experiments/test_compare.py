@@ -9,6 +9,7 @@ from reports import without_report
 from small import scenario
 
 import fedray
+from fedray.cli.commands import main
 from fedray.core.errors import BadInput
 from fedray.report import compare
 from fedray.report.read import read_run
@@ -38,6 +39,18 @@ def test_differences_are_those_of_the_shared_seeds_at_the_common_end(runs: dict[
     assert frame.loc["nll", ["run_mean", "baseline_mean"]].tolist() == pytest.approx([theirs.mean(), mine.mean()])
     assert (frame.loc["nll", "n"], frame.loc["nll", "over"]) == (2, "seeds")
     assert frame.loc["nll", "low"] < frame.loc["nll", "difference"] < frame.loc["nll", "high"]
+
+
+def test_the_command_prints_the_same_differences_as_text_and_in_latex(
+    runs: dict[str, fedray.Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = fedray.compare([runs["ensemble"], runs["fedavg"]], metrics="nll").dataframe.iloc[0]
+    typed = ["compare", str(runs["ensemble"].path), str(runs["fedavg"].path), "--metrics", "nll"]
+    main(typed)
+    assert f"{row['difference']:.6f}" in capsys.readouterr().out
+    main([*typed, "--latex"])
+    line = f"nll & fedavg & ensemble & {row['difference']:+.4f} & [{row['low']:.4f}, {row['high']:.4f}] & {row['p']:.2g}"
+    assert line in capsys.readouterr().out
 
 
 def test_lengths_and_seeds_that_differ_are_named(runs: dict[str, fedray.Run]) -> None:

@@ -26,6 +26,7 @@ def test_the_interval_is_that_of_scipys_paired_t_test(scores: list[tuple[float, 
     if differences.std() > 1e-6:
         wanted = stats.ttest_1samp(differences, 0.0).confidence_interval(level)
         assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high))
+        assert found.p == pytest.approx(stats.ttest_1samp(differences, 0.0).pvalue, rel=1e-6)
         assert found.differs == (stats.ttest_1samp(differences, 0.0).pvalue < 1 - level)
 
 
