@@ -16,11 +16,11 @@ from torch import nn
 from fedray.components.random_walk import Graph, Outages, make_walks
 from fedray.core import rng
 from fedray.core.errors import BadInput
-from fedray.core.method import Method, Walk
+from fedray.core.method import Method, Walk, reads_ensemble
 from fedray.core.types import EVALUATED_CLIENTS, Clients, FloatArray, IntArray, Net, Tier
 from fedray.data.shards import Shards
 from fedray.features.correction import Correction
-from fedray.features.personal import trained_layers
+from fedray.features.personal import Tuning, trained_layers
 from fedray.features.slices import TierNet
 from fedray.features.stacking import Base, Stack, Voter, voting_net
 from fedray.files.plain import expand_user_path
@@ -418,6 +418,39 @@ def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) ->
                 f"predict.conformal.alpha = {rule.alpha:g}, but {rows} rows withheld by {clients} clients are too few "
                 f"for it, so that every label would be in every set: {remedy}, or raise data.hold_out = {hold_out:g}"
             )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Steps of known clients on their own samples before they predict.
+
+
+def add_tuning(scenario: Scenario, pieces: Setting, method: Method) -> Method:
+    """Returns the method; with `evaluate.personal_steps` known clients make these steps before they predict.
+
+    Args:
+        scenario: the scenario.
+        pieces: the pieces from which the method was composed; `local` describes the steps.
+        method: the method.
+
+    Raises:
+        BadInput: the models that predict for known clients are not those that the method trains.
+    """
+    steps, phase, spec = scenario.evaluate.personal_steps, method.phase, method_spec_of(scenario.method.name)
+    if steps is None:
+        return method
+    others = method.answer is not None or method.one_model_per_client or phase.is_personal or phase.weighs
+    if others or pieces.stack is not None or spec.network is not None or phase.work is not None or not spec.trains:
+        raise BadInput(
+            f"evaluate.personal_steps = {steps}, but known clients of {method.name} predict with other models than "
+            "those that clients train together: leave it out"
+        )
+    if reads_ensemble(pieces.local.loss):
+        raise BadInput(
+            f"evaluate.personal_steps = {steps}, but local.loss reads the ensemble, which a client has in training "
+            "alone: leave it out"
+        )
+    local = replace(pieces.local, epochs=None, steps=steps, lr_decay=1.0, schedule=None, pull=0.0)
+    return replace(method, phase=phase.add(Tuning(replace(phase, local=local, pieces=()))))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

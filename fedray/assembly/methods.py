@@ -159,6 +159,7 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
             "fedray.methods.federated, or leave it out"
         )
     features.refuse_unread_widths(method, pieces.clients.tiers)
+    method = features.add_tuning(scenario, pieces, method)
     if users:
         refuse_unread_code(pieces.local, method)
     if scenario.participation.mode != "sync":

@@ -1,4 +1,4 @@
-"""Keeps layers that a client never sends (FedPer, FedBN), and personal models beside the received one (Ditto)."""
+"""Keeps layers that clients never send (FedPer), and models of their own: trained beside (Ditto), or tuned at last."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch import Tensor
 
 from fedray.components.compression import restrict_to_columns
 from fedray.core import rng
-from fedray.core.method import Compress, Local, Piece
-from fedray.core.types import Layout, Plan
-from fedray.training.update import Site, Update
+from fedray.core.method import Compress, Local, Phase, Piece
+from fedray.core.types import Layout, Plan, State
+from fedray.training.block import count_steps
+from fedray.training.update import Jobs, Site, Update
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Layers that stay with the clients (LG-FedAvg), and the upload of the other layers. A client trains its own copy of the
@@ -169,3 +170,46 @@ class PersonalPasses(Piece):
 
     def own_models(self, site: Site, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
         return torch.cat([site.private.rows_or(name, plan, broadcast) for name in self.keeps])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Some steps on a known client's own training samples before it predicts (`evaluate.personal_steps`).
+
+
+@dataclass(frozen=True)
+class Tuning(Piece):
+    """Lets a known client predict with the server's models after some steps on its own training samples.
+
+    The client keeps and sends nothing, so the training does not change. The batches of a client are the same in every
+    evaluation. A client without training samples predicts with the models as they are.
+
+    Attributes:
+        phase: The training, of which `local` describes the steps.
+
+    Source: Wang, Mathews, Kiddon, Eichner, Beaufays, Ramage, *Federated Evaluation of On-device Personalization*,
+    arXiv 1910.10252, 2019.
+    """
+
+    phase: Phase
+
+    @property
+    def answers(self) -> bool:
+        return True
+
+    def own_models(self, site: Site, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
+        size = site.shards.sizes(plan.world, plan.client)
+        if not size[0]:
+            return broadcast
+        key = rng.keys(site.seeds[plan.world], "tuning", plan.client, plan.model)
+        jobs = real = Jobs(plan, size, count_steps(size, self.phase.local), key, np.arange(len(size)))
+        engine, start = site.engine, site.to_device(broadcast)
+        if len(size) < min(engine.min_lanes, engine.width):
+            jobs, start = jobs.doubled(), start.expand(2, -1)
+        zeros = torch.zeros(len(start), len(site.net.layout.counters), dtype=torch.int64, device=start.device)
+        local, state = site.local(self.phase.local, int(plan.world[0])), State(start, zeros, {})
+        update = Update(site, self.phase, 0, jobs, real, state, local, engine, start, start, zeros, {}, {})
+        with torch.enable_grad():
+            return engine.train(site.net, site.make_block(update, site.deal(update))).final[: len(size)]
+
+    def describe(self) -> tuple[str, str]:
+        return "known clients", f"predict after {self.phase.local.steps:,} steps on their own training rows"

@@ -43,6 +43,7 @@ VALUES_OF_BEFORE: dict[str, Any] = {
     "server.tau": 0.001,
     "server.schedule": None,
     "participation.max_staleness": None,
+    "evaluate.personal_steps": None,
     "clients.tiers.*.epochs": None,
     "clients.tiers.*.steps": None,
     "participation.partial": 0.0,

@@ -444,6 +444,9 @@ ROWS = (
         "data.standardize is false, and inputs stay as they are"),
     Row("data.hold_out", lambda c: c.scenario.predict.conformal is not None,
         "predict.conformal needs rows that no model is trained on", "set it to 0.2, say", _one_of(0)),
+    Row("evaluate.personal_steps", lambda c: math.isfinite(c.scenario.predict.gamma),
+        "predict.gamma is {s.predict.gamma}, which weighs models as they are", "set predict.gamma to .inf",
+        lambda c: c.value is not None),
     Row("predict.dropout_at_test",
         lambda c: (c.spec.asks and "clients would train by such answers")
         or (c.spec.parts and "networks are parts of a stack"),

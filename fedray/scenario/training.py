@@ -254,6 +254,9 @@ class EvaluateKeys:
         target: a metric and a value. The summary gives the round, the virtual second and the number of bytes at which
             the metric first reached the value.
         personal: whether every known client is also evaluated with its own weights or its own model.
+        personal_steps: the number of steps that a known client makes on its own training samples before it predicts: at
+            the constant rate `local.lr`, from the models of the server. The personal scores are those after these
+            steps. None: no such steps.
         clients: the number of known clients that get a row in `client_scores.parquet` in every evaluated round, or
             `all`. The ids of these clients are evenly spread. None: no client.
         by_tier: whether the predictions for known clients are also scored per tier (`tier_NAME_nll`) and over all
@@ -273,6 +276,7 @@ class EvaluateKeys:
     stop_at: StopKeys | None = section(StopKeys, None, example={"metric": "accuracy", "value": 0.9})
     target: StopKeys | None = section(StopKeys, None, example={"metric": "accuracy", "value": 0.9})
     personal: bool = key(False, flag)
+    personal_steps: int | None = key(None, maybe(whole(1, 10**7)))
     clients: int | str | None = key(None, maybe(either("all", whole(1, EVALUATED_CLIENTS))))
     by_tier: bool = key(False, flag)
     ood: str | None = key(None, maybe(text))

@@ -5,17 +5,34 @@ Clients have unequal numbers of rows, one has none, and three of five take part 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from plain import EPOCHS, HEAD, LR, Client, Training, ask, lose, mean_by_size, participants, slope, train
+from plain import (
+    EPOCHS,
+    HEAD,
+    LR,
+    Client,
+    Training,
+    ask,
+    deal,
+    lose,
+    mean_by_size,
+    participants,
+    rows_of,
+    slope,
+    train,
+)  # fmt: skip
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, softplus
 
+from fedray.core import rng
 from fedray.core.types import IntArray
+from fedray.runtime.worker import Worker
 
 Keys = Mapping[str, Any]
 WEAK = {"strong": {"number": 2}, "weak": {"number": 3, "epochs": 1}}  # of two
@@ -135,6 +152,24 @@ def test_scaffold_keeps_the_controls_of_those_who_sit_out_and_divides_their_chan
         assert_close(done.states[-1].extra["broadcast/control"][world], shared)
         for (client, _), row in done.kept("control", world).items():
             assert_close(row, own[client])
+
+
+@pytest.mark.parametrize("models", [1, 2])
+def test_a_known_client_predicts_after_some_steps_from_the_models_of_the_server(models: int) -> None:
+    """At the first rate, without the method's pull; a client without rows predicts with what it receives."""
+    method = {"name": "fedprox", "mu": 1.0} if models == 1 else {"name": "fed_ensemble", "models": models}
+    done = train(method, {"evaluate": {"personal_steps": 7}, "local": {"lr_decay": 0.5, "lr_decay_every": 1}})
+    assert torch.equal(
+        done.states[-1].models, train(method, {"local": {"lr_decay": 0.5, "lr_decay_every": 1}}).states[-1].models
+    )
+    worker = Worker(done.study)
+    for world, client in itertools.product(range(2), range(done.study.clients.number)):
+        found = worker.own_models(done.states[-1], world, client)
+        x, y = rows_of(done.study, world, client)
+        for model, (own, w) in enumerate(zip(found, done.models(world), strict=True)):
+            key = rng.keys(int(done.study.seeds[world]), "tuning", client, model)
+            batches = deal(key, len(y), epochs=7)[:7] if len(y) else []
+            assert_close(own, descend(Client(client, model, x, y, batches, key), w))
 
 
 def test_fedrep_trains_its_head_then_its_body_and_keeps_the_head() -> None:
