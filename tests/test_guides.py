@@ -33,6 +33,7 @@ SLOW = (
     "results_api",
     "resume_move_share",
     "scale",
+    "serve",
     "uncertainty",
 )  # pages of seconds, whose facts other tests hold
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])

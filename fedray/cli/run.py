@@ -364,12 +364,21 @@ def compare_command(folders: tuple[Path, ...], metrics: str | None, at_equal: st
 @click.command(name="export")
 @click.argument("folder", **as_path)
 @click.option("--out", **as_path, help="Where the files go (default: FOLDER/export).")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["safetensors", "onnx", "pt2"]),
+    default="safetensors",
+    show_default=True,
+    help="Plain state dicts, or programs for ONNX Runtime or torch.export.load.",
+)
 @modules
-def export_command(folder: Path, out: Path | None, modules: tuple[str, ...]) -> None:
-    """Write each model of a run to a safetensors file that PyTorch can load without fedray.
+def export_command(folder: Path, out: Path | None, kind: str, modules: tuple[str, ...]) -> None:
+    """Write the models of a run to files that work without fedray.
 
-    The networks take standardized inputs: models.json beside them says how, names the classes, and says with which
-    weights the models answer.
+    A safetensors file has the numbers of one network, which takes standardized inputs. An onnx or pt2 file takes raw
+    inputs and gives probabilities; there is one for each model and one for the ensemble, each compared with the run's
+    predictions. models.json beside them describes the inputs, the classes and the weights of the models.
     """
     from fedray.storage.directory import require_run_directory
 
@@ -379,7 +388,7 @@ def export_command(folder: Path, out: Path | None, modules: tuple[str, ...]) -> 
     with import_quickly():
         from fedray.api import load
 
-    for path in load(folder).export(out):
+    for path in load(folder).export(out, kind):
         click.echo(str(path))
 
 

@@ -37,16 +37,23 @@ from fedray.assembly.models import choose_students, make_network
 from fedray.assembly.registry import UserObjects
 from fedray.components.distillation import Fusion, ServerRows, ask_model, follow_teacher
 from fedray.core import rng
-from fedray.core.errors import BadInput, Damaged, FedrayError, FedrayWarning, warn_user
+from fedray.core.errors import BadInput, Damaged, FedrayError, FedrayWarning, quote_value, warn_user
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, FloatArray, Net, State
 from fedray.data.adaptation import read_inputs
-from fedray.data.types import add_back, find_range, tell_scale
+from fedray.data.types import find_range, tell_scale
 from fedray.evaluation.answers import ask_own, draw_uniform, pick_own_models, weigh_models, weigh_own_models
 from fedray.evaluation.conformal import Thresholds, calibrate, inquire
 from fedray.evaluation.evaluate import measure_models
 from fedray.evaluation.mixture import mixtures_of, read_weights
 from fedray.evaluation.regression import find_noise, predict_targets
+from fedray.experiments.export import (
+    FORMATS,
+    describe_answer,
+    describe_inputs_and_outputs,
+    name_world,
+    write_programs,
+)
 from fedray.experiments.reopen import reopen_study
 from fedray.files.bounded import BEST_FOLDER, FILES_KEY, find_checkpoints, read_sealed
 from fedray.files.plain import expand_user_path, make_parent, write_atomically, write_json
@@ -56,7 +63,6 @@ from fedray.metrics.conformal import ConformalRule, score_labels
 from fedray.models.net import whole_state_dict
 from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
-from fedray.simulation.stacking import find_bases
 from fedray.simulation.study import Progress, Question, Runtime, Study, losses_of
 from fedray.storage import checkpoint
 from fedray.storage.checkpoint import load_study_checkpoint
@@ -290,104 +296,6 @@ def _pick_members(study: Study, answer: Answer, world: int, each: FloatArray) ->
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The models of a run as files for plain torch, with facts that a state dict does not hold: inputs, classes, weights.
-
-
-def _name_world(study: Study, world: int) -> str:
-    replicate, fold = study.place(world)
-    return f"replicate-{replicate}-fold-{fold}"
-
-
-def describe_answer(study: Study, state: State) -> dict[str, Any]:
-    """Returns a description of the way in which the exported models predict together, for `models.json`.
-
-    Returns:
-        A dictionary with these keys:
-
-        - `models`: `exported` if the exported models predict. `others` if the method makes other models from them, and
-          those predict.
-        - `average`: the quantity that is averaged over the models; `own` if the method combines predictions by a rule
-          of its own.
-        - `weights`: the weights of the models in the average, by replicate and fold. They sum to 1.
-        - `tiers`: the weights for known clients by tier, if the method has such weights.
-        - `bases`: for a stack without a meta model, the weights of its base models in the average. A stack is exported
-          as one module.
-    """
-    if study.parts:
-        bases = find_bases(study)
-        if len(bases) < len(study.parts) or bases[0].combine is not None:
-            return {"models": "exported"}
-        shares = [part.answers / sum(base.answers for base in bases) for part in bases]
-        return {"models": "exported", "average": "probabilities", "bases": shares}
-    answer, models = study.answer(state), study.method.phase.models
-    if answer.models != models or not torch.equal(answer.state.models, state.models):
-        return {"models": "others"}
-    if answer.combine is not None:
-        return {"models": "exported", "average": "own"}
-    weights = np.ones((study.worlds, models)) if answer.weights is None else answer.weights
-    found = {
-        "models": "exported",
-        "average": study.evaluation.average if study.classes else "outputs",
-        "weights": _share_out(study, weights),
-    }
-    if answer.tiers is None:
-        return found
-    tiers = enumerate(study.clients.tiers)
-    return found | {"tiers": {tier.name: _share_out(study, answer.tiers[:, t]) for t, tier in tiers}}
-
-
-def _share_out(study: Study, weights: FloatArray) -> dict[str, list[float]]:
-    """Returns the weights of the models by replicate and fold, divided by their sum, so they sum to 1."""
-    shares = (weights / weights.sum(axis=1, keepdims=True)).tolist()
-    return {_name_world(study, world): each for world, each in enumerate(shares)}
-
-
-def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
-    """Returns the facts about inputs and outputs that are needed to predict with the models without fedray.
-
-    Returns:
-        A dictionary with these keys:
-
-        - `network`: the torch module as text.
-        - `inputs`: kind and shape of the inputs. For a table also the columns, the values of each category in order,
-          and the replacement of a missing input.
-        - `outputs`: the loss and the classes.
-        - `standardization`: numbers by fold, or by replicate and fold if replicates differ. A network takes
-          `(x - shift) / scale`, computed in float64 if x is large. If there are no such numbers, the network takes x
-          itself. A predicted target is `output * target_scale + target_shift`.
-
-    Example:
-        >>> import fedray
-        >>> run = fedray.run({"rounds": 1, "clients": {"number": 4}}, runtime="inline", report=False)
-        >>> about = describe_inputs_and_outputs(run.study)
-        >>> about["outputs"]["loss"], about["inputs"]["shape"], list(about["standardization"]["0"])
-        ('cross_entropy', [1, 8, 8], ['shift', 'scale'])
-    """
-    data = study.shards.data
-    inputs: dict[str, Any] = {"kind": data.kind, "shape": list(study.input_shape)}
-    if data.table:
-        inputs |= {"names": list(data.features), "columns": data.table}
-    if data.means is not None:
-        inputs["missing"] = add_back(data.means, data.origin).tolist()
-    shift, scale = data.scaling
-    plain = data.kind == "tokens" or not data.standardized
-    statistics = {} if plain else {"shift": add_back(shift, data.origin), "scale": scale}
-    if not study.classes:
-        statistics |= {"target_shift": data.y_shift, "target_scale": data.y_scale}
-    each = study.shards.data_folds  # with `data.test_clients` those of each replicate differ
-    several = len(set(each)) > study.per_replicate
-    worlds = {_name_world(study, w) if several else str(f): each[w] for w, f in enumerate(study.folds.tolist())}
-    return {
-        "network": str(study.net.module),
-        "inputs": inputs,
-        "outputs": {"loss": study.net.objective, "classes": list(data.class_names) if study.classes else None},
-        "standardization": {
-            place: {name: part[f].tolist() for name, part in statistics.items()} for place, f in worlds.items()
-        },
-    }
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Distillation: one network learns the predictions of a run. It may be small enough to be sent, or to predict quickly.
 #
 # The teacher is the predictor of the run: an ensemble, the networks of FENS with their aggregator, or a client's own
@@ -579,31 +487,47 @@ class Run:
         self._require_newest_checkpoint()
         return load_study_checkpoint(self.path, self.study, self._folder)[0].state
 
-    def export(self, out: str | Path | None = None) -> list[Path]:
-        """Writes every trained model (see `models`) as a plain torch state dict in safetensors.
+    def export(self, out: str | Path | None = None, format: str = "safetensors") -> list[Path]:
+        """Writes the models as files that other programs load without fedray.
 
-        Torch loads such a file without fedray: `module.load_state_dict(safetensors.torch.load_file(path))`. The
-        networks take standardized inputs. The file `models.json` in the same folder holds the classes, the weights of
-        the models in the prediction, and the numbers by which inputs are standardized. See
-        `docs/how-to/resume_move_share.md`.
+        The file `models.json` in the same folder holds the inputs, the classes, the weights of the models in the
+        prediction, and the numbers by which inputs are standardized. See `docs/how-to/serve.md`.
 
         Args:
             out: the folder for the files; None means `export` in the run directory.
+            format: `safetensors`: a plain torch state dict of each trained model (see `models`), whose network takes
+                standardized inputs: `module.load_state_dict(safetensors.torch.load_file(path))`. `onnx` (for ONNX
+                Runtime) and `pt2` (for `torch.export.load`): programs from raw inputs `[n, *sample]` to probabilities,
+                or to targets in original units. These are the models that predict for new clients, and their ensemble.
 
         Returns:
-            The paths of the files `replicate-R-fold-F-model-K.safetensors`.
+            The paths of the files `replicate-R-fold-F-model-K.FORMAT`, and for programs
+            `replicate-R-fold-F-ensemble.FORMAT`.
 
         Raises:
-            FedrayError: a file cannot be written. An older file of the same name is then unchanged.
+            BadInput: a package for the format is missing, or the exporter does not take the run's networks.
+            FedrayError: a program does not predict as `predict` does (up to 1e-5), or a file cannot be written. An
+                older file of the same name is then unchanged.
         """
         folder = self.path / "export" if out is None else expand_user_path("out", str(out))
-        study, paths = self.study, []
+        if format not in FORMATS:
+            raise BadInput(f"format = {quote_value(format)}: choose {', '.join(FORMATS)}")
+        study = self.study
         about = describe_inputs_and_outputs(study) | {"answer": describe_answer(study, self._read_state())}
         make_parent(folder / "models.json")
         write_json(folder / "models.json", about)
+        if format != "safetensors":
+            predictor = self._newest_predictor()
+
+            def predict(x: Tensor, world: int) -> tuple[FloatArray, FloatArray]:
+                found = predictor.ask(x, world, None)[0]
+                return found.mean, found.members
+
+            return write_programs(study, predictor.answer, predict, folder, format)
+        paths = []
         for m, model in enumerate(self.models):
             world, k = divmod(m, study.method.phase.models)
-            paths.append(folder / f"{_name_world(study, world)}-model-{k}.safetensors")
+            paths.append(folder / f"{name_world(study, world)}-model-{k}.safetensors")
             write_atomically(paths[-1], save_tensors({name: value.contiguous() for name, value in model.items()}))
         return paths
 

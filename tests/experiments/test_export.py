@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pandas as pd
 import pytest
 import torch
@@ -15,6 +16,8 @@ from small import scenario
 from torch import Tensor, nn
 
 import fedray
+from fedray.core.errors import FedrayError
+from fedray.experiments.export import Program
 from fedray.methods import Answer, Method, Setting, federated
 
 
@@ -137,3 +140,62 @@ def test_the_file_beside_a_stack_did_not_say_what_is_averaged(tmp_path: Path) ->
         says.append(y.softmax(-1))
     answer = sum(weight * each for weight, each in zip(about["answer"]["bases"], says, strict=True))
     np.testing.assert_allclose(answer, run.predict(images.numpy()).mean, atol=1e-5)
+
+
+def ask_program(path: Path, rows: np.ndarray) -> np.ndarray:
+    if path.suffix == ".pt2":
+        return np.asarray(torch.export.load(path).module()(torch.from_numpy(rows)))
+    return np.asarray(onnxruntime.InferenceSession(path).run(None, {"inputs": rows})[0])
+
+
+@pytest.mark.filterwarnings("ignore:.*read as categories")
+def test_a_program_answers_raw_rows_as_the_run_does(tmp_path: Path) -> None:
+    """The origin of a column far from 0, what stands for a missing number, and all scales are inside."""
+    draw = np.random.default_rng(0)
+    table = pd.DataFrame({"time": 1.7e12 + draw.normal(0, 100, 90), "age": draw.normal(60, 9, 90)})
+    table["ward"], table["days"] = draw.choice(["b", "a"], 90), 1000 + 3 * table["age"]
+    table.loc[3, "age"] = np.nan
+    keys = scenario({"rounds": 1, "clients": {"number": 3}, "model": {"name": "linear", "objective": "gaussian_nll"}})
+    keys |= {"method": "fedavg", "data": {"partition": "iid"}}
+    run = fedray.run(keys, data=table, data__target="days", data__missing="mean", out=tmp_path / "run")
+    rows = np.stack([table["time"], table["age"], table["ward"] == "a", table["ward"] == "b"], axis=1).astype(float)
+    found = run.predict(rows)
+    for kind in ("onnx", "pt2"):
+        *models, ensemble = run.export(tmp_path, kind)
+        for path, expected in zip([*models, ensemble], [*found.members, found.mean], strict=True):
+            np.testing.assert_allclose(ask_program(path, rows), expected, rtol=1e-5)
+            assert str(Path(fedray.__file__).parent).encode() not in path.read_bytes()
+
+
+def test_a_program_has_the_weights_of_the_models_that_answer(tmp_path: Path) -> None:
+    def skewed(setting: Setting) -> Method:
+        weights = np.array([[6.0, 1.0, 3.0], [0.0, 1.0, 1.0]])
+        return Method("skewed", federated(setting), lambda state: Answer(state, setting.models, weights))
+
+    keys = scenario({"rounds": 1, "replicates": 2, "model": {"name": "linear"}, "predict": {"average": "logits"}})
+    run = fedray.run(keys | {"method": {"models": 3}}, method=skewed, out=tmp_path / "run")
+    images = run.study.split("test", 0)[0].float()
+    paths = run.export(tmp_path, "pt2")
+    assert [path.stem[len("replicate-0-fold-0-") :] for path in paths[4:]] == ["model-0", "model-1", "ensemble"]
+    for replicate, path in enumerate((paths[3], paths[6])):
+        expected = run.predict(images, replicate=replicate).mean
+        np.testing.assert_allclose(ask_program(path, images.numpy()), expected, atol=1e-5)
+
+
+def test_a_stack_is_one_program_and_trees_are_none(tmp_path: Path) -> None:
+    small = {"rounds": 1, "clients": 3, "data": {"limit": 90}, "runtime": "inline", "report": False}
+    run = fedray.run(small, method={"name": "stacking", "bases": [{"name": "linear"}], "meta_rounds": 1})
+    images = run.study.split("test", 0)[0].float()
+    (path,) = run.export(tmp_path, "pt2")
+    np.testing.assert_allclose(ask_program(path, images.numpy()), run.predict(images).mean, atol=1e-5)
+    with pytest.raises(fedray.BadInput, match="torch does not export trees .*: use Run.predict"):
+        fedray.run(small, method="adaboost_f").export(tmp_path / "trees", "pt2")
+    assert not list((tmp_path / "trees").glob("*.pt2"))
+
+
+def test_a_program_that_answers_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = fedray.run(scenario({"rounds": 1}), out=tmp_path / "run")
+    monkeypatch.setattr(Program, "forward", lambda program, x: program.networks[0](x).softmax(-1))  # not standardized
+    with pytest.raises(FedrayError, match="model-0.pt2 would differ from Run.predict by 0.*: use Run.predict"):
+        run.export(tmp_path, "pt2")
+    assert not list(tmp_path.glob("*.pt2"))

@@ -17,7 +17,7 @@ from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.data.shards import StoredShards
 from fedray.data.store import load_data
 from fedray.data.types import classification, limit_rows, regression
-from fedray.experiments.results import describe_inputs_and_outputs
+from fedray.experiments.export import describe_inputs_and_outputs
 from fedray.methods import METHOD_SPECS
 from fedray.simulation.study import Study
 
