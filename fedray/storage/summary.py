@@ -190,7 +190,8 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
         more["best"] = {"metric": name, "value": value, "round": int(round)}
     if chosen := list_test_choices(study, progress):
         more["chosen_on_test"] = chosen
-    if study.classes and (most := find_most_frequent(study))["share"] >= (metrics["accuracy"]["mean"] or 0.0):
+    accuracy = metrics.get("accuracy") if study.classes else None  # a trial of a sweep does not score test samples
+    if accuracy and (most := find_most_frequent(study))["share"] >= (accuracy["mean"] or 0.0):
         more["most_frequent"] = most
     return {
         "method": study.method.name,
