@@ -24,9 +24,11 @@ from fedray.experiments.trainable import Trial, make_trainable
 from fedray.files.plain import choose_out, expand_user_path
 from fedray.own_code.user_code import import_modules
 from fedray.runtime.session import Watch
-from fedray.scenario.loader import names_partition, read_scenario
+from fedray.scenario.loader import import_first, names_partition, read_scenario
 from fedray.scenario.names import KINDS, NAMED, explain_unknown_key
 from fedray.scenario.schema import Scenario, list_sections, section_fields
+from fedray.storage.directory import require_run_directory
+from fedray.storage.summary import read_keys
 
 __all__ = ["Prediction", "Run", "load", "resume", "run", "trainable"]
 
@@ -158,7 +160,7 @@ def _read_arguments(
             known = tuple(dict.fromkeys((*section_fields(""), *OBJECTS)))
             raise BadInput(explain_unknown_key("", top, known, sections=list_sections()))
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
-    import_modules(modules)
+    modules = import_first(scenario, modules)
     own = take_objects(given, dotted, modules)
     by_client = own.data is not None and own.data.train.group is not None
     if by_client and own.partition is None and not names_partition(scenario, dotted):
@@ -251,9 +253,10 @@ def resume(
         near = [] if "__" in name else list(inspect.signature(resume).parameters)
         remedy = suggest_nearest(name, near, "leave it out, or start a new run")
         raise BadInput(f"resume: {name.replace('__', '.')} cannot change while a run goes on, only rounds: {remedy}")
-    import_modules(modules)
     folder = expand_user_path("path", str(path))
-    own = take_objects(given, modules=tuple(modules), reading=read_data_options(folder))
+    require_run_directory(folder)
+    modules = import_first(read_keys(folder), modules)
+    own = take_objects(given, modules=modules, reading=read_data_options(folder))
     with show_if_wanted(progress, str(folder), None) as show:
         resume_run(folder, own, show, address=address, wait_for=wait_for, rounds=rounds)
     return Run(folder, own)

@@ -473,6 +473,10 @@ def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:
             alone = {"name": name, "options": options.get(kind.word, {}), **lost.get(kind.word, {})}
             scenario = _change(scenario, kind.section, {"object": name, **(alone if kind.alone else {})})
     mine = {kind.given: named[kind.given] for kind in KINDS.values() if kind.part == "training" and kind.given in named}
+    if own.modules:
+        mine["modules"] = [
+            str(Path(name).expanduser().absolute()) if name.endswith(".py") else name for name in own.modules
+        ]
     return replace(scenario, own=mine) if mine else scenario
 
 

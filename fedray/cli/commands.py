@@ -241,11 +241,11 @@ def table_command(
     modules: tuple[str, ...],
 ) -> None:
     """Run every cell of a scenario's table, and write table.md, table.tex, table.parquet and report.html."""
-    from fedray.scenario.loader import read_scenario
+    from fedray.scenario.loader import import_first, read_scenario
     from fedray.scenario.shipped import find_scenario_file
 
     confirm_writable("--out", out)
-    import_modules(modules)
+    modules = import_first(find_scenario_file(scenario), modules)
     wanted = read_scenario(find_scenario_file(scenario), overrides)
     if not wanted.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")

@@ -159,7 +159,7 @@ def run_command(
     SCENARIO is a YAML file, or a name that `fedray scenarios` lists. `fedray check SCENARIO --all` prints its keys.
     """
     from fedray.runtime.environment import find_address
-    from fedray.scenario.loader import read_scenario
+    from fedray.scenario.loader import import_first, read_scenario
     from fedray.scenario.nested import load_yaml
     from fedray.scenario.shipped import find_scenario_file
     from fedray.storage.directory import claim_numbered, refuse_taken
@@ -170,7 +170,7 @@ def run_command(
     if out is not None or force:
         refuse_taken(wanted_folder, force=force)
     confirm_writable("--out", wanted_folder)
-    import_modules(modules)
+    modules = import_first(path, modules)
     wanted = read_scenario(path, overrides)
     address = find_address(wanted.runtime, address)
     refuse_unused_wait(wait_for, address)
@@ -206,16 +206,18 @@ def resume_command(
     modules: tuple[str, ...],
 ) -> None:
     """Continue the run in FOLDER from its newest checkpoint; the result is that of a run without interruption."""
+    from fedray.scenario.loader import import_first
     from fedray.storage.directory import require_run_directory
 
     require_run_directory(folder)
     confirm_writable("resume", folder)
-    import_modules(modules)
     with import_quickly():
         from fedray.assembly.registry import UserObjects
         from fedray.experiments.live import watch_run
         from fedray.experiments.run import resume_run
+        from fedray.storage.summary import read_keys
 
+    modules = import_first(read_keys(folder), modules)
     own = UserObjects(modules=modules)
     with watch_run(f"resuming {folder}", current_phase()) as watch:
         resume_run(folder, own, watch, address=address, wait_for=wait_for, rounds=rounds, report=not no_report)
@@ -243,11 +245,12 @@ def check_command(
     SCENARIO is a YAML file, or a name that `fedray scenarios` lists; KEY=VALUE changes a key of it.
     """
     from fedray.runtime.environment import find_address
-    from fedray.scenario.loader import dump_scenario, read_cells, read_scenario
+    from fedray.scenario.loader import dump_scenario, import_first, read_cells, read_scenario
     from fedray.scenario.shipped import find_scenario_file
 
-    import_modules(modules)
-    wanted = read_scenario(find_scenario_file(scenario), overrides)
+    path = find_scenario_file(scenario)
+    import_first(path, modules)
+    wanted = read_scenario(path, overrides)
     address = find_address(wanted.runtime, address)
     with import_quickly():
         from fedray.experiments.check import explain_scenario

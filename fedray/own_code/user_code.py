@@ -392,7 +392,7 @@ def _shorten_path(file: str) -> str:
 # Imports of a user's modules, which register names for scenarios (`fedray run --import MODULE`, or `--import FILE.py`).
 
 
-def import_modules(modules: Iterable[str]) -> None:
+def import_modules(modules: Iterable[str], where: str = "--import") -> None:
     """Imports modules in this process; modules in the working directory are found, too.
 
     If any modules are given, the working directory is added to the import path.
@@ -400,6 +400,7 @@ def import_modules(modules: Iterable[str]) -> None:
     Args:
         modules: Names, such as `mine` or `package.mine`, or files, such as `code/mine.py`. If a file does not exist
             here, as on another machine, Python looks for a module with the name of the file.
+        where: The option or the key that names them, for messages.
 
     Raises:
         BadInput: a module cannot be imported.
@@ -425,10 +426,10 @@ def import_modules(modules: Iterable[str]) -> None:
             raise
         except Exception as error:
             remedy = "give the name of a module that Python can import, or its file"
-            raise BadInput(f"--import {name}: {describe_exception(error)}: {remedy}") from error
+            raise BadInput(f"{where} {name}: {describe_exception(error)}: {remedy}") from error
         known = Path(module.__file__ or "")  # an equal copy, such as Ray makes, is accepted
         if is_file and path.is_file() and (not known.is_file() or path.read_bytes() != known.read_bytes()):
-            raise BadInput(f"--import {name}: Python knows another module {path.stem} ({known}): rename yours")
+            raise BadInput(f"{where} {name}: Python knows another module {path.stem} ({known}): rename yours")
 
 
 def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:

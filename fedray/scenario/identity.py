@@ -23,7 +23,7 @@ from fedray.scenario.nested import flatten
 
 # Sections and keys that change no result.
 FREE_SECTIONS = ("runtime", "report", "loggers", "checkpoint", "table", "published")
-FREE_KEYS = ("data.root", "clients.per_actor", "clients.actors", "clients.device")
+FREE_KEYS = ("data.root", "clients.per_actor", "clients.actors", "clients.device", "own.modules")
 FREE_TIER_KEYS = ("num_cpus", "num_gpus", "resources")
 # Keys that may change when a run goes on. The first two decide the effect of a client's failure; `rounds` has a check
 # of its own.

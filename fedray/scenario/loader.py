@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.core.errors import BadInput, quote_value, suggest_nearest, warn_user
+from fedray.core.options import list_of
+from fedray.core.options import text as one_line
 from fedray.core.rounding import count_test_clients, round_to_sum
 from fedray.core.types import Tier
 from fedray.files.layout import holds_clients
+from fedray.own_code.user_code import import_modules
 from fedray.scenario import names, nested
 from fedray.scenario.names import NAMED, method_spec_of
 from fedray.scenario.nested import (
@@ -566,12 +569,14 @@ def _name_objects(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
+    folder = None
     if isinstance(source, str) and ("\n" in source or ": " in source or source.endswith(":")):
         tree = nested.parse_yaml(source)
     elif isinstance(source, Mapping):
         tree = source
     elif isinstance(source, str | Path) and str(source):
-        tree = nested.load_yaml(find_scenario_file(str(source)))
+        path = find_scenario_file(str(source))
+        tree, folder = nested.load_yaml(path), path.absolute().parent
     else:
         raise BadInput(f"the scenario = {quote_value(source)} is not a path, YAML text or dict: name a scenario file")
     if tree is None:
@@ -582,7 +587,48 @@ def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
         )
     if not isinstance(source, Mapping) and tree.keys() >= _SWEEP:
         raise BadInput(f"{quote_value(str(source), 200)[1:-1]} is a sweep file: use `fedray tune`")
-    return _drop_gone(spell_sections(to_plain_values(tree)))
+    return _drop_gone(spell_imports(spell_sections(to_plain_values(tree)), folder))
+
+
+def spell_imports(tree: Tree, folder: Path | None) -> Tree:
+    """Returns the keys of a scenario in which `own.modules` stands for `import`.
+
+    Args:
+        tree: the keys.
+        folder: the folder of the scenario file, where paths of modules begin; None: the working directory.
+
+    Example:
+        >>> spell_imports({"rounds": 3, "import": "mine.py"}, Path("/home/ann"))
+        {'rounds': 3, 'own': {'modules': ['/home/ann/mine.py']}}
+    """
+    if "import" not in tree:
+        return tree
+    try:
+        given = list_of(one_line, 100, scalar=True)(tree["import"])
+    except ValueError as wrong:
+        raise BadInput(f"import = {quote_value(tree['import'])} {wrong}") from None
+    files = [str((folder or Path()) / Path(name).expanduser()) if name.endswith(".py") else name for name in given]
+    rest = {key: value for key, value in tree.items() if key != "import"}
+    return merge_keys(rest, {"own": {"modules": files}})
+
+
+def import_first(source: Mapping[str, Any] | str | Path, modules: Sequence[str] = ()) -> tuple[str, ...]:
+    """Imports given modules, and those that a scenario imports (`import`); returns the names of all.
+
+    Reading a scenario imports nothing: only commands that run it do.
+
+    Args:
+        source: the scenario, as in `read_scenario`.
+        modules: names or files of further modules, as `--import` gives them.
+
+    Raises:
+        BadInput: the scenario cannot be read, or a module cannot be imported.
+    """
+    import_modules(modules)
+    named = _part(_tree(source), "own").get("modules", ())
+    own = [name for name in (named if isinstance(named, list | tuple) else ()) if name not in modules]
+    import_modules(own, "import =")
+    return (*modules, *own)
 
 
 def _drop_gone(tree: Tree) -> Tree:

@@ -233,7 +233,9 @@ class Scenario:
         table: the list of the cells of a table, each a variant of this scenario.
         published: the values that the paper reports for the scenario itself, by metric.
         callbacks: names of functions that your module registers. They are called after each round and may end the run.
-        own: the names of the Python objects that were passed for training and evaluation, written by fedray.
+        own: the names of the Python objects that were passed for training and evaluation, and the modules of own code,
+            written by fedray. In a scenario file write `import: my_method.py`, or a list: these modules are imported
+            first, as by `--import`. Paths begin at the scenario file.
     """
 
     seed: int = key(0, whole(0, 2**62))

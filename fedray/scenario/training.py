@@ -317,11 +317,15 @@ class CheckpointKeys:
 
 @means("mapping", "what fedray writes where Python objects were passed for training and evaluation: their names")
 def own_names(value: Any) -> dict[str, Any]:
-    """Checks a mapping from arguments of `fedray.run` to the names of Python objects, one name or a list of names."""
-    known = {kind.given: kind for kind in names.KINDS.values() if kind.part == "training"}
-    if not isinstance(value, Mapping) or not value.keys() <= known.keys():
-        raise ValueError(f"is no mapping of names: give some of {', '.join(known)}")
+    """Checks a mapping from arguments of `fedray.run` to the names of Python objects, one name or a list of names.
+
+    `modules` has the names and files of the user's modules.
+    """
+    known: dict[str, Any] = {kind.given: kind for kind in names.KINDS.values() if kind.part == "training"}
     checks = {key: list_of(text, 100) if kind.argument else text for key, kind in known.items()}
+    checks["modules"] = list_of(text, 100)
+    if not isinstance(value, Mapping) or not value.keys() <= checks.keys():
+        raise ValueError(f"is no mapping of names: give some of {', '.join(checks)}")
     return {key: check(value[key]) for key, check in checks.items() if value.get(key) is not None}
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from fedray.core.errors import BadInput, quote_value, warn_user
 from fedray.core.options import Check, label, maybe, one_of, whole
 from fedray.scenario import nested
-from fedray.scenario.loader import read_scenario, refuse_scenario, spell_sections, to_plain
+from fedray.scenario.loader import import_first, read_scenario, refuse_scenario, spell_imports, spell_sections, to_plain
 from fedray.scenario.nested import Tree, expand, flatten, merge_keys, to_plain_values
 from fedray.scenario.rows import find_idle_keys, is_dump, says_nothing
 from fedray.scenario.schema import Scenario
@@ -424,7 +424,8 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
     """Reads the keys of the base scenario, without defaults, which depend on the values that a trial chooses."""
     wanted = given["scenario"]
     if isinstance(wanted, str):
-        wanted = nested.load_yaml(find_scenario_file(wanted, folder=folder))
+        path = find_scenario_file(wanted, folder=folder)
+        wanted, folder = nested.load_yaml(path), path.absolute().parent
     if not isinstance(wanted, Mapping):
         raise BadInput(
             f"scenario = {quote_value(wanted)} is not a scenario: give a file's path, relative to the sweep, "
@@ -433,7 +434,9 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
     own = given["overrides"] or {}
     if not isinstance(own, Mapping):
         raise BadInput(f"overrides = {quote_value(own)} is not a mapping: write {{rounds: 20}}")
-    keys, changes = spell_sections(to_plain_values(wanted)), expand(spell_sections(to_plain_values(own)))
+    keys = spell_imports(spell_sections(to_plain_values(wanted)), folder)
+    changes = expand(spell_sections(to_plain_values(own)))
+    import_first(keys)
     tree = merge_keys(merge_keys({"data": {"hold_out": HOLD_OUT}}, keys), changes)
     return {key: value for key, value in tree.items() if key not in ("table", "published")}
 

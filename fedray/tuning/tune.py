@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +276,8 @@ def run_sweep(
         stored.refuse_missing_names(folder)
     sweep = read_sweep(source)
     base = sweep.scenario({})
+    named = (base.own or {}).get("modules", [])
+    own = replace(own, modules=(*modules, *(name for name in named if name not in modules)))
     refuse_unused_wait(wait_for, address := find_address(base.runtime, address))
     search.refuse_idle_actors(sweep, base, address)
     log.info("reading the data")

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 from own_names import forgetting_names
-from small import scenario
+from small import run_command, scenario
 from torch import nn
 
 import fedray
@@ -35,6 +36,7 @@ from fedray.own_code.user_code import find_module_places, hash_source, import_mo
 from fedray.scenario import names
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.names import known_names
+from fedray.scenario.nested import write_yaml
 
 KEYS: dict[str, Any] = scenario({"rounds": 2, "runtime": "inline", "report": False, "participation": {"per_round": 2}})
 STATE: dict[str, Any] = {"seen": []}
@@ -147,6 +149,47 @@ def test_a_module_takes_along_what_it_names_and_a_package_its_whole_folder(
     assert find_module_places(["code/places_main.py"], [main.f]) == want
     assert find_module_places([], [main.f]) == want
     assert find_module_places(["places_unknown", "torch"], [len, Path]) == []
+
+
+def test_a_scenario_and_its_module_are_all_that_a_colleague_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run, checked, resumed and swept from another folder; the same bits and the same record of code as by --import."""
+    home = tmp_path / "study"
+    home.mkdir()
+    (home / "import_of_a_scenario.py").write_text(
+        "import fedray\n"
+        "from fedray.methods import federated\n"
+        "from fedray.core.method import Method\n"
+        "def compose(setting):\n"
+        "    return Method('imported', federated(setting))\n"
+        "fedray.register('method', 'imported', compose)\n"
+    )
+    plain = {**KEYS, "method": "imported", "checkpoint": {"every": 1}}
+    (home / "mine.yaml").write_text(write_yaml({**plain, "import": "import_of_a_scenario.py"}))
+    (home / "plain.yaml").write_text(write_yaml(plain))
+    monkeypatch.chdir(tmp_path)
+    with forgetting_names("import_of_a_scenario"):
+        assert "is not a known method" in run_command("run", "study/plain.yaml", "--out", "none").err
+        assert run_command("run", "study/mine.yaml", "--out", "run").status == 0
+        assert run_command("check", "study/mine.yaml").status == 0
+    named = "study/import_of_a_scenario.py"
+    with forgetting_names("import_of_a_scenario"):
+        assert run_command("run", "study/plain.yaml", "--import", named, "--out", "other").status == 0
+        one, other = (json.loads((tmp_path / name / "identity.json").read_text()) for name in ("run", "other"))
+        assert one == other and "import_of_a_scenario" in one["files"]
+    with forgetting_names("import_of_a_scenario"):
+        first = fedray.load("run", modules=[named]).summary["model_hash"]
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / "round-000002")
+        (tmp_path / "run" / "summary.json").unlink()
+    with forgetting_names("import_of_a_scenario"):
+        assert fedray.resume("run").summary["model_hash"] == first
+    with forgetting_names("import_of_a_scenario"):
+        keys = {"scenario": "mine.yaml", "space": {"local.lr": [0.1]}, "objectives": ["accuracy"], "trials": 1}
+        (home / "sweep.yaml").write_text(write_yaml(keys))
+        assert run_command("tune", "study/sweep.yaml", "--out", "sweep").status == 0
+    with pytest.raises(BadInput, match=r"import = .*nowhere.py: ModuleNotFoundError"):
+        fedray.run({**KEYS, "import": "nowhere.py"})
 
 
 def test_a_copy_of_a_module_elsewhere_is_the_same_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
