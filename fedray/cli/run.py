@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -30,6 +30,10 @@ from fedray.files.plain import confirm_writable, expand_user_path, make_parent, 
 from fedray.own_code.user_code import import_modules
 from fedray.process import import_quickly, silence
 from fedray.runtime.environment import read_awaited, refuse_unused_wait
+
+if TYPE_CHECKING:  # torch and Optuna are slow to import
+    from fedray.experiments.results import Run
+    from fedray.tuning.tune import SweepResult
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The options that several commands share.
@@ -312,13 +316,20 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
 @click.command(name="report")
 @click.argument("folders", nargs=-1, required=True, **as_path)
 @click.option("--out", **as_path, help="The HTML file to write (default: report.html in the first folder).")
-def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
-    """Write the HTML report of the run in a folder, or one report that compares the runs of several.
+@modules
+def report_command(folders: tuple[Path, ...], out: Path | None, modules: tuple[str, ...]) -> None:
+    """Write the HTML report of the run or the sweep in a folder, or one report that compares the runs of several.
 
     Among several, YAML files are passed over: a table leaves `cells/NAME.yaml` beside `cells/NAME`. A folder that holds
     runs is no run: the runs in it are listed.
     """
+    from fedray.storage.directory import has_sweep
+
     folders = _leave_out_files(folders)
+    if len(folders) == 1 and has_sweep(folders[0]):
+        confirm_writable("--out", (out or folders[0] / "report.html").parent)
+        click.echo(str(_open_sweep(folders[0], modules).write_report(out)))
+        return
     for folder in folders:
         if not has_file(folder, "scenario.yaml"):  # reported before anything heavy is imported
             runs = sorted(file.parent for file in folder.rglob("scenario.yaml"))
@@ -336,6 +347,13 @@ def report_command(folders: tuple[Path, ...], out: Path | None) -> None:
 
     write_report(list(folders), target)
     click.echo(str(target))
+
+
+def _open_sweep(folder: Path, modules: tuple[str, ...]) -> SweepResult:
+    with import_quickly():
+        from fedray.tuning.tune import SweepResult
+
+    return SweepResult.from_path(folder, modules=modules)
 
 
 def _leave_out_files(folders: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -400,22 +418,34 @@ def export_command(folder: Path, out: Path | None, kind: str, modules: tuple[str
 @click.argument("name", required=False)
 @click.option("--out", type=path, help="A .png, .svg or .pdf file (default: FOLDER/NAME.png).")
 @click.option("--dpi", type=click.IntRange(20, 600), default=110, show_default=True, help="Pixels per inch of a PNG.")
-def plot_command(folder: Path, name: str | None, out: Path | None, dpi: int) -> None:
-    """Draw one picture of the report: accuracy or rmse (the default), bytes, time, drift, or any score of a run."""
+@modules
+def plot_command(folder: Path, name: str | None, out: Path | None, dpi: int, modules: tuple[str, ...]) -> None:
+    """Draw one picture of the report: accuracy or rmse (the default), bytes, time, drift, or any score of a run.
+
+    Of a sweep: an objective over the trials (the default: the first), trials (the first objective against each
+    parameter), importance, pareto or curves.
+    """
     if out is not None and out.suffix not in (".png", ".svg", ".pdf"):
         raise BadInput(f"--out {out}: the picture is a .png, .svg or .pdf file: give a name that ends so")
-    from fedray.storage.directory import require_run_directory
+    from fedray.storage.directory import has_sweep, require_run_directory
 
-    require_run_directory(folder)
+    is_sweep = has_sweep(folder)
+    if not is_sweep:
+        require_run_directory(folder)
     confirm_writable("--out", folder if out is None else out.parent)
-    with import_quickly():
-        from fedray.api import load
-        from fedray.report.read import read_run
+    drawn: Run | SweepResult
+    if is_sweep:
+        drawn = _open_sweep(folder, modules)
+        name = name or next(iter(drawn.get_best_result().metrics))
+    else:
+        with import_quickly():
+            from fedray.api import load
+            from fedray.report.read import read_run
 
-    name = name or read_run(folder).metric
+        drawn, name = load(folder), name or read_run(folder).metric
     target = out or folder / f"{name}.png"
     picture = io.BytesIO()
-    load(folder).plot(name).savefig(picture, format=target.suffix[1:], dpi=dpi, bbox_inches="tight")
+    drawn.plot(name).savefig(picture, format=target.suffix[1:], dpi=dpi, bbox_inches="tight")
     make_parent(target)
     write_atomically(target, picture.getvalue())
     click.echo(str(target))

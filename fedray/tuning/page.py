@@ -6,6 +6,8 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,15 +23,15 @@ from fedray.core import errors as text
 from fedray.core.types import FloatArray
 from fedray.files import plain
 from fedray.report import pictures
-from fedray.report.page import Card, fill_template
+from fedray.report.page import Card, draw_alone, fill_template
 from fedray.report.pictures import Picture, Section, draw_pictures, pair_figures
 from fedray.report.read import Best, Table
 from fedray.scenario import nested
 from fedray.tuning.objectives import BYTES, SweepObjective, name_objective, name_winner
 from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.space import Parameter, format_value
-from fedray.tuning.sweep import list_idle_parameters
-from fedray.tuning.trial import SearchState, read_histories
+from fedray.tuning.sweep import Sweep, list_idle_parameters
+from fedray.tuning.trial import read_histories
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The data that the pictures of a sweep show, and what the pictures share: colors, units, axes of parameters.
@@ -321,58 +323,89 @@ TEST = "Scores on the test set, computed once, for the winners only; the search 
 UNMET = "did not reach a target in every replicate and fold"
 
 
-def write_page(state: SearchState, trials: list[FrozenTrial], summary: Mapping[str, Any]) -> None:
+def write_page(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[str, Any], target: Path) -> None:
     """Writes the page of a sweep.
 
     Args:
-        state: the state of the search.
-        trials: the trials of the sweep.
+        sweep: the sweep.
+        out: the directory of the sweep.
+        study: Optuna's study of the sweep.
         summary: the summary that `write_results` returns.
+        target: the HTML file.
     """
-    view = make_view(state, trials, [winner["number"] for winner in summary["winners"]])
+    view = make_view(sweep, out, study, summary)
     with pictures.use_figure_style():
         sections = list(_sections(view))
     trials_title, trials_table, trials_note = _list_trials(view)
     page = fill_template(
-        title=f"Sweep {state.sweep.name}",
-        facts=_facts(state, view),
+        title=f"Sweep {sweep.name}",
+        facts=_facts(sweep, view),
         notes=_notes(view),
         cards=_cards(view, summary),
         tables=[("Winners", _winners(view, summary), TEST), (trials_title, trials_table, trials_note)],
         sections=sections,
         runs=[],
         texts=[
-            ("Sweep", nested.write_yaml(dict(state.sweep.source))),
-            ("Best scenario", (state.out / "best.yaml").read_text()),
+            ("Sweep", nested.write_yaml(dict(sweep.source))),
+            ("Best scenario", (out / "best.yaml").read_text()),
             ("Summary", json.dumps(dict(summary), indent=2)),
         ],
     )
-    plain.write_atomically(state.out / "report.html", page.encode())
+    plain.make_parent(target)
+    plain.write_atomically(target, page.encode())
 
 
-def make_view(state: SearchState, trials: list[FrozenTrial], winners: list[int]) -> View:
-    """Collects the data of the pictures from the study and the run directories.
+def draw_plot(view: View, name: str | None = None) -> Figure:
+    """Draws one picture of the page.
 
     Args:
-        state: the state of the search.
-        trials: the trials of the sweep.
-        winners: numbers of the winning trials.
+        view: the data of the sweep.
+        name: the name of an objective, which is drawn over the trials, or `trials` (the first objective against each
+            parameter), `importance`, `pareto` or `curves`; None means the first objective.
+
+    Raises:
+        BadInput: there is no picture of this name.
+        FedrayError: the sweep has no numbers for the picture.
     """
-    objectives = state.sweep.objectives
+    known: dict[str, Callable[[], Figure | None]] = {
+        **{objective.name: partial(figure_history, view, i) for i, objective in enumerate(view.objectives)},
+        "trials": partial(figure_slices, view, 0),
+        "importance": partial(figure_importance, view),
+        "pareto": partial(figure_pareto, view),
+        "curves": partial(figure_curves, view),
+    }
+    name = name or view.objectives[0].name
+    if name not in known:
+        remedy = text.suggest_nearest(name, known, "choose one of those")
+        raise text.BadInput(
+            f"plot {text.quote_value(name)}: a sweep has no such picture: {remedy} ({', '.join(known)})"
+        )
+    figure = draw_alone(known[name])
+    if figure is None:
+        raise text.FedrayError(f"plot {name}: this sweep has no numbers for it: choose another of {', '.join(known)}")
+    return figure
+
+
+def make_view(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[str, Any]) -> View:
+    """Collects the data of the pictures from the study and the run directories, with arguments as in `write_page`."""
+    objectives, trials = sweep.objectives, study.get_trials(deepcopy=False)
+    winners = [winner["number"] for winner in summary["winners"]]
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     done = [trial for trial in complete if all(math.isfinite(value) for value in trial.values)]
     trained = [t for t in trials if trial_note(t).get("how") == "trained" and trial_note(t).get("training")]
     sign = -1 if objectives[0].direction == "maximize" else 1
     trained.sort(key=lambda t: (t.number not in winners, sign * (t.values or [0.0])[0]))
-    curves = {trial.number: curve for trial in trained[:CURVES] if (curve := _curve(state, trial)) is not None}
-    idle = list_idle_parameters(state.sweep)
-    return View(objectives, state.sweep.space, state.study, trials, done, winners, curves, idle)
+    curves = {}
+    for trial in trained[:CURVES]:
+        if (curve := _curve(objectives, out / trial_note(trial)["run"])) is not None:
+            curves[trial.number] = curve
+    return View(objectives, sweep.space, study, trials, done, winners, curves, list_idle_parameters(sweep))
 
 
-def _curve(state: SearchState, trial: FrozenTrial) -> tuple[FloatArray, FloatArray] | None:
-    """Returns the rounds of a trial, and the metric of `pick_course` in these rounds as the mean over worlds."""
-    metric = pick_course(state.sweep.objectives).metric
-    worlds = read_histories(state.out / trial_note(trial)["run"])
+def _curve(objectives: Sequence[SweepObjective], folder: Path) -> tuple[FloatArray, FloatArray] | None:
+    """Returns the rounds of a training, and the metric of `pick_course` in these rounds as the mean over worlds."""
+    metric = pick_course(objectives).metric
+    worlds = read_histories(folder)
     short = min(len(rows) for rows in worlds)
     if any(metric not in row for rows in worlds for row in rows):
         return None
@@ -408,15 +441,15 @@ def _limit(shown: int, all_: int, what: str) -> str:
     return f"{shown} of {all_} {what} are drawn; trials.parquet has all." if shown < all_ else ""
 
 
-def _facts(state: SearchState, view: View) -> list[tuple[str, str]]:
-    base = state.sweep.scenario({})
-    pruner = state.sweep.pruner.name
+def _facts(sweep: Sweep, view: View) -> list[tuple[str, str]]:
+    base = sweep.scenario({})
+    pruner = sweep.pruner.name
     return [
         ("method", base.method.name),
         ("data", base.data.name),
         ("parameters", ", ".join(parameter.key for parameter in view.space)),
         ("objectives", ", ".join(f"{name_objective(o)} ({o.direction})" for o in view.objectives)),
-        ("sampler", f"{state.sweep.sampler.name}, seed {state.sweep.sampler.seed}"),
+        ("sampler", f"{sweep.sampler.name}, seed {sweep.sampler.seed}"),
         *([("pruner", pruner)] if pruner != "none" else []),
     ]
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optuna
 import pyarrow as pa
@@ -35,6 +35,9 @@ from fedray.tuning.objectives import name_winner
 from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.space import Parameter, check_producible, format_value, read_params, read_space, to_overrides
 from fedray.tuning.sweep import Sweep, read_objectives, read_sweep
+
+if TYPE_CHECKING:  # matplotlib is slow to import
+    from matplotlib.figure import Figure
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Runs a sweep from its file to its directory, as `fedray tune` does.
@@ -70,7 +73,7 @@ def write_results(state: search.SearchState, *, report: bool = True) -> dict[str
         log.info("drawing the report")
         from fedray.tuning.page import write_page
 
-        write_page(state, trials, summary)
+        write_page(state.sweep, state.out, state.study, summary, state.out / "report.html")
     return summary
 
 
@@ -432,6 +435,49 @@ class SweepResult:
     def summary(self) -> dict[str, Any]:
         """Returns the content of `summary.json`: numbers of trials and trainings, and the winners with test scores."""
         return read_sealed(self.path / "summary.json", RESTORE)
+
+    def write_report(self, out: Path | None = None) -> Path:
+        """Draws the page of the sweep again, and returns its path.
+
+        Args:
+            out: the HTML file; None means `report.html` in the directory of the sweep.
+
+        Raises:
+            BadInput: the study of the sweep is not in its directory.
+        """
+        from fedray.tuning.page import write_page
+
+        target = out or self.path / "report.html"
+        write_page(*self._open(), target)
+        return target
+
+    def plot(self, name: str | None = None) -> Figure:
+        """Returns one picture of the page as a Matplotlib figure.
+
+        Args:
+            name: the name of an objective, which is drawn over the trials, or `trials` (the first objective against
+                each parameter), `importance`, `pareto` or `curves`; None means the first objective.
+
+        Raises:
+            BadInput: there is no picture of this name, or the study of the sweep is not in its directory.
+            FedrayError: the sweep has no numbers for the picture.
+        """
+        from fedray.tuning.page import draw_plot, make_view
+
+        return draw_plot(make_view(*self._open()), name)
+
+    def _open(self) -> tuple[Sweep, Path, optuna.Study, dict[str, Any]]:
+        """Returns the sweep, its directory, its study and its summary."""
+        journal = self.path / directory.JOURNAL
+        if not journal.is_file():
+            raise BadInput(
+                f"{self.path} has no {journal.name}, its study is in another storage: `fedray tune ... --resume "
+                "--storage URL` draws the report"
+            )
+        sweep = read_sweep(nested.read_mapping(self.path / directory.COPY)[1])
+        with optuna_study.explain_storage(str(journal)):
+            study = optuna.load_study(study_name=sweep.name, storage=optuna_study.open_storage(str(journal)))
+        return sweep, self.path, study, self.summary
 
     def get_best_result(self, metric: str | None = None, mode: str | None = None) -> TrialResult:
         """Returns the best complete trial; of several equal trials the first.

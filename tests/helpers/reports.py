@@ -32,7 +32,7 @@ def remove_scripts(page: str) -> str:
 def without_report(patch: pytest.MonkeyPatch) -> None:
     """Replaces the pages of runs, tables and sweeps by an empty one."""
     patch.setattr("fedray.report.page.write_report", lambda _run_dirs, out, **_: out.write_text("<html>"))
-    patch.setattr("fedray.tuning.page.write_page", lambda state, *_: (state.out / "report.html").write_text("<html>"))
+    patch.setattr("fedray.tuning.page.write_page", lambda *given: given[-1].write_text("<html>"))
 
 
 def with_short_report(patch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import optuna
 import pyarrow.parquet as pq
 import pytest
 from reports import remove_scripts
+from small import run_command
 from sweeps import BASE, LR, list_outcomes, rows, run, sweep
 
 import fedray
@@ -394,6 +395,17 @@ def test_the_page_has_every_picture(tmp_path: Path) -> None:
     shown = remove_scripts(page)
     assert "http" not in shown.replace("http://www.w3.org", "").replace("http-equiv", "")
     assert "$" not in shown
+    again = run_command("report", tmp_path / "s", "--out", tmp_path / "again.html")
+    assert (again.status, (tmp_path / "again.html").read_text()) == (0, page)
+    for name in ("up_bytes", "trials", "pareto"):
+        assert run_command("plot", tmp_path / "s", name, "--out", tmp_path / "a.png", "--dpi", "40").status == 0
+    (drawn,) = fedray.SweepResult.from_path(tmp_path / "s").plot().axes  # the first objective, over the trials
+    values = [row["values"]["personal_accuracy"] for row in rows(tmp_path / "s")]
+    dots = np.concatenate([np.asarray(part.get_offsets()) for part in drawn.collections])
+    assert sorted(dots[:, 1]) == pytest.approx(sorted(values))
+    assert "a sweep has no such picture: choose one of" in run_command("plot", tmp_path / "s", "drift").err
+    (tmp_path / "s" / "study.journal").unlink()
+    assert "its study is in another storage" in run_command("report", tmp_path / "s").err
 
 
 @pytest.mark.drawn
