@@ -352,6 +352,7 @@ def make_evaluation(scenario: Scenario, data: Dataset, own: registry.UserObjects
         dropout_at_test=scenario.predict.dropout_at_test,
         ood=scenario.evaluate.ood is not None,
         by_tier=scenario.evaluate.by_tier,
+        personal=scenario.evaluate.personal,
     )
 
 

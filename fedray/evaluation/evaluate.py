@@ -27,7 +27,7 @@ Example:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from torch import Tensor
 
 from fedray.core.errors import BadInput
 from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_CLIENTS, AverageKind, FloatArray, IntArray, State
+from fedray.core.types import EVALUATED_CLIENTS, AverageKind, FloatArray, IntArray, State, Tier
 from fedray.evaluation import answers
 from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all_sets, name_size
 from fedray.evaluation.mixture import measure_weights
@@ -65,7 +65,8 @@ from fedray.simulation.study import (
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The scores of the predictions that known clients get: over all clients, and tier by tier (`evaluate.by_tier`).
+# The scores of the predictions that known clients get: over all clients (`evaluate.personal`), and tier by tier
+# (`evaluate.by_tier`).
 #
 # A client is scored on its own samples by the prediction that it gets: with common weights, weights of its tier or
 # weights of its own, or by models of its own. A score of several clients is the mean of their scores, each with the
@@ -75,11 +76,23 @@ from fedray.simulation.study import (
 def measure_answers(
     study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
-    """Returns the numbers of each sample that its scores are computed from, `[m, n]`; this function is a `Measure`."""
-    said = answers.join_answers(study, of, rows, weights)
-    if said.probs is None:
-        return regression.row_scores(said.mean, said.sd**2, said.y)
-    return classification.row_scores(said.probs, said.y)
+    """Returns the numbers of each sample that its scores are computed from, `[m, n]`; this function is a `Measure`.
+
+    If a single model without a variance of its own predicts real targets, and no noise is added, the variance of the
+    residuals is taken, as for members. The scores that need a variance are NaN where this one is unknown, too.
+    """
+    said, members = answers.join_answers(study, of, rows, weights), of.members
+    if members is None:
+        return classification.row_scores(said.probs, said.y)
+    weights = of.weights if weights is None else weights
+    voters, variance = len(members.means) if weights is None else np.count_nonzero(weights), said.sd**2
+    alone = voters == 1 and members.variances is None and not members.noise
+    if alone and members.residual is not None:
+        variance = np.full_like(variance, members.residual)
+    found = regression.row_scores(said.mean, variance, said.y)
+    if alone and members.residual is None:
+        found[1:] = np.nan
+    return found
 
 
 def inquire(study: Study, split: str) -> answers.Inquiry:
@@ -96,7 +109,8 @@ def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) ->
         state: The state with the models that the server sends to clients.
         test: Whether the test samples are predicted, too.
     """
-    if not study.evaluation.by_tier or not study.method.phase.is_personal:
+    asked = study.evaluation.by_tier or study.evaluation.personal
+    if not asked or not study.method.phase.is_personal:
         return {}
     splits = [split for split, asked in (("test", test), ("hold_out", study.hold_out)) if asked]
     return {split: answers.ask_own(runtime, state, inquire(study, split)) for split in splits}
@@ -110,10 +124,16 @@ def ask_own_metrics(study: Study, runtime: Runtime, state: State, test: bool) ->
     return {split: answers.ask_own(runtime, state, ask_sample_metrics(split)) for split in splits}
 
 
+def list_scored_tiers(study: Study) -> Sequence[Tier]:
+    """Returns the tiers that have scores of their own: with `by_tier` all tiers, if there are several."""
+    tiers = study.clients.tiers
+    return tiers if study.evaluation.by_tier and len(tiers) > 1 else ()
+
+
 def score_tiers(
     study: Study, world: int, measured: answers.Measured, own: dict[str, answers.Own], sets: ClientSets | None
 ) -> dict[str, float]:
-    """Returns the mean scores of a world's known clients, and the mean scores of each tier if there are several.
+    """Returns the mean scores of a world's known clients, and with `by_tier` those of each of several tiers.
 
     Args:
         study: The trained study.
@@ -127,10 +147,10 @@ def score_tiers(
         the first tier and each other tier (`tier_FIRST_minus_OTHER_NAME`). The names of scores on held-out samples
         begin with `hold_out_`.
     """
-    client, tiers = np.arange(answers.count_known(study)), study.clients.tiers
+    client, tiers = np.arange(answers.count_known(study)), list_scored_tiers(study)
     tier = study.clients.tier_of(client)
     groups = {"personal_": client >= 0}
-    groups |= {f"tier_{one.name}_": tier == t for t, one in enumerate(tiers)} if len(tiers) > 1 else {}
+    groups |= {f"tier_{one.name}_": tier == t for t, one in enumerate(tiers)}
     found: dict[str, float] = {}
     for split, prefix, pieces in (("test", "", measured.test), ("hold_out", "hold_out_", measured.held_out)):
         if not pieces:
@@ -147,7 +167,8 @@ def score_tiers(
                 scores = classification.scores_of_means(told[asked].mean(axis=0))
             else:  # the RMSE of several clients is the mean of their RMSEs
                 means = np.concatenate([np.sqrt(told[asked, :1]), told[asked, 1:]], axis=1).mean(axis=0)
-                scores = dict(zip(("rmse", "nll", "coverage_95", "width_95"), means.tolist(), strict=True))
+                each = zip(("rmse", "nll", "coverage_95", "width_95"), means.tolist(), strict=True)
+                scores = {name: mean for name, mean in each if not math.isnan(mean)}
             if sets is not None and split == "test" and group != "personal_":
                 covered, size = (each[asked].mean() for each in sets)
                 scores |= {"conformal_coverage": float(covered), f"conformal_{name_size(study)}": float(size)}
@@ -497,7 +518,7 @@ def summarize_metrics(study: Study, each: dict[str, FloatArray], prefix: str) ->
         each: Metrics of the known clients on a split, `[N]`, by name.
         prefix: Beginning of the names in `each`.
     """
-    tiers = study.clients.tiers if study.evaluation.by_tier and len(study.clients.tiers) > 1 else ()
+    tiers = list_scored_tiers(study)
     tier = study.clients.tier_of(np.arange(answers.count_known(study)))
     found: dict[str, float] = {}
     for name, values in each.items():
@@ -543,7 +564,7 @@ def make_evaluator(
             if sets:
                 row |= sets[world][0]
                 clients = add_client_sets(study, clients, sets[world][1])
-            if study.evaluation.by_tier:
+            if study.evaluation.by_tier or (study.evaluation.personal and (measured.weights or measured.own)):
                 row = score_tiers(study, world, measured, own, sets[world][1] if sets else None) | row
             rows.append(row)
             if keep_clients is not None and clients is not None:

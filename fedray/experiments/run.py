@@ -14,20 +14,16 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from fedray.advice import warn_of_failures, warn_of_losses, warn_of_study
 from fedray.assembly.registry import UserObjects, drop_watchers, record_objects
 from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput, Diverged, FedrayError
-from fedray.core.types import EVALUATED_CLIENTS
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.reopen import explain_run, read_run_scenario
-from fedray.experiments.results import Predictor
 from fedray.experiments.trainable import open_runtime
 from fedray.files.bounded import read_sealed, write_sealed
 from fedray.files.plain import confirm_writable
-from fedray.metrics.classification import nll
 from fedray.models.net import count_forward_flops
 from fedray.process import current_ending
 from fedray.runtime import session
@@ -45,7 +41,6 @@ from fedray.scenario.schema import Scenario
 from fedray.scenario.sections import TierKeys
 from fedray.scenario.shipped import answers_clients_apart
 from fedray.scenario.training import EvaluateKeys
-from fedray.simulation.rounds import WITHHELD
 from fedray.simulation.study import Progress, Runtime, Study, choose_study_engine
 from fedray.storage import checkpoint, directory
 from fedray.storage.checkpoint import warn_of_damage
@@ -232,7 +227,7 @@ def choose_device(scenario: Scenario, study: Study, out: Path) -> str:
 
 HELD_OUT_SHARE = 0.2  # of every client's samples, if the scenario withholds none
 SCORE = "hold_out_nll"
-OWN_SCORE, OWN_ERROR = "hold_out_personal_nll", "hold_out_personal_rmse"  # of the answers that clients use
+OWN_SCORES = ("hold_out_personal_rmse", "hold_out_personal_nll")  # of the answers that clients use
 Scores = dict[tuple[int, int], list[float]]
 Train = Callable[[Scenario, Path, UserObjects, Callable[[Snapshot], None], Measure], Any]
 
@@ -288,7 +283,7 @@ def _score_candidates(
             continue
         scores: Scores = {}
         table = checkpoint.read_table(candidates, "rounds")
-        name = next((name for name in (OWN_SCORE, OWN_ERROR) if name in table.column_names), SCORE)
+        name = next((name for name in OWN_SCORES if name in table.column_names), SCORE)
         for row in table.to_pylist():  # sorted: candidate after candidate
             if row["round"] == trial.rounds:
                 scores.setdefault((row["replicate"] % scenario.replicates, row["fold"]), []).append(row[name])
@@ -305,27 +300,11 @@ def make_candidate_scenario(scenario: Scenario) -> Scenario:
 
 
 def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
-    """Returns a function that computes the usual scores on withheld samples, without the test set.
+    """Returns a function that computes the scores on withheld samples, without the test set.
 
-    If known clients predict with models or weights of their own, the function adds the nll of these predictions.
+    If known clients predict with models or weights of their own, the scores of these predictions are among them.
     """
-    usual = make_evaluator(study, runtime, test=False)
-
-    def evaluate(progress: Progress) -> list[dict[str, Any]]:
-        rows = usual(progress)
-        if not study.classes or not any(f"{WITHHELD}personal_accuracy" in row for row in rows):
-            return rows
-        predictor = Predictor(study, progress.state, runtime.private())
-        for world, row in enumerate(rows):
-            (x, y), losses = study.split("hold_out", world), []
-            for client in range(min(study.clients.number, EVALUATED_CLIENTS)):
-                held = torch.from_numpy(study.shards.client_holdout(world, client))
-                if len(held):
-                    losses.append(nll(predictor.ask(x[held], world, client)[0].mean, y[held].numpy()))
-            row[OWN_SCORE] = float(np.mean(losses)) if losses else math.nan
-        return rows
-
-    return evaluate
+    return make_evaluator(replace(study, evaluation=replace(study.evaluation, personal=True)), runtime, test=False)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -253,7 +253,8 @@ class EvaluateKeys:
         stop_at: a metric and a value; the run ends when the metric reaches the value.
         target: a metric and a value. The summary gives the round, the virtual second and the number of bytes at which
             the metric first reached the value.
-        personal: whether every known client is also evaluated with its own weights or its own model.
+        personal: whether every known client is also evaluated with its own weights or its own model: accuracy, log
+            loss, Brier score and calibration (`personal_accuracy`, `personal_nll`, ...), or RMSE and intervals.
         personal_steps: the number of steps that a known client makes on its own training samples before it predicts: at
             the constant rate `local.lr`, from the models of the server. The personal scores are those after these
             steps. None: no such steps.

@@ -149,6 +149,8 @@ class Evaluation:
         dropout_at_test: Whether the dropout of the networks stays on when they predict (`fedray.models.net`).
         ood: Whether the uncertainty on out-of-distribution inputs is compared with the uncertainty on test samples.
         by_tier: Whether every score of known clients is also computed for each tier and for all tiers together.
+        personal: Whether every score of known clients is computed for all of them together, where they predict with
+            models or weights of their own.
     """
 
     every: int = 1
@@ -166,6 +168,7 @@ class Evaluation:
     dropout_at_test: bool = False
     ood: bool = False
     by_tier: bool = False
+    personal: bool = False
 
 
 class Part(NamedTuple):

@@ -288,7 +288,10 @@ def find_inference_keys(metric: str) -> tuple[str, ...]:
         return ()
     if metric.startswith(f"{HELD_OUT_PREFIX}conformal"):
         return ("average", "noise", "conformal", *(("gamma",) if "_client" in metric else ()))
-    return ("gamma", "average") if metric.startswith(f"{HELD_OUT_PREFIX}personal") else ("average", "noise")
+    if metric.startswith(f"{HELD_OUT_PREFIX}personal"):
+        spread = metric.endswith(("nll", "coverage_95", "width_95"))
+        return ("gamma", "average", "noise") if spread else ("gamma", "average")
+    return ("average", "noise")
 
 
 def explain_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], ends: Sequence[str]) -> list[str]:

@@ -363,8 +363,10 @@ def read_params(space: Sequence[Parameter], cells: Mapping[str, Any]) -> dict[st
 # ---------------------------------------------------------------------------------------------------------------------
 # Checks whether the data and the scenario of a sweep have numbers for its objectives.
 
-PERSONAL = ("personal_accuracy", "personal_p10", "personal_worst")
-PERSONAL_TARGETS = ("personal_rmse", "personal_rmse_p90", "personal_rmse_worst")
+PERSONAL = tuple(f"personal_{name}" for name in ("accuracy", "p10", "worst", "nll", "brier", "ece"))
+PERSONAL_TARGETS = tuple(
+    f"personal_{name}" for name in ("rmse", "rmse_p90", "rmse_worst", "nll", "coverage_95", "width_95")
+)
 SETS = ("conformal_coverage", "conformal_coverage_clients", "conformal_coverage_client_worst")  # with predict.conformal
 OOD = ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95", "ood_entropy")  # with evaluate.ood
 CLASS_SETS = (*SETS, "conformal_coverage_class_worst", "conformal_size", "conformal_size_clients")

@@ -11,6 +11,7 @@ from small import scenario
 
 import fedray
 from fedray.evaluation.answers import WeightedRows, pick_own_scores, summarize_clients
+from fedray.metrics import classification, regression
 
 NUMBER = 6
 
@@ -93,6 +94,36 @@ def test_accuracies_of_clients_are_whole_numbers_of_hits(method: dict[str, Any])
     for client, found in zip(scores["client"], scores["hold_out_accuracy"], strict=True):
         n = len(rows.client_holdout(0, client))
         assert found == round(found * n) / n, (client, n)
+
+
+@pytest.mark.parametrize("method", ["fed_ensemble", "ditto", "fedper", "fedem", "ifca"])
+def test_every_score_of_clients_is_the_mean_over_what_each_is_answered(method: str) -> None:
+    data = {"name": "digits", "limit": 300, "hold_out": 0.3, "partition": {"name": "dirichlet", "alpha": 0.5}}
+    keys = {"rounds": 2, "clients": 5, "runtime": "inline", "report": False, "data": data, "method": method}
+    gamma = {"predict": {"gamma": 0.1}} if method == "fed_ensemble" else {}
+    run = fedray.run({**keys, **gamma, "evaluate": {"every": 2, "personal": True}})
+    x, y = run.study.split("hold_out", 0)
+    mine = [run.study.shards.client_holdout(0, client) for client in range(5)]
+    told = [(run.predict(x[rows], client=i).mean, y[rows].numpy()) for i, rows in enumerate(mine) if len(rows)]
+    for name, score in (("nll", classification.nll), ("brier", classification.brier)):
+        mean = np.mean([score(*each) for each in told])
+        assert run.metrics[f"hold_out_personal_{name}"] == pytest.approx(mean, rel=1e-6)
+        assert f"personal_{name}" in run.metrics
+    assert 0 <= run.metrics["hold_out_personal_ece"] <= 1
+
+
+def test_a_client_that_one_model_answers_has_the_residuals_as_its_variance_or_no_likelihood() -> None:
+    """Its own variance is 0, so that its 95 % interval held nothing."""
+    alone = train({"name": "local_only"}, evaluate={"personal": True})
+    x, y = alone.study.split("test", 0)
+    variance = np.full(len(y), found(alone)["residual_sd"] ** 2)
+    means = [alone.predict(x.numpy(), client=client).mean.reshape(-1) for client in range(NUMBER)]
+    rows = [regression.row_scores(mean, variance, y.numpy().reshape(-1)).mean(axis=1) for mean in means]
+    wanted = dict(zip(("nll", "coverage_95", "width_95"), np.mean(rows, axis=0)[1:], strict=True))
+    for name, value in wanted.items():
+        assert found(alone)[f"personal_{name}"] == pytest.approx(value, rel=1e-5)
+    unknown = found(train({"name": "ditto"}, evaluate={"personal": True}))
+    assert not [name for name in wanted if f"personal_{name}" in unknown] and "personal_rmse" in unknown
 
 
 TIERS = {"tiers": {"strong": {"number": 2}, "weak": {}}}
