@@ -28,7 +28,7 @@ from fedray.scenario.loader import tier_table
 from fedray.scenario.names import is_own, method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.simulation.rounds import count_bytes, job_traffic
-from fedray.simulation.study import Study, choose_study_engine
+from fedray.simulation.study import Study, choose_study_engine, cost_answer
 
 if TYPE_CHECKING:
     from fedray.runtime.placement import Node
@@ -248,6 +248,7 @@ def list_scenario_facts(
         ("worlds", f"{study.replicates} replicates x {study.per_replicate} folds"),
         *([("jobs", f"{len(plan.client):,} a round")] if unit == "round" else []),
         ("bytes", f"about {down} down and {up} up a {unit}, if all jobs count; {sent}"),
+        *([] if is_own("method", study.method.name) else [("answer", cost_answer(study).describe())]),
         ("runtime", _describe_runtime(scenario, study, chosen, address)),
         ("state", f"{format_bytes(state)} of models at the server"),
         ("memory", f"up to {format_bytes(needed)} in one process"),

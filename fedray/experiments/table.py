@@ -561,6 +561,7 @@ def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
     summary, apart = read_summary(folder), answers_clients_apart(to_plain(cell.scenario))
     chosen = " ".join(list_score_notes(summary, cell.name)) if is_chosen(summary) else ""
     costs = {name: summary["totals"][name] for name in ("up_bytes", "down_bytes", "sim_seconds", "wall_seconds")}
+    costs |= {f"answer_{name}": summary.get("answer", {}).get(name) for name in ("bytes", "passes")}
     facts = {"cell": cell.name, "method": summary["method"], "apart": apart, "chosen": chosen, **costs}
     rows = []
     for name in dict.fromkeys([*summary["metrics"], *cell.published]):

@@ -22,6 +22,7 @@ from fedray.core.errors import (
     name_score,
 )
 from fedray.core.types import FloatArray
+from fedray.methods import METHOD_SPECS
 from fedray.metrics.scores import ROUNDING, PairedDifference, compare_paired, has_direction, lower_is_better
 from fedray.report import curves, pictures
 from fedray.report.read import (
@@ -430,12 +431,23 @@ def make_comparison_table(runs: list[ReadRun]) -> Table:
 
 def make_cost_table(runs: list[ReadRun]) -> Table:
     """Returns header and rows of a table that describes each run, with its costs per replicate and fold."""
-    head = ["run", "method", "data", "rounds", "n", *(name_score(key) for key in TOTALS)]
+    head = [
+        "run",
+        "method",
+        "data",
+        "rounds",
+        "n",
+        *(name_score(key) for key in TOTALS),
+        "models to hand over",
+        "passes",
+    ]
     rows = []
     for run in runs:
         words = [run.name, *(str(run.summary.get(key, "-")) for key in ("method", "data", "rounds")), str(run.worlds)]
         costs = [find_cost(run, key) for key in TOTALS]
         words += ["-" if cost is None else format_total(key, cost) for key, cost in zip(TOTALS, costs, strict=True)]
+        answer = run.summary.get("answer")  # older runs have none
+        words += [format_bytes(answer["bytes"]), str(answer["passes"] or "-")] if answer else ["-", "-"]
         rows.append(words)
     return head, rows
 
@@ -529,6 +541,37 @@ def _is_worse(run: ReadRun, other: ReadRun, name: str) -> bool:
     return bool(sign * (entries[0]["mean"] - entries[1]["mean"]) > max(2 * error, ROUNDING * abs(entries[0]["mean"])))
 
 
+_OF_SERVER = ("step", "sample")
+
+
+def list_uncounted(runs: Sequence[ReadRun], over: str | None) -> list[str]:
+    """Returns a note on the work that virtual seconds leave out, if the runs are compared by them; else nothing.
+
+    Args:
+        runs: the runs to compare.
+        over: the cost at which runs are compared, as in `list_pairing_notes`.
+
+    Example:
+        >>> answer = {"answer": {"models": 5, "bytes": 94_800, "passes": 5}}
+        >>> run = ReadRun("a", {"method": {"name": "feddf"}}, "", {}, answer, {}, None, None, {})
+        >>> print(*list_uncounted([run], "sim_seconds"))
+        Virtual seconds leave out what it costs to answer (a: 94.8 kB of models, 5 passes), and steps of the server (a).
+    """
+    if over != SECONDS:
+        return []
+    costs = {run.name: run.summary["answer"] for run in runs if run.summary.get("answer")}
+    each = [f"{name}: {format_bytes(cost['bytes'])} of models, {cost['passes']} passes" for name, cost in costs.items()]
+    free = []  # runs whose servers make steps that take no time
+    for run in runs:
+        method, server = (run.scenario.get(section) or {} for section in ("method", "server"))
+        spec = METHOD_SPECS.get(method.get("name", ""))
+        if spec is not None and spec.server_steps and not any(server.get(f"seconds_per_{one}") for one in _OF_SERVER):
+            free.append(run.name)
+    said = f"what it costs to answer ({'; '.join(each)})" if each else "what it costs to answer"
+    said += f", and steps of the server ({', '.join(free)})" if free else ""
+    return [f"Virtual seconds leave out {said}."]
+
+
 def list_caveats(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
     """Lists all notes for readers of a comparison: on differing data, lengths and seeds.
 
@@ -544,7 +587,7 @@ def list_caveats(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
     other = _list_ood(runs)
     text = f"The runs differ in evaluate.ood ({', '.join(other)}): their scores of such inputs are not compared."
     notes = [*list_data_notes(runs), *list_pairing_notes(runs, over), *list_answer_notes(runs)]
-    notes += [*list_choice_notes(runs), *list_noise_notes(runs)]
+    notes += [*list_choice_notes(runs), *list_noise_notes(runs), *list_uncounted(runs, over)]
     return [*notes, *([text] if len(other) > 1 else [])]
 
 

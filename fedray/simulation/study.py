@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, format_bytes
 from fedray.core.method import Answer, JobRows, Local, Method, Phase
 from fedray.core.types import (
     EVALUATED_ROWS,
@@ -431,6 +431,55 @@ def choose_study_engine(study: Study, device: str = "cpu") -> Engine:
     phase, drops = study.method.phase, study.evaluation.dropout_at_test
     choose = partial(choose_engine, study.net, device, study.example, lanes=study.lanes, local=phase.local, drops=drops)
     return choose(models=phase.models, couples=phase.couples)
+
+
+class AnswerCost(NamedTuple):
+    """What it costs to answer with the ensemble of one world, for who holds no model yet.
+
+    Attributes:
+        models: Number of models that predict.
+        bytes: Bytes of these models, which are handed over once.
+        passes: Forward passes for a sample; 0 if no network answers.
+    """
+
+    models: int
+    bytes: int
+    passes: int
+
+    def describe(self) -> str:
+        """Returns the cost in words."""
+        plural = "" if self.models == 1 else "s"
+        passes = f", {self.passes:,} forward passes a sample" if self.passes else ""
+        return f"{self.models:,} model{plural}, {format_bytes(self.bytes)} to hand over once{passes}"
+
+
+def cost_answer(study: Study, state: State | None = None) -> AnswerCost:
+    """Returns what it costs to answer; a model with the weight 0 in all worlds costs nothing.
+
+    Args:
+        study: The study.
+        state: The state whose models answer; None: an empty state, in which every model that may answer counts.
+
+    Example:
+        >>> from fedray.assembly.study import build_study
+        >>> from fedray.scenario.loader import read_scenario
+        >>> cost_answer(build_study(read_scenario({"clients": 10, "method": {"models": 3}}))).describe()
+        '3 models, 57.7 kB to hand over once, 3 forward passes a sample'
+    """
+    phase, layout = study.method.phase, study.net.layout
+    empty = state is None
+    if state is None:
+        models = torch.zeros(study.worlds * phase.models, layout.d, dtype=study.dtype)
+        counters = torch.zeros(len(models), len(layout.counters), dtype=torch.int64)
+        state = State(models, counters, phase.server.init(models))
+    each = 4 * layout.d + 8 * len(layout.counters)
+    if study.parts:  # one row holds all sub models
+        number = sum(part.folds * part.models for part in study.parts)
+        return AnswerCost(number, each, number)
+    answer = study.answer(state)
+    counts = answer.models if answer.weights is None or empty else int((answer.weights > 0).sum(axis=1).max())
+    number = counts or answer.models
+    return AnswerCost(number, number * each, 0 if phase.work is not None else number)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

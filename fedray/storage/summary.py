@@ -52,7 +52,7 @@ from fedray.simulation.rounds import (
     watched_score,
 )
 from fedray.simulation.stacking import read_part
-from fedray.simulation.study import Progress, Study
+from fedray.simulation.study import Progress, Study, cost_answer
 from fedray.storage.checkpoint import read_table, write_parquet
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -206,6 +206,7 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
             "sim_seconds": float(progress.sim_seconds.max()),
             "wall_seconds": progress.wall_seconds,
         },
+        "answer": cost_answer(study, progress.state)._asdict(),
         "model_hash": model_hash,
         "state_hash": state_hash,
         **more,
