@@ -22,6 +22,7 @@ GUIDES = [path for path in sorted((DOCS / "how-to").glob("*.md")) if path.stem n
 RAY_TUNE = DOCS / "how-to" / "ray_tune.md"
 OTHERS = [DOCS / f"{name}.md" for name in ("cluster", "scale", "explanation/determinism", "explanation/exact_sums")]
 SLOW = (
+    "baseline",
     "boosting",
     "choose_k",
     "cluster",
