@@ -169,3 +169,25 @@ def test_the_server_has_inputs_as_the_clients_have_them(inputs: str) -> None:
     data = done.study.shards.data
     shift, scale = (torch.from_numpy(values[0]) for values in (data.shift, data.scale))
     torch.testing.assert_close(found[0], shift + scale * found[1], rtol=1e-5, atol=1e-4)
+
+
+def test_a_correction_pulls_to_a_point_of_the_clients_own() -> None:
+    """One step of a round goes along -(grad + mu (w - w_start) - mu h), with h from the client's earlier delta."""
+
+    def pulled(mu: float) -> Callable[[Setting], Method]:
+        term = Correction("own_point", lambda h, _: -mu * h, lambda h, _shared, delta, _length: (h + delta) / 2)
+        return lambda setting: Method("mine", federated(setting, local=replace(setting.local, pull=mu), pieces=[term]))
+
+    keys: dict[str, Any] = {"rounds": 2, "clients": 2, "model": {"name": "linear"}, "method": {"models": 1}}
+    keys |= {"data": {"limit": 100, "partition": "iid"}, "local": {"epochs": 1, "batch_size": 100, "lr": 0.1}}
+    keys |= {"runtime": "inline", "report": False, "evaluate": {"every": 1}}
+    models: dict[tuple[float, int], torch.Tensor] = {}
+    for mu in (0.0, 0.5):
+        for rounds in (1, 2):
+            models[mu, rounds] = fedray.run({**keys, "rounds": rounds}, method=pulled(mu)).progress.state.models
+    start = fedray.run(
+        {**keys, "rounds": 1, "local": {"epochs": 1, "lr": 1e-12}}, method="fedavg"
+    ).progress.state.models
+    h = (models[0.0, 1] - start) / 2  # the mean over two clients with equally many samples
+    torch.testing.assert_close(models[0.5, 2] - models[0.0, 2], 0.1 * 0.5 * h, atol=1e-7, rtol=1e-3)
+    assert float(h.abs().max()) > 1e-3
