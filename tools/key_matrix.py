@@ -244,7 +244,7 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     "graph.node_failure": [{"graph.node_failure": 0.5}],
     "graph.edge_failure": [{"graph.edge_failure": 0.5}],
 }
-FILES = ("clients.trace", "graph.edges", "graph.failures")  # need a file; tests of their own
+FILES = ("clients.trace", "model.weights", "graph.edges", "graph.failures")  # need a file; tests of their own
 CODE = ("local.loss", "callbacks")  # need a user's own code; tests of their own
 OPTIONS: dict[str, list[Any]] = {
     "mu": [0.5], "alpha": [0.5], "sampling": ["omc"], "samples": [3], "beta": ["target", "residual", 0.5],

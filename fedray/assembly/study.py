@@ -16,12 +16,13 @@ from fedray.assembly.features import check_withheld_rows, make_async_rule, make_
 from fedray.assembly.methods import add_stack, compose_method, make_setting
 from fedray.assembly.models import Need, estimate_rows, make_network
 from fedray.assembly.pieces import find_callbacks, find_metrics, show_shared_rows, try_own_code
+from fedray.assembly.weights import hash_layers, read_weights, start_from
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.types import EVALUATED_CLIENTS, Clients, Net
 from fedray.data import store
 from fedray.data.deal import Dealing, TestClients, build_shards, count_clients
-from fedray.data.shards import Shards, hash_shards, sum_up
+from fedray.data.shards import Shards, hash_array, hash_shards, sum_up
 from fedray.data.store import open_dataset
 from fedray.data.types import Dataset, check_dataset, limit_rows
 from fedray.features.boosting import Ensemble, boosted_net
@@ -164,6 +165,9 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | No
     made = None if fits_learners(scenario, own) else make_network(scenario, data, own, len(seeds))
     shards = deal_shards(scenario, data, replicates, folds, pooled=pooled, own=own)
     clients = Clients(tier_table(scenario, shards.number))
+    if made is not None and scenario.model.weights is not None:
+        models = clients.number if method_spec_of(scenario.method.name).models == "clients" else scenario.method.models
+        made = start_from(made, scenario.model.weights, first.tolist(), models)
     devices = own.devices or make_devices(scenario, clients)
     size, net = (None, made) if made else make_ensemble(scenario, data, own, clients, len(seeds))
     setting = make_setting(scenario, net, shards, devices, tuple(seeds.tolist()), own=own)
@@ -441,11 +445,13 @@ def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) 
     if augment := own.named().get("augment"):
         source["augmentations: their order"] = _hash(repr(augment))
     layout, own_network = study.net.layout, any(kind == "model" for kind, _ in code)
-    shapes = f"{layout.names} {layout.shapes} {layout.trainable} {layout.counters}"
+    weights = scenario.model.weights
+    first = {} if weights is None else {"first weights": hash_array(read_weights(weights, study.net).numpy())}
     return {
         "data": hash_shards(study.shards, exact=is_read),
         "network": {
-            "layers": _hash(shapes),
+            "layers": hash_layers(layout),
+            **first,
             "objective": study.net.objective,
             "outputs": str(study.net.outputs),
             **({"modules": _hash(write_object(study.net.module))} if own_network else {}),

@@ -437,6 +437,10 @@ ROWS = (
         "{name} counts the bytes of clients that come back, and must know who took part before",
         "leave it at uniform", lambda c: c.selects),
     # Predictions and tiers.
+    Row("model.weights", lambda c: is_stack(c.scenario), "{name} trains several networks, each with its own weights"),
+    Row("model.weights", lambda c: not c.spec.trains, "{name} is fitted in closed form, without first models"),
+    Row("vary", lambda c: c.scenario.model.weights is not None,
+        "model.weights gives the first models of all replicates", "leave it at all", _one_of("init")),
     Row("data.partition.min_rows",
         lambda c: c.scenario.data.name == "synthetic" and c.scenario.data.partition.name == "natural",
         "synthetic clients make their own rows (data.samples)"),

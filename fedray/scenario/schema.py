@@ -146,12 +146,15 @@ class ModelKeys:
     Attributes:
         name: name of the network (`fedray list models`).
         object: the name of the Python function that makes the network, written by fedray; `name` then has no effect.
+        weights: the weights from which the models start, instead of random ones: a run directory with as many models or
+            one, or a `.safetensors` file with the state dict of one model (`fedray export` writes such files).
         objective: the loss that training minimizes. `auto`: cross entropy for classes, squared error for real targets.
         options: the options of the network itself (hidden, channels, norm, ...).
     """
 
     name: str = key("mlp", text)
     object: str | None = key(None, maybe(text))
+    weights: str | None = key(None, maybe(text))
     objective: Literal["auto"] | Objective = key("auto", one_of("auto", *get_args(Objective)))
     options: OptionValues = field(default_factory=dict)
 
