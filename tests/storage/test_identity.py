@@ -24,7 +24,8 @@ from fedray.core.errors import FedrayError
 from fedray.data.synthetic import GeneratedShards
 from fedray.data.types import Dataset, Split, classification
 from fedray.report.read import read_run
-from fedray.scenario.loader import read_scenario
+from fedray.scenario.identity import VALUES_OF_BEFORE, find_changed_key, list_result_keys
+from fedray.scenario.loader import read_scenario, to_plain
 from fedray.storage.directory import LOCK, adopt_run
 from fedray.storage.summary import write_identity
 
@@ -36,6 +37,18 @@ def pictures(sign: int = 1) -> Dataset:
     y = x.reshape(300, -1).astype(np.int64).sum(1) % 10
     y = y if sign > 0 else 9 - y
     return classification("mine", Split(x[:240], y[:240]), Split(x[240:], y[240:]), tuple("0123456789"))
+
+
+def test_a_run_that_began_before_a_key_existed_goes_on() -> None:
+    """A younger key is no part of an identity at the value by which runs behaved before; keys of tiers, too."""
+    keys = {"clients": {"tiers": {"slow": {"share": 0.5}, "fast": {}}}}
+    began = list_result_keys(to_plain(read_scenario(keys)))
+    names = {key.replace("*", "slow") for key in VALUES_OF_BEFORE}
+    assert not names & began.keys()
+    for change in ("clients.tiers.slow.epochs=2", "participation.partial=0.5", "local.last_batch=drop"):
+        key, _, value = change.partition("=")
+        changed = find_changed_key(began, to_plain(read_scenario(keys, [change])))
+        assert changed is not None and changed[::2] == (key, value)
 
 
 class Rectified(nn.Sequential):
