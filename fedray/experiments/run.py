@@ -127,7 +127,8 @@ def estimate_seconds(study: Study, device: str = "cpu") -> float:
         device: `cpu` (one core) or `cuda`.
     """
     if study.parts:
-        each = [estimate_seconds(part.study, device) * (part.ends - part.begins) for part in study.parts]
+        parts = [part for part in study.parts if part.ends > part.begins]  # classifiers that vote train in no round
+        each = [estimate_seconds(part.study, device) * (part.ends - part.begins) for part in parts]
         return sum(each) / max(1, study.rounds)
     phase = study.method.phase
     plan = phase.schedule(0, None)
@@ -160,7 +161,7 @@ def count_useful_gpus(scenario: Scenario, study: Study | None, began: str | None
         began: The devices with which the run began; None: the run is new.
     """
     keys, given = scenario.clients, (scenario.clients.actors, scenario.clients.per_actor)
-    if keys.device == "cpu" or any(tier.num_gpus for tier in keys.tiers.values()):
+    if keys.device == "cpu" or scenario.lanes == "compiled" or any(tier.num_gpus for tier in keys.tiers.values()):
         return 0
     if scenario.runtime == "ray" and given != ("auto", "auto"):  # so that the tiers say what these actors reserve
         return 0

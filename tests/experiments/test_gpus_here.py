@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from method_cases import make_case
 from small import scenario
 
 import fedray
@@ -44,6 +45,7 @@ def choose(keys: dict[str, Any], gpus: int, monkeypatch: pytest.MonkeyPatch) -> 
         ({"rounds": 1, "local": {"epochs": 50}}, 1, ("inline", 0)),  # a GPU's first use takes longer
         ({"local": {"batch_size": 1}, "model": {"hidden": [8]}}, 1, ("inline", 0)),  # many steps of little arithmetic
         ({"clients": {"device": "cpu"}}, 1, ("inline", 0)),
+        ({"lanes": "compiled"}, 1, ("inline", 0)),  # kernels run on processors
         ({"clients": {"tiers": {"a": {"num_gpus": 0.5}, "b": {}}}}, 1, ("ray", 0)),  # the tiers say who has one
     ],
 )
@@ -55,6 +57,8 @@ def test_a_gpu_is_used_where_it_saves_seconds_and_nobody_says_otherwise(
 
 def test_no_gpu_grows_trees() -> None:
     assert estimate_seconds(build_study(read_scenario({"method": "adaboost_f", "rounds": 1})), "cuda") == math.inf
+    stack = build_study(read_scenario(make_case("stacking classifiers"), explicit=False))
+    assert 0 < estimate_seconds(stack, "cuda") < math.inf, "of its networks; its trees vote"
 
 
 @pytest.mark.parametrize(("tiers", "gpus"), [(1, 1), (1, 4), (2, 4), (3, 2), (5, 1)])
