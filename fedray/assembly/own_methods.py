@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any, NamedTuple
@@ -132,6 +133,14 @@ def check_pair(found: Any, jobs: int, first: str, second: str) -> str | None:
     if not isinstance(found, tuple) or len(found) != 2:
         return f"{name_type(found)}: return a pair, the {first} and the {second} of each job"
     return check_counts(found[0], jobs, first) or check_counts(found[1], jobs, second)
+
+
+def check_work(found: Any) -> str | None:
+    """Returns the error in the work of a server, its steps and the samples in them; None if there is none."""
+    numbers = found if isinstance(found, tuple) and len(found) == 2 else (None,)
+    if all(isinstance(one, int | float) and 0 <= one < math.inf for one in numbers):
+        return None
+    return f"{name_type(found)}: return a pair, the steps of the server and the samples in them, of at least 0"
 
 
 def check_compressed(found: Compressed, uploads: Uploads, own: tuple[str, ...]) -> str | None:
@@ -366,6 +375,7 @@ ARGUMENTS = {  # arguments of the functions of a method, of a phase and of its p
     "traffic": "t, plan",
     "remember": "t, state, plan, loss",
     "ask": "state, stats",
+    "server_work": "t",
     "init": "models",
     "reduce": "uploads",
     "step": "state, stats, t",
@@ -480,6 +490,7 @@ def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns | 
         "ask": lambda found, state, _stats: (
             None if found is None else check_state(found, len(state.models), state._replace(extra={}))
         ),
+        "server_work": lambda found, _t: check_work(found),
     }
 
 

@@ -561,8 +561,8 @@ P = TypeVar("P", bound=Piece)
 Schedule = Callable[[int, State | None], Plan]  # (round, state) -> the jobs of the round
 Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> network inputs and targets of all its training rows
 Sizes = Callable[[Plan], IntArray]  # plan -> training samples of each job `[J]`
-# (plan, sizes) -> steps `[J]`, samples in them `[J]`, factor on the time that they take on the client `[J]`
-Steps = Callable[[Plan, IntArray], tuple[IntArray, IntArray, FloatArray]]
+# (plan, sizes) -> steps `[J]`, samples in them `[J]`; a stack adds the factor on the client's time for them `[J]`
+Steps = Callable[[Plan, IntArray], tuple[IntArray, IntArray] | tuple[IntArray, IntArray, FloatArray]]
 Traffic = Callable[[int, Plan], tuple[IntArray, IntArray]]  # (round, plan) -> bytes up `[J]`, bytes down `[J]`
 Choose = Callable[[Plan, FloatArray], Plan]  # (plan, losses of all models at each job's client `[J, K]`) -> plan
 Combine = Callable[[int, FloatArray], FloatArray]  # (world, probabilities `[A, n, C]` of its models) -> `[n, C]`
@@ -735,8 +735,9 @@ class Phase:
         pieces: What clients do before and after their training, in this order.
         walk: Which client holds which model, if there is no server; None with a server.
         sizes: A function: plan -> training samples of each job `[J]`; None means all samples of the job's client.
-        steps: A function (plan, sizes) -> steps of each job `[J]`, samples in these steps `[J]`, and the factor on the
-            client's time for them `[J]` (0 if the server makes them); None means as in `local`.
+        steps: A function (plan, sizes) -> steps of each job `[J]` and samples in these steps `[J]`, for the clock; None
+            means as in `local`. A stack adds the factor on the client's time for them `[J]`, 0 if the server makes
+            them.
         traffic: A function (round, plan) -> bytes up `[J]` and bytes down `[J]` of each job; None means that each model
             is sent from the server to the client and back.
         remember: A function (round, state after the round, plan of the jobs that counted, losses `[J]`) -> state; None
