@@ -464,7 +464,7 @@ def cost_answer(study: Study, state: State | None = None) -> AnswerCost:
         >>> from fedray.assembly.study import build_study
         >>> from fedray.scenario.loader import read_scenario
         >>> cost_answer(build_study(read_scenario({"clients": 10, "method": {"models": 3}}))).describe()
-        '3 models, 57.7 kB to hand over once, 3 forward passes a sample'
+        '3 models, 45.1 kB to hand over once, 3 forward passes a sample'
     """
     phase, layout = study.method.phase, study.net.layout
     empty = state is None
