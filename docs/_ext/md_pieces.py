@@ -41,20 +41,6 @@ def write_value(value: Any) -> str:
     return f"`{value}`"
 
 
-def read_attributes(owner: type) -> dict[str, str]:
-    """The lines of the section `Attributes` of a docstring, by name."""
-    text = inspect.cleandoc(owner.__doc__ or "").partition("Attributes:\n")[2]
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        if start := re.fullmatch(r"    (\w+): (.*)", line):
-            last, found[start[1]] = start[1], start[2]
-        elif line.startswith("        ") and found:
-            found[last] += f" {line.strip()}"
-        else:
-            break
-    return found
-
-
 def cut_docstring(text: str) -> dict[str, str]:
     """A docstring in Google's style as its sections; what comes before the first one has the name ''.
 

@@ -7,19 +7,18 @@ option means that stands beside the name of data, a network, ...). A method's op
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
-from md_pieces import begin_sentence, read_attributes, write_table, write_value
+from md_pieces import begin_sentence, write_table, write_value
 
-from fedray.core.options import REQUIRED, Meaning, Needs, Option, describe_check
+from fedray.core.options import REQUIRED, Needs, Option, describe_check
 from fedray.methods import METHOD_SPECS
-from fedray.scenario.loader import read_scenario, to_plain
+from fedray.scenario.keys import Key, list_keys, show_name, write_type
+from fedray.scenario.loader import read_scenario
 from fedray.scenario.names import MODEL_SPECS
-from fedray.scenario.nested import flatten
 from fedray.scenario.options import CLASSIFIERS
 from fedray.scenario.rows import is_read
 from fedray.scenario.schema import Scenario, section_types
@@ -36,49 +35,6 @@ NAMED: dict[str, tuple[str, Mapping[str, Any]]] = {  # page -> kind of the optio
     "schedule": ("schedule", SCHEDULE_SPECS),
 }
 TITLES = {"": "The run as a whole"}
-
-
-class Key(NamedTuple):
-    """One key of a scenario.
-
-    Attributes:
-        name: dotted, with `*` for any name or index.
-        text: what it is.
-        meaning: what it may be.
-        default: its value in a scenario without keys; `REQUIRED`: it must be set.
-        needs: under which other key it is read; None: always.
-        section: whether it is a section with keys of its own.
-    """
-
-    name: str
-    text: str
-    meaning: Meaning
-    default: Any
-    needs: Needs | None
-    section: bool
-
-
-@cache
-def list_keys() -> tuple[Key, ...]:
-    """Every key of the schema, section by section."""
-    return tuple(key for section in section_types() for key in _keys_of(section))
-
-
-def _keys_of(section: str) -> Iterator[Key]:
-    owner = section_types()[section]
-    texts = read_attributes(owner)
-    resolved = flatten(to_plain(read_scenario({})))
-    for one in fields(owner):
-        if one.name == "options":
-            continue
-        default = one.default_factory() if one.default_factory is not MISSING else one.default
-        name = f"{section}.{one.name}".removeprefix(".")
-        if default is None:  # what follows from other keys is not in the schema
-            default = resolved.get(name)
-        inside, option = "section" in one.metadata, one.metadata.get("key")
-        meaning = Meaning("section" if inside else "mapping") if option is None else describe_check(option.check)
-        needs = option.needs.of(name) if option and option.needs else None
-        yield Key(name, texts[one.name], meaning, REQUIRED if default is MISSING else default, needs, inside)
 
 
 @cache
@@ -100,24 +56,6 @@ def write_readers(key: str) -> str:
     others = [name for name in METHOD_SPECS if name not in readers]
     few, start = (others, "every method but ") if len(others) < len(readers) else (readers, "")
     return start + ", ".join(f"{{ref}}`{name} <method-{name}>`" for name in few)
-
-
-def show_name(name: str) -> str:
-    """A key as a user writes it.
-
-    Example:
-        >>> show_name("clients.tiers.*.uplink"), show_name("table.*.name")
-        ('clients.tiers.NAME.uplink', 'table[i].name')
-    """
-    return name.replace("table.*", "table[i]").replace("*", "NAME")
-
-
-def write_type(meaning: Meaning) -> str:
-    """What a value may be, in words."""
-    kind, values, empty = meaning
-    values = values if values.startswith("`") or not values else f"{values}"
-    shown = f"{kind}: {values}" if values.startswith("`") else f"{kind}, {values}" if values else kind
-    return f"{shown}, or null" if empty else shown
 
 
 def write_needs(needs: Needs | None) -> str:

@@ -251,10 +251,11 @@ def table_command(
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
     if no_report:
         wanted = read_scenario(find_scenario_file(scenario), [*overrides, "report=false"])
-    from fedray.experiments.table import run_table
+    from fedray.experiments.table import run_table, split_names
 
     where: dict[str, Any] = {"address": address, "wait_for": wait_for, "modules": modules}
-    only, shown = ([word.strip() for word in words.split(",") if word.strip()] for words in (cells, metrics))
+    only = split_names(cells, [cell.name for cell in wanted.table])
+    shown = [word.strip() for word in metrics.split(",") if word.strip()]
     result = run_table(wanted, out, only=only, metrics=shown, jobs=jobs, say=run.say_line, **where)
     click.echo((out / "table.tex").read_text(encoding="utf-8") if latex else result.text)
     if result.failed:
@@ -372,11 +373,13 @@ def commands() -> None:
 
     To begin: `fedray run quickstart` trains five models over 100 clients, and writes a report below this folder.
     `fedray scenarios` lists more, `fedray check quickstart --all` prints every key, `fedray list methods` the methods.
+    `fedray docs KEY` says what a key means.
     """
 
 
 for _command in (
-    *(run.run_command, run.resume_command, run.check_command, run.report_command, run.compare_command),
+    *(run.run_command, run.resume_command, run.check_command, run.docs_command),
+    *(run.report_command, run.compare_command),
     *(
         run.plot_command,
         table_command,

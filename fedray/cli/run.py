@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import logging
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -266,6 +267,18 @@ def check_command(
     click.echo(facts)
     for cell in read_cells(wanted) if wanted.table else []:
         click.echo(f"cell {cell.name}: {cell.scenario.method.name}, {cell.scenario.rounds} rounds")
+
+
+@click.command(name="docs")
+@click.argument("key", required=False, metavar="[KEY]")
+def docs_command(key: str | None) -> None:
+    """Print what a scenario key means, with its values and default: a key, a section, or all keys.
+
+    As in `fedray docs local.lr`, `fedray docs participation`, or `fedray docs method.mu` for an option of methods.
+    """
+    from fedray.scenario.keys import explain_keys
+
+    click.echo(explain_keys(key, width=min(110, shutil.get_terminal_size().columns)))
 
 
 def _show_summary(folder: Path, *, drawn: bool) -> None:

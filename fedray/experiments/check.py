@@ -288,10 +288,11 @@ def _describe_tier(tier: Tier, models: int) -> str:
     models = models if tier.models_per_round is None else tier.models_per_round
     cpus = "a share of a CPU" if tier.num_cpus is None else f"{tier.num_cpus:g} CPU"
     links = f"{format_bytes(tier.uplink)}/s up, {format_bytes(tier.downlink)}/s down"
+    seat = f"{tier.num_gpus:g} GPU" + "".join(f", {n:g} {name}" for name, n in tier.resources.items())
     width = "" if tier.width == 1 else f"{tier.width:g} of the channels, "
     links += "".join(f", {n:,} {word}" for n, word in ((tier.epochs, "epochs"), (tier.steps, "steps")) if n is not None)
     return (
-        f"{tier.number:,} clients, {width}{models} models a round, actors of {cpus} and {tier.num_gpus:g} GPU, "
+        f"{tier.number:,} clients, {width}{models} models a round, actors of {cpus} and {seat}, "
         f"{tier.seconds_per_step:g} s a step, {links}"
     )
 

@@ -51,10 +51,10 @@ from fedray.scenario.training import (
 OptionValues = dict[str, Any]
 
 
-@means("name", "letters, digits, `.`, `_` and `-`")
+@means("name", "letters, digits, spaces, `,`, `=`, `.`, `_` and `-`")
 def _file_name(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", value):
-        raise ValueError("cannot be a directory name: use letters, digits, '.', '_' and '-'")
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9 ,=._-]{0,98}[A-Za-z0-9=._-])?", value):
+        raise ValueError("cannot be a directory name: use letters, digits, spaces, ',', '=', '.', '_' and '-'")
     return value
 
 

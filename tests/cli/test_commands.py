@@ -20,7 +20,10 @@ from torch import nn
 import fedray
 from fedray.cli import commands
 from fedray.scenario import names
+from fedray.scenario.loader import read_scenario, to_plain
+from fedray.scenario.nested import flatten
 from fedray.scenario.options import CLASSIFIERS
+from fedray.scenario.shipped import find_scenario_file
 
 
 def file(folder: Path, *changes: dict[str, Any]) -> Path:
@@ -265,3 +268,16 @@ def test_with_one_model_the_lines_of_its_members_repeated_the_accuracy(
     assert ("members' mean accuracy" in result.err) == repeats
     assert "\naccuracy  " in f"\n{result.out}"
     assert "accuracy_min" in json.loads((tmp_path / "run" / "summary.json").read_text())["metrics"]
+
+
+@pytest.mark.parametrize("name", ["quickstart", "papers/shefl_fig1_fmnist"])
+def test_docs_say_what_each_key_of_a_scenario_means(name: str) -> None:
+    """Options of methods, data, partitions and networks too; a key that is none ends in the nearest one."""
+    everything = run_command("docs").out
+    for key, value in flatten(to_plain(read_scenario(find_scenario_file(name)))).items():
+        if not key.startswith("table"):
+            told = run_command("docs", key)
+            assert told.status == 0 and len(told.out.splitlines()) > 1, (key, value)
+    assert "    The share of the training samples that is held out" in everything
+    assert "did you mean local.lr?" in run_command("docs", "local.lrr").err
+    assert run_command("docs", "local").out.count("\nlocal.") > 5

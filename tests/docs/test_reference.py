@@ -21,6 +21,7 @@ from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
 from fedray.methods import METHOD_SPECS, METHODS
 from fedray.metrics.scores import SCORES
+from fedray.scenario.keys import list_keys, show_name
 from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.names import KINDS
 from fedray.scenario.nested import flatten
@@ -49,7 +50,7 @@ def test_every_key_of_a_scenario_has_an_entry_with_type_default_unit_and_readers
             if one.name == "options":
                 continue
             name = f"{section}.{one.name}".removeprefix(".")
-            entry = entries.pop(reference_keys.show_name(name))
+            entry = entries.pop(show_name(name))
             wanted += 1
             assert ":type: value" not in entry and "\n\n" in entry, name
             if ":type: section" in entry:
@@ -57,14 +58,14 @@ def test_every_key_of_a_scenario_has_an_entry_with_type_default_unit_and_readers
             assert ":default: " in entry and ":Read by: " in entry, name
             if re.search(r":type: .*number", entry):
                 assert name in units, f"{name} is a number: give its unit in docs/reference/units.yaml"
-    assert not entries and wanted == len(reference_keys.list_keys()) > 130
+    assert not entries and wanted == len(list_keys()) > 130
 
 
 def test_the_reference_said_that_epochs_have_no_default() -> None:
     """The defaults are those of a scenario without keys, also those that follow from other keys."""
     entries = dict(re.findall(r"^```\{confval\} (\S+)\n(.*?)^```$", whole("keys/"), flags=re.M | re.S))
     resolved = flatten(to_plain(read_scenario({})))
-    for key in reference_keys.list_keys():
+    for key in list_keys():
         if key.name in resolved and not key.section:
             assert f":default: {md_pieces.write_value(resolved[key.name])}\n" in entries[key.name], key.name
     assert ":default: `10`\n" in entries["local.epochs"]

@@ -1,0 +1,168 @@
+"""Lists the keys of scenarios with their meanings, types and defaults, for `fedray docs` and for the reference."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any, NamedTuple
+
+from fedray.core.errors import BadInput, suggest_nearest
+from fedray.core.options import REQUIRED, Meaning, Needs, Option, describe_check
+from fedray.scenario.loader import read_scenario, to_plain
+from fedray.scenario.names import KINDS
+from fedray.scenario.nested import flatten
+from fedray.scenario.schema import section_types
+
+
+class Key(NamedTuple):
+    """One key of a scenario.
+
+    Attributes:
+        name: dotted, with `*` for any name or index.
+        text: what it is.
+        meaning: what it may be.
+        default: its value in a scenario without keys; `REQUIRED`: it must be set.
+        needs: under which other key it is read; None: always.
+        section: whether it is a section with keys of its own.
+    """
+
+    name: str
+    text: str
+    meaning: Meaning
+    default: Any
+    needs: Needs | None
+    section: bool
+
+
+@cache
+def list_keys() -> tuple[Key, ...]:
+    """Returns every key of the schema, section by section."""
+    return tuple(key for section in section_types() for key in _keys_of(section))
+
+
+def _keys_of(section: str) -> Iterator[Key]:
+    owner = section_types()[section]
+    texts = read_attributes(owner)
+    resolved = flatten(to_plain(read_scenario({})))
+    for one in fields(owner):
+        if one.name == "options":
+            continue
+        default = one.default_factory() if one.default_factory is not MISSING else one.default
+        name = f"{section}.{one.name}".removeprefix(".")
+        if default is None:  # what follows from other keys is not in the schema
+            default = resolved.get(name)
+        inside, option = "section" in one.metadata, one.metadata.get("key")
+        meaning = Meaning("section" if inside else "mapping") if option is None else describe_check(option.check)
+        needs = option.needs.of(name) if option and option.needs else None
+        yield Key(name, texts[one.name], meaning, REQUIRED if default is MISSING else default, needs, inside)
+
+
+def read_attributes(owner: type) -> dict[str, str]:
+    """Returns the lines of the section `Attributes` of a docstring, by name."""
+    text = inspect.cleandoc(owner.__doc__ or "").partition("Attributes:\n")[2]
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if start := re.fullmatch(r"    (\w+): (.*)", line):
+            last, found[start[1]] = start[1], start[2]
+        elif line.startswith("        ") and found:
+            found[last] += f" {line.strip()}"
+        else:
+            break
+    return found
+
+
+def show_name(name: str) -> str:
+    """Returns a key as a user writes it.
+
+    Example:
+        >>> show_name("clients.tiers.*.uplink"), show_name("table.*.name")
+        ('clients.tiers.NAME.uplink', 'table[i].name')
+    """
+    return name.replace("table.*", "table[i]").replace("*", "NAME")
+
+
+def write_type(meaning: Meaning) -> str:
+    """Returns what a value may be, in words."""
+    kind, values, empty = meaning
+    shown = f"{kind}: {values}" if values.startswith("`") else f"{kind}, {values}" if values else kind
+    return f"{shown}, or null" if empty else shown
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The same in a terminal: `fedray docs`.
+
+
+def explain_keys(wanted: str | None, width: int = 100) -> str:
+    """Returns what keys mean, as text of several lines.
+
+    Args:
+        wanted: a key, a section, or an option such as `method.mu` or `data.partition.alpha`; None: all keys.
+        width: number of characters of a line.
+
+    Raises:
+        BadInput: there is no such key.
+
+    Example:
+        >>> print(explain_keys("local.momentum"))
+        local.momentum = 0
+            Momentum of `sgd`.
+            number, [0, 1); acts where local.optimizer is sgd
+    """
+    keys = [key for key in list_keys() if wanted is None or _belongs(key.name, wanted)]
+    lines = [line for key in keys for line in _explain_key(key, width)]
+    lines += [] if wanted is None else _explain_options(wanted, width)
+    if lines:
+        return "\n".join(lines)
+    known = [*(show_name(key.name) for key in list_keys()), *(f"{at}.{one}" for at, one, _, _ in _list_options())]
+    raise BadInput(f"{wanted} is no key of scenarios: {suggest_nearest(str(wanted), known, '`fedray docs` lists all')}")
+
+
+def _belongs(name: str, wanted: str) -> bool:
+    """Returns whether a key is the wanted one, or is in the wanted section; a tier's name stands for any."""
+    pattern = re.escape(show_name(name)).replace("NAME", "[^.]+").replace(r"\[i\]", r"(\[.+\]|\.[^.]+)?")
+    return bool(re.fullmatch(pattern, wanted)) or show_name(name).startswith((f"{wanted}.", f"{wanted}["))
+
+
+def _explain_key(key: Key, width: int) -> list[str]:
+    default = "" if key.section or key.default is REQUIRED else f" = {_show(key.default)}"
+    more = [write_type(key.meaning)] + ["must be given"] * (key.default is REQUIRED)
+    if key.needs is not None:
+        more.append(f"acts where {show_name(key.needs.key)} is {' or '.join(map(str, key.needs.values))}")
+    return _write_entry(f"{show_name(key.name)}{default}", key.text, more, width)
+
+
+def _list_options() -> Iterator[tuple[str, str, str, Option]]:
+    """Yields the options of names: the section, the option, the name that has it, and the option's declaration."""
+    for kind in KINDS.values():
+        for name, spec in (kind.specs or {}).items():
+            yield from ((kind.section, option, name, one) for option, one in getattr(spec, "options", {}).items())
+
+
+def _explain_options(wanted: str, width: int) -> list[str]:
+    """Returns the options with this key, one entry for each different meaning."""
+    entries: dict[tuple[str, ...], list[str]] = {}
+    for at, option, name, one in _list_options():
+        if f"{at}.{option}" == wanted:
+            default = "must be given" if one.default is REQUIRED else f"default {_show(one.default)}"
+            entries.setdefault((one.text, write_type(describe_check(one.check)), default), []).append(name)
+    return [
+        line
+        for (text, *more), names in entries.items()
+        for line in _write_entry(f"{wanted} ({', '.join(names)})", text, more, width)
+    ]
+
+
+def _write_entry(head: str, text: str, more: list[str], width: int) -> list[str]:
+    indented = {"width": width, "initial_indent": "    ", "subsequent_indent": "    ", "break_on_hyphens": False}
+    said = [text[:1].upper() + text[1:], "; ".join(more)]
+    return [head, *(line for part in said for line in textwrap.wrap(part, **indented))]  # type: ignore[arg-type]
+
+
+def _show(value: Any) -> str:
+    if value is None or value in ([], {}):
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
