@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import FloatArray
 from fedray.metrics.scores import check_number
 from fedray.own_code.contract import contract
@@ -72,10 +72,12 @@ class SampleMetric(NamedTuple):
             weight: Weight of each sample, `[n]`; None: equal weights.
 
         Returns:
-            The value. NaN where classes are missing in `y` and the metric is undefined without them.
+            The value; NaN where it is undefined. A metric of two classes is undefined for samples of one class if
+            scikit-learn warns of some prediction for such samples; otherwise clients whose predictions happen to cause
+            no warning would count alone. A metric without `sample_weight` is undefined for unequal weights.
 
         Raises:
-            BadInput: The user's function returns no number.
+            BadInput: The metric cannot score these targets, or the user's function returns no number.
             FedrayError: The user's function raises an error.
         """
         classes = prediction.shape[1] if prediction.ndim == 2 else 0
@@ -83,21 +85,34 @@ class SampleMetric(NamedTuple):
             y = (y == self.positive).astype(np.int64)
             prediction = prediction[:, [1 - self.positive, self.positive]]
         lacks = len(np.unique(y)) < classes
-        given = {} if weight is None else {"sample_weight": weight}
+        if lacks and classes == 2 and not _accepts_one_class(self):
+            return math.nan
+        if weight is not None and "sample_weight" not in _list_parameters(self):
+            return math.nan
         with warnings.catch_warnings():
-            warnings.simplefilter("error" if lacks and classes == 2 else "ignore", UserWarning)
+            warnings.simplefilter("ignore", UserWarning)
             try:
-                if self.function is None:
-                    return float(_find_scorer(self.name)(_predictor(classes), prediction, y, **given))
-                wants, function = second_argument(self.function), self.function
-                if classes:
-                    prediction = prediction.argmax(1) if wants == LABELS else prediction
-                    prediction = prediction[:, 1] if classes == 2 and wants != LABELS else prediction
-                return float(contract(f"metric {self.name}", function, check_number)(y, prediction, **given))
-            except (ValueError, UserWarning):
-                if lacks:
+                found = self._compute(y, prediction, {} if weight is None else {"sample_weight": weight})
+            except (ValueError, FedrayError) as error:
+                refused = isinstance(error.__cause__ if isinstance(error, FedrayError) else error, ValueError)
+                if refused and (lacks or weight is not None):
                     return math.nan
-                raise
+                if isinstance(error, FedrayError):
+                    raise
+                raise BadInput(f"evaluate.metrics = {self.name}: {str(error).splitlines()[0]}") from None
+        return math.nan if lacks and not math.isfinite(found) else found
+
+    def _compute(self, y: Any, prediction: FloatArray, given: dict[str, Any]) -> float:
+        """Returns the metric, with further arguments; of two classes, class 1 is the positive one."""
+        classes = prediction.shape[1] if prediction.ndim == 2 else 0
+        if self.function is None:
+            return float(_find_scorer(self.name, classes)(_predictor(classes), prediction, y, **given))
+        if classes:
+            if second_argument(self.function) == LABELS:
+                prediction = prediction.argmax(1)
+            elif classes == 2:
+                prediction = prediction[:, 1]
+        return float(contract(f"metric {self.name}", self.function, check_number)(y, prediction, **given))
 
     def try_out(self, classes: int) -> None:
         """Computes the metric of a few made-up samples, so that a mistake is found before the run begins.
@@ -106,12 +121,17 @@ class SampleMetric(NamedTuple):
             classes: Number of classes, C; 0 for regression.
 
         Raises:
-            BadInput: scikit-learn does not compute the metric for such a task.
+            BadInput: scikit-learn's metric is for another task.
         """
         y = np.tile(np.arange(max(2, classes)), 2)
         told: Any = 0.5 * np.eye(classes)[y] + 0.5 / classes if classes else y + 0.5
         try:
-            self.score(y, told)
+            for_targets = self.function is None and "regression" in _find_scorer(self.name, 0)._score_func.__module__
+            if self.function is None and for_targets == (classes > 0):
+                raise ValueError(f"it is for {'real targets' if for_targets else 'classes'}")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                self._compute(y, told, {})
         except (ValueError, TypeError) as error:
             if self.function is not None:
                 raise
@@ -125,10 +145,36 @@ class SampleMetric(NamedTuple):
 
 
 @cache
-def _find_scorer(name: str) -> Any:
-    from sklearn.metrics import get_scorer
+def _list_parameters(metric: SampleMetric) -> frozenset[str]:
+    """Returns the names of the parameters of a metric's function."""
+    function = _find_scorer(metric.name, 0)._score_func if metric.function is None else metric.function
+    return frozenset(inspect.signature(function).parameters)
 
-    return get_scorer(name)
+
+@cache
+def _accepts_one_class(metric: SampleMetric) -> bool:
+    """Returns whether a metric of two classes is defined for samples of one class, whatever is predicted for them."""
+    told = np.array([[0.8, 0.2], [0.6, 0.4]])
+    cases = [(np.full(2, y), prediction) for y in (0, 1) for prediction in (told, told[:, ::-1])]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            return all(math.isfinite(metric._compute(y, prediction, {})) for y, prediction in cases)
+        except (ValueError, Warning, FedrayError):
+            return False
+
+
+@cache
+def _find_scorer(name: str, classes: int) -> Any:
+    """Returns a scorer of scikit-learn; a score of probabilities knows all C classes, also those missing in `y`."""
+    from sklearn.metrics import get_scorer, make_scorer
+
+    scorer = get_scorer(name)
+    function, response = scorer._score_func, scorer._response_method
+    if not classes or "predict_proba" not in response or "labels" not in inspect.signature(function).parameters:
+        return scorer
+    given = {**scorer._kwargs, "labels": np.arange(classes)}
+    return make_scorer(function, response_method=response, greater_is_better=scorer._sign > 0, **given)
 
 
 @cache
