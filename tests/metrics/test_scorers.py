@@ -226,6 +226,19 @@ def test_a_scorer_of_another_task_is_refused() -> None:
         fedray.run({"data": {"name": "cubic"}, "evaluate": {"metrics": "roc_auc"}, "runtime": "inline"})
 
 
+def test_two_runs_are_compared_by_a_scorer(done: fedray.Run) -> None:
+    other = train("fedavg", positive="ill")
+    (pair,) = fedray.compare([done, other], metrics="roc_auc").pairs
+    difference = other.metrics["roc_auc"] - done.metrics["roc_auc"]
+    assert pair.difference is not None and pair.difference.mean == pytest.approx(difference, rel=1e-9)
+
+
+def test_the_log_loss_of_clients_is_fedrays_own(done: fedray.Run) -> None:
+    for prefix in ("", "hold_out_"):
+        own, named = (done.metrics[f"{prefix}personal_{name}"] for name in ("nll", "neg_log_loss"))
+        assert own == pytest.approx(-named, rel=1e-9)
+
+
 def test_a_sweep_maximizes_a_scorer_on_withheld_samples(tmp_path: Path) -> None:
     given = sweep({"local.lr": [0.001, 0.3]}, objectives=["balanced_accuracy"], trials=2)
     given["scenario"] = {**given["scenario"], "evaluate": {"metrics": ["balanced_accuracy"]}}

@@ -47,7 +47,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder, watched = tmp_path_factory.mktemp("both"), list[int]()
     sets = {"gamma": 0.1, "conformal": {"alpha": 0.5, "score": "aps"}}
     scored: dict[str, Any] = {
-        "evaluate": {"clients": "all", "ood": "noise"},
+        "evaluate": {"clients": "all", "ood": "noise", "personal": True, "metrics": ["roc_auc_ovr", "neg_log_loss"]},
         "predict": sets,
         "data": {"hold_out": 0.25},
     }
