@@ -52,9 +52,12 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
         if spare:  # a Flower partitioner or one of your own may leave some
             yield "not dealt", f"{spare:,} training rows, which the partition gives to nobody"
         if dealt.test:
-            out, unused = dealt.owned[0].clients - len(dealt.ids[0]), len(data.test.y)
+            out, names = np.setdiff1d(np.arange(dealt.owned[0].clients), dealt.ids[0]).tolist(), study.client_names
+            who = _name_some(tuple(names[i] if names else f"client {i}" for i in out))
+            who += f" (in fold {study.place(0)[1]})" * (study.per_replicate > 1)
+            unused = len(data.test.y)
             also = f"; the {unused:,} test rows of the data are not used" * (unused > 0)
-            yield "test rows", f"{len(dealt.test[0]):,} training rows of clients that never train ({out:,}){also}"
+            yield "test rows", f"{len(dealt.test[0]):,} rows of clients that never train: {who}{also}"
         if dealt.server:
             yield "server rows", f"{len(dealt.server[0]):,} training rows, which the clients of other methods have"
     shape = " x ".join(map(str, data.input_shape)) or "1"

@@ -63,6 +63,7 @@ from fedray.metrics.conformal import ConformalRule, score_labels
 from fedray.models.net import whole_state_dict
 from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
+from fedray.simulation.rounds import collect_values
 from fedray.simulation.study import Progress, Question, Runtime, Study, losses_of
 from fedray.storage import checkpoint
 from fedray.storage.checkpoint import load_study_checkpoint
@@ -92,8 +93,8 @@ def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
     if len(rows) == 1:
         return {name: value for name, value in rows[0].items() if value is not None}
     # lists, one number a member, have no mean over worlds
-    numbers = {name: [row[name] for row in rows if isinstance(row[name], int | float)] for name in rows[0]}
-    means = {name: sum(each) / len(each) for name, each in numbers.items() if each}
+    numbers = [{name: float(x) for name, x in row.items() if isinstance(x, int | float)} for row in rows]
+    means = {name: sum(each) / len(each) for name, each in collect_values(numbers).items()}
     return means | {"round": rows[0]["round"]}
 
 

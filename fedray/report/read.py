@@ -41,6 +41,8 @@ from fedray.scenario.shipped import (
 # and of unknown inputs), ood_auroc `[1]`; of a stack with n bases and F folds: confusion_average `[C, C]`,
 # stack_folds `[n, F]`, stack_bases `[n]` (names), meta_weights `[C, n * C]`.
 
+FOR_RARE_CLASSES = ("balanced_accuracy", "roc_auc", "average_precision")  # scores to read where one class is rare
+
 CONTEXT = ("replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes")
 
 
@@ -509,9 +511,12 @@ def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
     if BEST in found:
         lines.append(f"The best round{of} was chosen by the test rows ({BEST} = {found[BEST]}): its score is too good.")
     if beaten := summary.get("most_frequent"):
+        advice = "add evaluate.metrics=[balanced_accuracy]" + ", or roc_auc" * (beaten["classes"] == 2)
+        if known := [name for name in FOR_RARE_CLASSES if name in summary.get("metrics", {})]:
+            advice = f"read {' and '.join(known)} instead"
         lines.append(
             f"The accuracy{of} is no better than that of always answering {beaten['class']} ({beaten['share']:.4f}): "
-            "add evaluate.metrics=[balanced_accuracy]" + (", or roc_auc." if beaten["classes"] == 2 else ".")
+            f"{advice}."
         )
     return lines
 

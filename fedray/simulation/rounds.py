@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,16 +93,22 @@ def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
 def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """Returns the values of every metric, from the worlds in which the metric was measured.
 
+    If test samples lack a class, some metrics (`roc_auc`) are undefined: NaN, although the likelihood or the RMSE of
+    the world is a number. Such a NaN is left out, unless no world has a number.
+
     Example:
         >>> collect_values([{"accuracy": 0.5, "nll": None}, {"accuracy": 0.75, "nll": 1.0}])
         {'accuracy': [0.5, 0.75], 'nll': [1.0]}
+        >>> collect_values([{"nll": 0.2, "roc_auc": math.nan}, {"nll": 0.1, "roc_auc": 0.75}])["roc_auc"]
+        [0.75]
     """
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[tuple[float, bool]]] = {}  # values, and whether each one is undefined
     for row in rows:
+        sound = any(isinstance(row.get(name), float) and math.isfinite(row[name]) for name in ("nll", "rmse"))
         for name, value in row.items():
             if isinstance(value, float):
-                found.setdefault(name, []).append(value)
-    return found
+                found.setdefault(name, []).append((value, sound and math.isnan(value)))
+    return {name: [x for x, lacks in each if not lacks] or [x for x, _ in each] for name, each in found.items()}
 
 
 def follow_course(

@@ -98,6 +98,22 @@ def test_each_client_is_left_out_in_one_fold(tmp_path: Path) -> None:
     assert fedray.resume(tmp_path / "run").summary["model_hash"] == run.summary["model_hash"]
 
 
+def test_a_hospital_without_a_case_is_left_out_of_the_mean(tmp_path: Path) -> None:
+    """Its area under the ROC curve is undefined. The mean over the others was no number, too."""
+    keys = hospitals(tmp_path)
+    frame = pd.read_csv(tmp_path / "sites.csv")
+    frame.loc[frame.site == "c", "ill"] = "no"
+    frame.to_csv(tmp_path / "sites.csv", index=False)
+    keys = {**keys, "method": "fedavg", "evaluate": {"metrics": ["roc_auc"]}}
+    keys = {**keys, "data": {**keys["data"], "test_clients": 1, "fold": "all"}}
+    run = fedray.run(keys, out=tmp_path / "run")
+    each = run.metrics_dataframe.query("round == 2")["roc_auc"]
+    found = run.summary["metrics"]["roc_auc"]
+    assert each.isna().sum() == 1 and found["n"] == 5
+    assert found["mean"] == pytest.approx(each.mean())
+    assert run.metrics["roc_auc"] == pytest.approx(each.mean())
+
+
 def test_a_client_that_is_named_is_answered_as_a_new_one(tmp_path: Path) -> None:
     keys = hospitals(tmp_path)
     keys = {**keys, "data": {**keys["data"], "test_clients": ["f"]}}

@@ -585,7 +585,7 @@ MOST_VALUES = 64  # a text column with more different values is an input only if
 
 TOLD = {  # the remark on each kind of column that `_find_kind` returns
     "index": "no input, because it numbers the rows (name it in data.{key})",
-    "id": "another whole number in every row (leave it out by data.{key} if it is an id)",
+    "id": "another whole number in every row (if it is an id, name the other columns in data.{key})",
     "truth": "truth values, read as 0 and 1",
     "number text": "text of numbers, read as numbers",
     "category": "text, read as categories (0 and 1 for each value)",
