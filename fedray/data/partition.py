@@ -626,8 +626,13 @@ def _holders(count: IntArray, clients: int, classes: int, generator: Generator) 
     """
     cap, need = np.minimum(count, clients), clients * classes
     if need < len(count) or cap.sum() < need:
-        what = "more, so that every row is dealt" if need < len(count) else "fewer, as there are not enough rows"
-        raise BadInput(f"data.partition.classes = {classes}, but {clients} clients have to hold {what}: correct it")
+        what = (
+            "more, so that every row is dealt: raise it" if need < len(count) else "fewer, for lack of rows: lower it"
+        )
+        raise BadInput(
+            f"data.partition.classes = {classes}, but {clients} clients have to hold {what}, or choose another "
+            "data.partition (natural, if the data name the clients)"
+        )
     filled = np.minimum(cap[:, None], np.arange(clients + 1)).sum(axis=0)  # client-class pairs for each limit per class
     level = int(np.searchsorted(filled, need, side="right")) - 1  # the highest limit with at most `need` pairs
     places = np.minimum(cap, level)
