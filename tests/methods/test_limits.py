@@ -59,6 +59,12 @@ def of(name: str, **options: Any) -> Keys:
 
 
 AVERAGE = of("fedavg")
+FURTHER = (
+    "ifca",
+    "fedem",
+    "moon",
+    "fedsam",
+)  # their clients pass over their samples once more, at the limit too
 
 
 class Limit(NamedTuple):
@@ -71,7 +77,7 @@ class Limit(NamedTuple):
         apart: With these options or keys the method is no longer the other one; None: nothing is said of it.
         atol: How far numbers may be from each other; 0: the bits, the bytes and the seconds are equal.
         network: Of both, where it is none of the scenario.
-        costs: Whether bytes and seconds are equal, too.
+        costs: Whether bytes and seconds are equal, too; the methods of `FURTHER` take longer.
     """
 
     one: Keys
@@ -221,7 +227,10 @@ def test_at_its_limit_a_method_is_another_one(limit: Limit) -> None:
         if limit.costs:
             assert found.up_bytes.tolist() == wanted.up_bytes.tolist()
             assert found.down_bytes.tolist() == wanted.down_bytes.tolist()
-            assert found.sim_seconds.tolist() == wanted.sim_seconds.tolist()
+            if limit.one["method"]["name"] in FURTHER:
+                assert (found.sim_seconds > wanted.sim_seconds).all()
+            else:
+                assert found.sim_seconds.tolist() == wanted.sim_seconds.tolist()
     if limit.apart is not None:
         shared = {key: value for key, value in limit.apart.items() if key not in ("method", "compress")}
         (one, found), (other, wanted) = (
