@@ -68,12 +68,11 @@ def test_what_ended_a_run_is_kept_until_it_goes_on(tmp_path: Path) -> None:
 WARNED: dict[str, Any] = {"rounds": 1, "clients": 2, "method": "fedavg", "data": {"name": "digits", "limit": 60}}
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_score_without_a_mean_is_said_once_at_the_end(value: float, tmp_path: Path) -> None:
+def test_a_score_without_a_mean_is_said_once_at_the_end(tmp_path: Path) -> None:
     with pytest.warns(FedrayWarning) as said:
         run = fedray.run(
             {**WARNED, "rounds": 2, "replicates": 2, "runtime": "inline"},
-            metrics={"mine": lambda scored: value if scored.replicate else 1.0},
+            metrics={"mine": lambda scored: float("inf") if scored.replicate else 1.0},
             out=tmp_path / "run",
             report=False,
         )
