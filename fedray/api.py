@@ -161,6 +161,9 @@ def _read_arguments(
             raise BadInput(explain_unknown_key("", top, known, sections=list_sections()))
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
     modules = import_first(scenario, modules)
+    section = scenario.get("data") if isinstance(scenario, Mapping) else None
+    if given.get("data") is not None and isinstance(section, Mapping) and "test_clients" in section:
+        dotted = {"data.test_clients": section["test_clients"], **dotted}  # the form of the data reads it, too
     own = take_objects(given, dotted, modules)
     by_client = own.data is not None and own.data.train.group is not None
     if by_client and own.partition is None and not names_partition(scenario, dotted):

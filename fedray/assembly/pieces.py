@@ -319,6 +319,11 @@ def find_metrics(scenario: Scenario, own: UserObjects, data: Dataset) -> dict[st
             score such a task with it.
     """
     positive = find_positive(scenario, data)
+    if scenario.evaluate.positive is not None and not (scenario.evaluate.metrics or own.metrics):
+        raise BadInput(
+            f"evaluate.positive = {scenario.evaluate.positive!r} cannot act, because evaluate.metrics is "
+            "empty: leave it out"
+        )
     named = {name: names.find_thing("metric", name) for name in scenario.evaluate.metrics or ()}
     found = dict[str, Any]()
     for name, function in {**named, **own.metrics}.items():

@@ -289,7 +289,9 @@ def _check_column(name: str, column: Any, values: list[str] | None, *, fill: boo
 # ---------------------------------------------------------------------------------------------------------------------
 # Conversion of a user's own data to a data set: the argument `data=` of the Python API.
 
-SCENARIO_KEYS = ("name", "object", "root", "fold", "hold_out", "partition")  # keys of `data` for data of any kind
+SCENARIO_KEYS = (  # keys of `data` for data of any kind
+    "name", "object", "root", "fold", "hold_out", "test_clients", "scale", "partition",
+)  # fmt: skip
 STORED_BYTES = 1 << 20  # data in memory of this size and above are put into the store
 
 
@@ -398,6 +400,8 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
             remedy = suggest_nearest(option, known, f"choose one of {', '.join(known)}", prefix="data.")
             raise BadInput(f"{key} is no option of data that are an object: {remedy}")
     given = {key.removeprefix("data."): overrides.pop(key) for key in found}
+    if overrides.get("data.test_clients") is not None and "test" not in given and not isinstance(thing, Dataset):
+        given = {"test_fraction": 0.0, **given}  # the rows of these clients are the test rows
     return {key: arrays.spell_columns(one) if key in arrays.COLUMNS else one for key, one in given.items()}
 
 

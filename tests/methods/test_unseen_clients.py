@@ -139,3 +139,16 @@ def test_a_partition_file_keeps_the_same_clients_out(tmp_path: Path) -> None:
     other = fedray.run({**keys, "clients": {}}, report=False)
     assert other.summary["model_hash"] == one.summary["model_hash"]
     assert other.metrics["accuracy"] == one.metrics["accuracy"]
+
+
+@pytest.mark.parametrize("given", [{"data__test_clients": 2}, {"data": {"test_clients": 2}}], ids=["option", "key"])
+def test_of_a_frame_every_row_trains_or_is_a_row_of_a_client_that_never_trains(given: dict[str, Any]) -> None:
+    """A fifth of the rows was drawn as test rows, and never used."""
+    g = np.random.default_rng(0)
+    frame = pd.DataFrame(g.normal(size=(120, 3))).add_prefix("x").assign(y=g.integers(0, 2, 120), of=np.arange(120) % 6)
+    keys = scenario({"method": {"name": "fedavg"}, "rounds": 0}, {"data": None, "clients": None, "participation": None})
+    keys = {key: value for key, value in keys.items() if value is not None} | {"data": given.get("data", {})}
+    options = {key: value for key, value in given.items() if key != "data"}
+    study = fedray.run(keys, data=frame, data__target="y", data__group="of", report=False, **options).study
+    assert len(study.split("test", 0)[1]) == 40
+    assert study.shards.sizes(np.zeros(4, int), np.arange(4)).sum() == 80
