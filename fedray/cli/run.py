@@ -33,6 +33,8 @@ from fedray.process import import_quickly, silence
 from fedray.runtime.environment import read_awaited, refuse_unused_wait
 
 if TYPE_CHECKING:  # torch and Optuna are slow to import
+    from matplotlib.figure import Figure
+
     from fedray.experiments.results import Run
     from fedray.tuning.tune import SweepResult
 
@@ -385,14 +387,38 @@ def _leave_out_files(folders: tuple[Path, ...]) -> tuple[Path, ...]:
     help="What the runs have spent alike.",
 )
 @click.option("--latex", is_flag=True, help="Print a LaTeX table.")
-def compare_command(folders: tuple[Path, ...], metrics: str | None, at_equal: str, *, latex: bool) -> None:
+@click.option(
+    "--plot", **as_path, help="Draw the curves of all runs by round, of the first score, to this .png, .svg or .pdf."
+)
+def compare_command(
+    folders: tuple[Path, ...], metrics: str | None, at_equal: str, *, latex: bool, plot: Path | None
+) -> None:
     """Compare runs with the first one, seed by seed: differences, 95 % intervals, and p-values of paired t tests."""
+    if plot is not None:
+        _confirm_picture("--plot", plot)
     with import_quickly():
         from fedray.experiments.compare import compare
 
     wanted = None if metrics is None else [word.strip() for word in metrics.split(",")]
     found = compare(_leave_out_files(folders), at_equal=at_equal, metrics=wanted)
+    if plot is not None:
+        _write_picture(found.plot(wanted[0] if wanted else None), plot)
     click.echo("\n".join([*(f"% {note}" for note in found.notes), found.to_latex()]) if latex else str(found))
+
+
+def _confirm_picture(option: str, out: Path) -> None:
+    """Refuses a name that is no picture's, or a folder that cannot be written, before anything is computed."""
+    if out.suffix not in (".png", ".svg", ".pdf"):
+        raise BadInput(f"{option} {out}: the picture is a .png, .svg or .pdf file: give a name that ends so")
+    confirm_writable(option, out.parent)
+
+
+def _write_picture(figure: Figure, out: Path, dpi: int = 110) -> None:
+    """Writes a figure in the format that the name of the file says."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format=out.suffix[1:], dpi=dpi, bbox_inches="tight")
+    make_parent(out)
+    write_atomically(out, picture.getvalue())
 
 
 @click.command(name="export")
@@ -435,17 +461,20 @@ def export_command(folder: Path, out: Path | None, kind: str, modules: tuple[str
 def plot_command(folder: Path, name: str | None, out: Path | None, dpi: int, modules: tuple[str, ...]) -> None:
     """Draw one picture of the report: accuracy or rmse (the default), bytes, time, drift, or any score of a run.
 
+    The curves of several runs are drawn by `fedray compare FOLDERS --plot FILE`.
+
     Of a sweep: an objective over the trials (the default: the first), trials (the first objective against each
     parameter), importance, pareto or curves.
     """
-    if out is not None and out.suffix not in (".png", ".svg", ".pdf"):
-        raise BadInput(f"--out {out}: the picture is a .png, .svg or .pdf file: give a name that ends so")
+    if out is not None:
+        _confirm_picture("--out", out)
     from fedray.storage.directory import has_sweep, require_run_directory
 
     is_sweep = has_sweep(folder)
     if not is_sweep:
         require_run_directory(folder)
-    confirm_writable("--out", folder if out is None else out.parent)
+    if out is None:
+        confirm_writable("--out", folder)
     drawn: Run | SweepResult
     if is_sweep:
         drawn = _open_sweep(folder, modules)
@@ -457,8 +486,5 @@ def plot_command(folder: Path, name: str | None, out: Path | None, dpi: int, mod
 
         drawn, name = load(folder), name or read_run(folder).metric
     target = out or folder / f"{name}.png"
-    picture = io.BytesIO()
-    drawn.plot(name).savefig(picture, format=target.suffix[1:], dpi=dpi, bbox_inches="tight")
-    make_parent(target)
-    write_atomically(target, picture.getvalue())
+    _write_picture(drawn.plot(name), target, dpi)
     click.echo(str(target))

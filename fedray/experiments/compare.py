@@ -87,10 +87,11 @@ class Comparison:
     def to_latex(self) -> str:
         """Returns the paired differences as a LaTeX table (package booktabs), a line for each score and run."""
         frame = self.dataframe
-        spans = [f"[{low:.4f}, {high:.4f}]" for low, high in zip(frame["low"], frame["high"], strict=True)]
+        ends = zip(frame["low"], frame["high"], strict=True)
+        spans = ["-" if math.isnan(low) else f"[{low:.4f}, {high:.4f}]" for low, high in ends]
         shown = frame[["metric", "run", "baseline", "difference"]].assign(interval=spans, p=frame["p"], n=frame["n"])
         numbers = {"difference": "{:+.4f}".format, "p": "{:.2g}".format}
-        return str(shown.to_latex(index=False, escape=True, formatters=numbers))
+        return str(shown.to_latex(index=False, escape=True, formatters=numbers, na_rep="-"))
 
     def plot(self, metric: str | None = None, over: str = "rounds") -> Figure:
         """Returns a picture with the curves of all runs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,23 @@ def test_the_command_prints_the_same_differences_as_text_and_in_latex(
     main([*typed, "--latex"])
     cells = f"{row['difference']:+.4f} & [{row['low']:.4f}, {row['high']:.4f}] & {row['p']:.2g} & 2"
     assert rf"nll & fedavg & fed\_ensemble & {cells}" in capsys.readouterr().out
+
+
+def test_the_command_draws_the_curves_of_all_runs(
+    runs: dict[str, fedray.Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = ["compare", str(runs["ensemble"].path), str(runs["fedavg"].path), "--metrics", "nll", "--plot"]
+    main([*typed, str(tmp_path / "a" / "nll.svg")])
+    drawn = (tmp_path / "a" / "nll.svg").read_text()
+    assert "<svg" in drawn and "nll" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([*typed, str(tmp_path / "nll.gif")])
+    assert "--plot" in (said := capsys.readouterr().err) and "give a name that ends so" in said
+
+
+def test_an_interval_of_one_seed_is_a_dash_in_latex(runs: dict[str, fedray.Run], tmp_path: Path) -> None:
+    other = fedray.run(scenario({"rounds": 1}), out=tmp_path / "other")
+    assert " & - & - & 1 " in fedray.compare([runs["ensemble"], other], metrics="nll").to_latex()
 
 
 def test_lengths_and_seeds_that_differ_are_named(runs: dict[str, fedray.Run]) -> None:
