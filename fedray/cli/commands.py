@@ -377,20 +377,10 @@ def commands() -> None:
     """
 
 
-for _command in (
-    *(run.run_command, run.resume_command, run.check_command, run.docs_command),
-    *(run.report_command, run.compare_command),
-    *(
-        run.plot_command,
-        table_command,
-        tune_command,
-        list_command,
-        scenarios_group,
-        bench_command,
-        data_group,
-        run.export_command,
-        clean_command,
-    ),
+for _command in (  # in the order of `fedray --help`
+    *(run.run_command, run.resume_command, run.check_command, run.docs_command, run.report_command),
+    *(run.compare_command, run.plot_command, table_command, tune_command, list_command, scenarios_group),
+    *(bench_command, data_group, run.export_command, clean_command),
 ):
     _command.short_help = (_command.help or "").partition("\n\n")[0]  # the whole text: click would shorten its own
     commands.add_command(_command)

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,28 +101,22 @@ def inquire(study: Study, split: str) -> answers.Inquiry:
     return answers.Inquiry(split, measure_answers, means=3 + classification.BINS if study.classes else 4)
 
 
-def ask_own_answers(study: Study, runtime: Runtime, state: State, test: bool) -> dict[str, answers.Own]:
-    """Returns, for each split, the numbers of clients with models of their own; empty if there are no such clients.
+def ask_own_splits(
+    study: Study, runtime: Runtime, state: State, test: bool, inquire: Callable[[str], answers.Inquiry]
+) -> dict[str, answers.Own]:
+    """Returns, for each split, what clients with models of their own tell; empty if there are no such clients.
 
     Args:
         study: The trained study.
         runtime: The runtime that holds the clients.
         state: The state with the models that the server sends to clients.
         test: Whether the test samples are predicted, too.
+        inquire: Function that gives the request for a split.
     """
-    asked = study.evaluation.by_tier or study.evaluation.personal
-    if not asked or not study.method.phase.is_personal:
+    if not study.method.phase.is_personal:
         return {}
     splits = [split for split, asked in (("test", test), ("hold_out", study.hold_out)) if asked]
-    return {split: answers.ask_own(runtime, state, inquire(study, split)) for split in splits}
-
-
-def ask_own_metrics(study: Study, runtime: Runtime, state: State, test: bool) -> dict[str, answers.Own]:
-    """Returns, for each split, the metrics of clients with models of their own; empty if there are no such clients."""
-    if not list_sample_metrics(study) or not study.method.phase.is_personal:
-        return {}
-    splits = [split for split, asked in (("test", test), ("hold_out", study.hold_out)) if asked]
-    return {split: answers.ask_own(runtime, state, ask_sample_metrics(split)) for split in splits}
+    return {split: answers.ask_own(runtime, state, inquire(split)) for split in splits}
 
 
 def list_scored_tiers(study: Study) -> Sequence[Tier]:
@@ -139,7 +134,7 @@ def score_tiers(
         study: The trained study.
         world: Number of the world.
         measured: The predictions and losses that the runtime computed.
-        own: For each split, the predictions of clients with models of their own (`ask_own_answers`).
+        own: For each split, the predictions of clients with models of their own (`ask_own_splits`).
         sets: The coverage and the size of each client's conformal sets on its test samples; None if there are no sets.
 
     Returns:
@@ -556,11 +551,12 @@ def make_evaluator(
         sets = []
         if study.evaluation.conformal is not None:
             sets = measure_all_sets(study, runtime, progress.state, measured, study.worlds)
-        own = ask_own_answers(study, runtime, progress.state, test)
-        each = ask_own_metrics(study, runtime, progress.state, test)
+        ask = partial(ask_own_splits, study, runtime, progress.state, test)
+        own = ask(partial(inquire, study)) if study.evaluation.by_tier or study.evaluation.personal else {}
+        metrics = ask(ask_sample_metrics) if list_sample_metrics(study) else {}
         rows = []
         for world in range(study.worlds):
-            row, clients = _score_world(study, world, measured, test, each)
+            row, clients = _score_world(study, world, measured, test, metrics)
             if sets:
                 row |= sets[world][0]
                 clients = add_client_sets(study, clients, sets[world][1])

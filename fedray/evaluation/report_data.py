@@ -268,11 +268,10 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     the RMSE with the client's own weights or models, and the RMSE of the prediction that new clients get.
     """
     answer = study.answer(state)
-    known = np.arange(min(study.clients.number, EVALUATED_CLIENTS))
     everybody = answer.weigh_present(0)
     if everybody is None:
         everybody = np.full(len(outputs), 1.0 / len(outputs))
-    equal = np.tile(everybody, (len(known), 1))
+    equal = np.tile(everybody, (answers.count_known(study), 1))
     own = study.method.phase.weighs or study.method.one_model_per_client or has_client_weights(study, answer)
     weights = find_client_weights(study, runtime, answer, worlds=1)[0] if own else equal
     if study.method.phase.is_personal:

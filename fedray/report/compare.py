@@ -431,16 +431,7 @@ def make_comparison_table(runs: list[ReadRun]) -> Table:
 
 def make_cost_table(runs: list[ReadRun]) -> Table:
     """Returns header and rows of a table that describes each run, with its costs per replicate and fold."""
-    head = [
-        "run",
-        "method",
-        "data",
-        "rounds",
-        "n",
-        *(name_score(key) for key in TOTALS),
-        "models to hand over",
-        "passes",
-    ]
+    head = ["run", "method", "data", "rounds", "n", *map(name_score, TOTALS), "models to hand over", "passes"]
     rows = []
     for run in runs:
         words = [run.name, *(str(run.summary.get(key, "-")) for key in ("method", "data", "rounds")), str(run.worlds)]
@@ -541,7 +532,7 @@ def _is_worse(run: ReadRun, other: ReadRun, name: str) -> bool:
     return bool(sign * (entries[0]["mean"] - entries[1]["mean"]) > max(2 * error, ROUNDING * abs(entries[0]["mean"])))
 
 
-_OF_SERVER = ("step", "sample")
+_AT_SERVER = ("seconds_per_step", "seconds_per_sample")
 
 
 def list_uncounted(runs: Sequence[ReadRun], over: str | None) -> list[str]:
@@ -565,7 +556,7 @@ def list_uncounted(runs: Sequence[ReadRun], over: str | None) -> list[str]:
     for run in runs:
         method, server = (run.scenario.get(section) or {} for section in ("method", "server"))
         spec = METHOD_SPECS.get(method.get("name", ""))
-        if spec is not None and spec.server_steps and not any(server.get(f"seconds_per_{one}") for one in _OF_SERVER):
+        if spec is not None and spec.server_steps and not any(map(server.get, _AT_SERVER)):
             free.append(run.name)
     said = f"what it costs to answer ({'; '.join(each)})" if each else "what it costs to answer"
     said += f", and steps of the server ({', '.join(free)})" if free else ""

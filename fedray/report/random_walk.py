@@ -18,14 +18,26 @@ MOST_NODES = 300
 MOST_NAMED_NODES = 40  # nodes up to which each shows its number
 
 
+def count_visits(run: ReadRun) -> tuple[IntArray, IntArray] | None:
+    """Returns the edges `[E, 2]` of the graph, and how often each client trained a model in the first world, `[N]`.
+
+    None for a run without a graph or with a large one, and with `data.test_clients`, where clients have other numbers
+    than nodes.
+    """
+    edges, table = run.pictures.get("graph_edges"), run.first_world()
+    unseen = (run.scenario.get("data") or {}).get("test_clients")
+    if edges is None or table is None or unseen is not None or (nodes := int(edges.max()) + 1) > MOST_NODES:
+        return None
+    return edges, np.bincount(read_job_column(table, "client"), minlength=nodes)
+
+
 def figure_graph(run: ReadRun) -> Figure | None:
     """Draws the graph; a node is larger and darker the more often it trained a model."""
-    edges, table = run.pictures.get("graph_edges"), run.first_world()
-    if edges is None or table is None or (nodes := int(edges.max()) + 1) > MOST_NODES:
+    found = count_visits(run)
+    if found is None:
         return None
-    visits = np.bincount(read_job_column(table, "client"), minlength=nodes)
-    if len(visits) > nodes:  # with data.test_clients, clients have other numbers than nodes
-        return None
+    edges, visits = found
+    nodes = len(visits)
     most = int(visits.argmax())
     title = f"Client {most} trained most often: {visits[most]} of {visits.sum()} steps"
     title += f" ({100 * visits[most] / visits.sum():.1f} %; equal shares: {100 / nodes:.1f} %)"
@@ -49,12 +61,11 @@ def figure_graph(run: ReadRun) -> Figure | None:
 
 def figure_visits(run: ReadRun) -> Figure | None:
     """Draws each client's share of the steps in which it trained, against the stationary distribution of the walk."""
-    edges, table = run.pictures.get("graph_edges"), run.first_world()
-    if edges is None or table is None or (nodes := int(edges.max()) + 1) > MOST_NODES:
+    found = count_visits(run)
+    if found is None:
         return None
-    visits = np.bincount(read_job_column(table, "client"), minlength=nodes)
-    if len(visits) > nodes:  # with data.test_clients, clients have other numbers than nodes
-        return None
+    edges, visits = found
+    nodes = len(visits)
     law = find_stationary_law(run, edges, nodes)
     share = visits / max(1, visits.sum())
     off = 0.5 * float(np.abs(share - law).sum())

@@ -373,8 +373,8 @@ class CountingRule:
     partial: float = 0.0
 
 
-def cut_steps(rule: CountingRule, plan: Plan, steps: IntArray, unit: IntArray, *, seeds: IntArray, t: int) -> IntArray:
-    """Returns the steps of each job, `[J]`, where the share `rule.partial` of each world's participants trains less.
+def cut_steps(share: float, plan: Plan, steps: IntArray, unit: IntArray, *, seeds: IntArray, t: int) -> IntArray:
+    """Returns the steps of each job, `[J]`, where a share of each world's participants trains less.
 
     Such a participant makes a uniform number of its epochs, from 1 to all of them: the same for all of its models.
 
@@ -382,7 +382,7 @@ def cut_steps(rule: CountingRule, plan: Plan, steps: IntArray, unit: IntArray, *
     section 5.2.
 
     Args:
-        rule: The rule of the round.
+        share: Share of the participants that train less, above 0.
         plan: The jobs, `[J]`.
         steps: Number of steps of all epochs of each job, `[J]`.
         unit: Number of steps of an epoch of each job, `[J]`, at least 1.
@@ -393,17 +393,15 @@ def cut_steps(rule: CountingRule, plan: Plan, steps: IntArray, unit: IntArray, *
         Half of four clients make less than ten epochs of two steps.
 
         >>> plan, ten, two = Plan(np.arange(4), np.zeros(4, int), np.zeros(4, int)), np.full(4, 20), np.full(4, 2)
-        >>> cut_steps(CountingRule(partial=0.5), plan, ten, two, seeds=np.zeros(1, int), t=0).tolist()
+        >>> cut_steps(0.5, plan, ten, two, seeds=np.zeros(1, int), t=0).tolist()
         [20, 2, 16, 20]
     """
-    if not rule.partial:
-        return steps
     who = np.stack((plan.world, plan.client))
     (world, client), index = np.unique(who, axis=1, return_inverse=True)
     draw = rng.uniform(rng.keys(seeds[world], "partial", t, client), 2)  # [P, 2]: whether, and how many epochs
     rank = np.empty(len(world), dtype=np.int64)
     rank[np.lexsort((draw[:, 0], world))] = np.arange(len(world)) - np.searchsorted(world, world)
-    cut = rank < np.floor(rule.partial * np.bincount(world)[world] + 0.5)
+    cut = rank < np.floor(share * np.bincount(world)[world] + 0.5)
     fewer = unit * (1 + (draw[index, 1] * (steps // unit)).astype(np.int64))
     return np.where(cut[index], np.minimum(fewer, steps), steps)
 

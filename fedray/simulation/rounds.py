@@ -548,8 +548,11 @@ def size_jobs(study: Study, phase: Phase, plan: Plan, t: int = 0) -> SizedPlan:
     if phase.steps is not None:
         return SizedPlan(plan, size, phase.steps(plan, size)[0])
     steps = count_client_steps(study.clients, plan.client, size, phase.local)
-    unit = np.ones_like(size) if phase.local.steps is not None else np.maximum(divide_epoch(size, phase.local)[0], 1)
-    return SizedPlan(plan, size, devices.cut_steps(study.rule, plan, steps, unit, seeds=study.seeds, t=t))
+    if study.rule.partial:
+        of_epoch = divide_epoch(size, phase.local)[0]
+        unit = np.ones_like(size) if phase.local.steps is not None else np.maximum(of_epoch, 1)
+        steps = devices.cut_steps(study.rule.partial, plan, steps, unit, seeds=study.seeds, t=t)
+    return SizedPlan(plan, size, steps)
 
 
 def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: IntArray) -> devices.JobCosts:
@@ -568,15 +571,18 @@ def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: I
     """
     if phase.steps is not None:
         return devices.JobCosts(jobs.steps, up, down, *phase.steps(jobs.plan, jobs.size)[1:])
-    size, batch, has_data = jobs.size.astype(np.float64), phase.local.batch_size, jobs.steps > 0
-    work = sum(local.count_work(phase.models) for local in phase.locals)
-    rows = size * (0.0 if phase.choose is None else FORWARD * phase.models)
-    for piece in phase.pieces:
-        found = piece.count_rows(study.net, size)
-        rows = rows if found is None else rows + found
-    more = rows / np.maximum(size if batch is None else batch, 1) + sum(piece.further_steps for piece in phase.pieces)
-    steps = work * jobs.steps.astype(np.float64) + more * has_data
-    samples = work * samples_seen(jobs.size, jobs.steps, phase.local).astype(np.float64) + rows * has_data
+    size = jobs.size.astype(np.float64)
+    each = [found for piece in phase.pieces if (found := piece.count_rows(study.net, size)) is not None]
+    each += [] if phase.choose is None else [FORWARD * phase.models * size]
+    further = sum(piece.further_steps for piece in phase.pieces)
+    work = np.float64(sum(local.count_work(phase.models) for local in phase.locals))
+    steps = work * jobs.steps
+    samples = work * samples_seen(jobs.size, jobs.steps, phase.local)
+    if each or further:  # what a job computes besides its trainings
+        rows, batch = np.sum(each, axis=0) if each else np.zeros(len(size)), phase.local.batch_size
+        has_data = jobs.steps > 0
+        steps += (rows / np.maximum(size if batch is None else batch, 1) + further) * has_data
+        samples += rows * has_data
     tier = study.clients.tier_of(jobs.plan.client)
     share = next((found for piece in phase.pieces if (found := piece.work(tier)) is not None), None)
     return devices.JobCosts(steps, up, down, samples, share)
@@ -636,4 +642,4 @@ def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) ->
     """
     if phase.hands_on:
         return up, up
-    return np.where(np.isin(status, (devices.OK, devices.STALE)), up, 0), np.where(_REACHED[status], down, 0)
+    return np.where((status == devices.OK) | (status == devices.STALE), up, 0), np.where(_REACHED[status], down, 0)

@@ -159,9 +159,11 @@ def divide_epoch(size: IntArray, local: Local) -> tuple[IntArray, IntArray]:
         ...     for last in ("keep", "drop", "merge")]
         [[[1, 2, 3], [3, 8, 9]], [[1, 2, 2], [3, 8, 8]], [[1, 2, 2], [3, 8, 9]]]
     """
-    width = np.maximum(size if local.batch_size is None else np.minimum(size, local.batch_size), 1)
+    if local.batch_size is None:
+        return np.ones_like(size), size
     if local.last_batch == "keep":
-        return -(-size // width), size
+        return -(-size // local.batch_size), size
+    width = np.maximum(np.minimum(size, local.batch_size), 1)
     return size // width, size - size % width if local.last_batch == "drop" else size
 
 
@@ -184,8 +186,10 @@ def choose_batch_width(size: IntArray, local: Local) -> IntArray:
     whole, b = _round_up(size), local.batch_size
     if b is None:
         return whole
-    merged = (local.last_batch == "merge") & (size > b) & (size % b > 0)
-    return np.where(merged, _round_up(b + size % b), np.minimum(whole, b))
+    width = np.minimum(whole, b)
+    if local.last_batch == "merge":
+        width = np.where((size > b) & (size % b > 0), _round_up(b + size % b), width)
+    return width
 
 
 def _round_up(rows: IntArray) -> IntArray:

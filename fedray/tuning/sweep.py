@@ -358,8 +358,12 @@ READ = {  # keys of a sampler or pruner, by the name of the sampler or pruner
 }
 
 
-def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
+def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) -> Sweep:
     """Reads a sweep from a file or a dict.
+
+    Args:
+        source: the sweep.
+        imports: whether the modules that its scenario names (`import`) are imported, which runs their code.
 
     Raises:
         BadInput: a key is unknown, a value is impossible, or the space holds values that no scenario allows.
@@ -375,7 +379,7 @@ def read_sweep(source: str | Path | Mapping[str, Any]) -> Sweep:
         raise BadInput(f"the sweep = {quote_value(tree)} is not a mapping: write keys as 'trials: 20'")
     refuse_scenario(str(where or "this"), tree)
     given = _section("", to_plain_values(tree), SWEEP)
-    base = _base(given, where.parent if where is not None else Path())
+    base = _base(given, where.parent if where is not None else Path(), imports)
     objectives = read_objectives(given["objectives"])
     sampler = SamplerKeys(**_named_section("sampler", given["sampler"], SAMPLER))
     pruner = PrunerKeys(**_named_section("pruner", given["pruner"], PRUNER))
@@ -420,7 +424,7 @@ def _section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
     return {key: check(given[key]) if key in given else default for key, (default, check) in table.items()}
 
 
-def _base(given: Mapping[str, Any], folder: Path) -> Tree:
+def _base(given: Mapping[str, Any], folder: Path, imports: bool) -> Tree:
     """Reads the keys of the base scenario, without defaults, which depend on the values that a trial chooses."""
     wanted = given["scenario"]
     if isinstance(wanted, str):
@@ -436,7 +440,8 @@ def _base(given: Mapping[str, Any], folder: Path) -> Tree:
         raise BadInput(f"overrides = {quote_value(own)} is not a mapping: write {{rounds: 20}}")
     keys = spell_imports(spell_sections(to_plain_values(wanted)), folder)
     changes = expand(spell_sections(to_plain_values(own)))
-    import_first(keys)
+    if imports:
+        import_first(keys)
     tree = merge_keys(merge_keys({"data": {"hold_out": HOLD_OUT}}, keys), changes)
     return {key: value for key, value in tree.items() if key not in ("table", "published")}
 

@@ -474,7 +474,7 @@ class SweepResult:
                 f"{self.path} has no {journal.name}, its study is in another storage: `fedray tune ... --resume "
                 "--storage URL` draws the report"
             )
-        sweep = read_sweep(nested.read_mapping(self.path / directory.COPY)[1])
+        sweep = read_sweep(nested.read_mapping(self.path / directory.COPY)[1], imports=False)
         with optuna_study.explain_storage(str(journal)):
             study = optuna.load_study(study_name=sweep.name, storage=optuna_study.open_storage(str(journal)))
         return sweep, self.path, study, self.summary

@@ -188,6 +188,9 @@ def test_a_scenario_and_its_module_are_all_that_a_colleague_needs(
         keys = {"scenario": "mine.yaml", "space": {"local.lr": [0.1]}, "objectives": ["accuracy"], "trials": 1}
         (home / "sweep.yaml").write_text(write_yaml(keys))
         assert run_command("tune", "study/sweep.yaml", "--out", "sweep").status == 0
+    with forgetting_names("import_of_a_scenario"):  # whoever reads the results of others runs no code of theirs
+        assert "is not a known method" in run_command("report", "sweep").err
+        assert run_command("report", "sweep", "--import", named).status == 0
     with pytest.raises(BadInput, match=r"import = .*nowhere.py: ModuleNotFoundError"):
         fedray.run({**KEYS, "import": "nowhere.py"})
 
