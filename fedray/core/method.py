@@ -1,4 +1,7 @@
-"""Defines a method as data: its phase of training, the parts of a phase, and the models that predict.
+"""Defines a method as data: how clients and server train (`Phase`), and which models predict (`Answer`).
+
+A `Phase` is composed of functions and of pieces. A `Piece` adds something to a client's job before or after training.
+The words *world*, *job*, *row* and *block* are defined in `fedray.core.types`.
 
 Example:
     >>> from fedray.features.correction import Vectors
@@ -39,15 +42,13 @@ if TYPE_CHECKING:
     pass
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a method or a user adds to local training: a loss, changes of gradient, learning rate and inputs.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What a method, or a user, adds to local training: a loss, changes of the gradient, a course of the learning rate.
+# What a method or a user adds to local training: a loss, a change of the gradient, a schedule of the learning rate.
 #
-# The functions are written for one client. Engines map them over the lanes of a block (`torch.func.vmap`) where that
-# works, and else call them lane by lane; which of the two is in the manifest (`engine.why`).
+# The functions are written for one client. Engines map the functions over the lanes of a block (`torch.func.vmap`)
+# where that works; otherwise engines call them lane by lane. The run's manifest says which of the two happened
+# (`engine.why`).
 
-SENT = "broadcast/"  # prefix of names of extra tensors; clients receive rows of these
+SENT = "broadcast/"  # prefix of names in `State.extra`; clients receive rows of the tensors with this prefix
 ENSEMBLE = "ensemble"
 HEADS = "heads"
 FORWARD = 1 / 3  # a forward pass as a share of the work of a training step, whose backward pass takes twice as long
@@ -81,11 +82,11 @@ class LossContext(NamedTuple):
         network: A function inputs `[n, ...]` -> raw outputs `[n, C]` of the model in training, in training mode and
             with gradient.
         broadcast: Outputs of the broadcast model (`Seen`), in evaluation mode and without gradient.
-        previous: Outputs (`Seen`) of the model that the client trained the last time; at the client's first training,
-            of the broadcast model.
+        previous: Outputs (`Seen`) of the model that the client trained the last time. At the client's first training
+            these are outputs of the broadcast model.
         ensemble: The raw outputs of all K models as they were when the round began, `[K, B, C]`, in evaluation mode
             and without gradient.
-        shared: The model's row of the server's tensor `LocalLoss.shared`; None if the loss names no tensor.
+        shared: The model's row of the server's tensor that `LocalLoss.shared` names; None if it names no tensor.
     """
 
     objective: Callable[[Tensor, Tensor], Tensor]
@@ -110,9 +111,11 @@ class Reading(NamedTuple):
         model: Index of the model that each lane trains, 0 to K - 1, `[W]` int64.
         broadcast: The model that each lane's client received, `[W, d]`.
         previous: The model that each lane's client trained the last time, `[W, d]`; None if no code uses these models.
-        ensemble: All models of each lane's world when the round began, `[W, K, d]`; None if no code uses them.
-        size: Number of training samples of each lane's client, `[W]` int64; None in a trial.
-        shared: Each model's row of the server's tensor `LocalLoss.shared`, `[W, ...]`; None if the loss names none.
+        ensemble: All models of each lane's world when the round began, `[W, K, d]`; None if no code uses these models.
+        size: Number of training samples of each lane's client, `[W]` int64. None stands in a trial, in which fedray
+            calls a user's function before the run.
+        shared: Each model's row of the server's tensor that `LocalLoss.shared` names, `[W, ...]`; None if it names no
+            tensor.
     """
 
     round: int
@@ -130,14 +133,15 @@ class LocalLoss(NamedTuple):
 
     Attributes:
         function: A function (outputs `[B, C]`, targets `[B]` or `[B, q]`, context) -> the loss of each sample, `[B]`.
-        reads: The entries of `READS` that the function needs. With `heads`, the outputs are `[B, H, C]`: in training
-            the network returns the outputs of H heads.
+        reads: The entries of `READS` that the function needs. With `heads`, the network returns the outputs of H heads
+            in training, `[B, H, C]`.
         name: Name of the loss in messages.
-        shared: Name of a tensor in the server's `state.extra`, `broadcast/...`; clients receive the row of their model.
-        example: One row of the tensor `shared`, as it is for the first models; fedray fills this field in.
+        shared: Name of a tensor in the server's `State.extra`. The name starts with `broadcast/`. Clients receive the
+            tensor's row for the model that they train.
+        example: One row of the tensor `shared` when training begins. fedray fills this field in.
 
     Example:
-        Label smoothing, and a gradient that is cut to a norm of at most 1.
+        A loss with label smoothing, and a gradient that is clipped to a norm of at most 1.
 
         >>> def smooth(outputs, targets, context):
         ...     return 0.9 * context.objective(outputs, targets) - 0.1 * outputs.log_softmax(-1).mean(-1)
@@ -169,7 +173,7 @@ class StepContext(NamedTuple):
         gradient_at: A function: parameters `[p]` -> the gradient of the batch's mean loss at these parameters, `[p]`.
         sample_gradients: A function: parameters `[p]` -> the gradient of each sample's loss at these parameters, `[B,
             p]`; 0 for padding.
-        noise: Standard normal numbers of this client and step, `[p]` or `[Transform.numbers]`; None unless
+        noise: Standard normal random numbers for this client and step, `[p]` or `[Transform.numbers]`; None unless
             `Transform.noise` is true.
         size: Number of training samples of the client, a tensor of one number; 1 in a trial.
     """
@@ -189,18 +193,19 @@ class StepContext(NamedTuple):
 class Transform(NamedTuple):
     """A transformation of the gradient: a pair of functions as in optax, written for one client.
 
-    All parameters of the client are one vector.
+    All p parameters of the client's model form one vector.
 
     Attributes:
         init: A function: parameters `[p]` -> the first state of the transformation. The state is a tensor, or tuples,
-            lists and dicts of tensors; `()` for no state.
+            lists and dicts of tensors. `()` means that there is no state.
         update: A function (gradient `[p]`, state, parameters `[p]`, context) -> (transformed gradient `[p]`, state).
         noise: Whether the context holds random numbers (`StepContext.noise`).
         name: Name of the transformation in messages.
-        numbers: Number of these random numbers; None means one for each parameter.
-        at: A function (parameters `[p]`, noise) -> the parameters `[p]` at which the gradient is computed; None means
-            at the current parameters.
-        gradients: Number of further gradients of the batch that a step computes, for virtual time.
+        numbers: How many random numbers `StepContext.noise` holds; None means one for each parameter.
+        at: A function (parameters `[p]`, noise) -> the parameters `[p]` at which the gradient is computed. None means
+            that the gradient is computed at the current parameters.
+        gradients: How many gradients of the batch a step computes besides the usual gradient. The virtual clock uses
+            this number.
     """
 
     init: Callable[[Tensor], Any]
@@ -213,7 +218,7 @@ class Transform(NamedTuple):
 
 
 def find_placing(rules: Sequence[Transform]) -> Transform | None:
-    """Returns the transformation that chooses where the gradient is computed; None if none of them has `at`.
+    """Returns the transformation whose `at` chooses where the gradient is computed; None if no transformation has `at`.
 
     Args:
         rules: The transformations of one local training.
@@ -229,16 +234,16 @@ def find_placing(rules: Sequence[Transform]) -> Transform | None:
 
 
 class RateSchedule(NamedTuple):
-    """A course of the learning rate over the rounds of a run, as a factor; within a round the factor does not change.
+    """A schedule of the learning rate: a multiplier for each round of a run. It does not change within a round.
 
     Attributes:
-        kind: The course. `constant` stays at 1; `cosine` and `linear` fall to `floor` within `rounds` rounds and stay
-            there; `step` falls by the factor `gamma` at each of the rounds in `at`.
+        kind: How the multiplier changes. `constant` stays at 1. `cosine` and `linear` fall to `floor` within `rounds`
+            rounds and stay there. `step` is multiplied by `gamma` at each of the rounds in `at`.
         rounds: Number of rounds in which `cosine` and `linear` fall; both kinds require it.
-        floor: The last factor of `cosine` and `linear`.
-        warmup: Number of rounds at the start in which round t multiplies the factor by `(t + 1) / warmup`.
-        at: The rounds, from 0, at which `step` falls.
-        gamma: The factor of each fall of `step`.
+        floor: The last multiplier of `cosine` and `linear`.
+        warmup: Length of the warm-up in rounds. Round t of the warm-up scales the multiplier by `(t + 1) / warmup`.
+        at: The rounds, from 0, at which the multiplier of `step` falls.
+        gamma: The factor by which the multiplier of `step` falls at each of these rounds.
         restart: Whether `cosine` and `linear` start again from 1 every `rounds` rounds (warm restarts).
 
     Source: Loshchilov, Hutter, *SGDR: Stochastic Gradient Descent with Warm Restarts*, ICLR 2017, equation 5.
@@ -253,7 +258,7 @@ class RateSchedule(NamedTuple):
     restart: bool = False
 
     def factor(self, t: int) -> float:
-        """Returns the factor of round t, from 0."""
+        """Returns the multiplier of round t; rounds count from 0."""
         rise = min(1.0, (t + 1) / self.warmup) if self.warmup else 1.0
         if self.kind == "step":
             return rise * self.gamma ** sum(t >= at for at in self.at)
@@ -270,17 +275,18 @@ def reads_ensemble(loss: LocalLoss | None) -> bool:
 
 
 def count_shared(loss: LocalLoss | None) -> int:
-    """Returns how many numbers a job receives because the loss uses a tensor of the server."""
+    """Returns how many values a job receives because the loss uses a tensor of the server."""
     return 0 if loss is None or loss.example is None else int(loss.example.numel())
 
 
 def start_empty(_parameters: Tensor) -> tuple[()]:
-    """Returns the empty state `()`: the `init` of a transformation without state."""
+    """Returns the empty state `()`. This function is the `init` of a transformation without state."""
     return ()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Random changes of the inputs that clients train on, drawn anew in every step; models predict from unchanged inputs.
+# Random changes of the inputs that clients train on (data augmentation). Each step draws new changes. Models predict
+# from unchanged inputs.
 
 AugmentationForm = Literal["rows", "row", "batch"]
 
@@ -289,13 +295,13 @@ class Augmentation(NamedTuple):
     """A random change of training samples.
 
     Attributes:
-        function: The function that changes the samples. Its inputs are not standardized yet, and must keep their shape.
-            Its targets are classes, or numbers in the units of the data set.
-        form: The signature of the function. `rows`: (inputs `[n, ...]` of several clients and steps, uniform numbers
-            `[n, numbers]`) -> inputs. `row`: one input -> the changed input. `batch`: (inputs `[B, ...]`, targets `[B]`
-            or `[B, q]`) of one client and step -> inputs, or inputs and targets.
+        function: The function that changes the samples. It receives inputs before standardization, and must keep their
+            shape. Targets are classes, or values in the units of the data set.
+        form: The signature of the function. `rows`: (inputs `[n, ...]` of several clients and steps, uniform random
+            numbers `[n, numbers]`) -> inputs. `row`: one input -> the changed input. `batch`: (inputs `[B, ...]`,
+            targets `[B]` or `[B, q]`) of one client and step -> inputs, or inputs and targets.
         name: Name of the augmentation in messages.
-        numbers: Number of uniform numbers for each sample, in the form `rows`.
+        numbers: Number of uniform random numbers that each sample needs, in the form `rows`.
     """
 
     function: Callable[..., Any]
@@ -307,30 +313,33 @@ class Augmentation(NamedTuple):
 # ---------------------------------------------------------------------------------------------------------------------
 # A piece of a client's job: what a method does before and after the training, and what other code must know about it.
 #
-# The usual job has no pieces: it starts from the broadcast model, trains, and sends the difference. Each piece of
-# `Phase.pieces` changes the local updates of a block before they are trained (`begin`) and afterwards (`end`), in the
-# order of the tuple. A piece states everything else as properties. Schedules, clocks, engines and runtimes ask all
-# pieces for these properties, and need to know no feature by name.
+# The usual job has no pieces. It starts from the broadcast model, trains it, and sends the difference. Each piece of
+# `Phase.pieces` changes the local updates of a block before training (`begin`) and after training (`end`). Pieces act
+# in the order of the tuple. Properties of a piece state everything else. Schedules, clocks, engines and runtimes read
+# these properties of all pieces, so they need not know any feature by name.
 
 
 class Piece:
-    """The base class of all pieces. A piece overrides those methods and properties in which it differs.
+    """An addition to a client's job, before or after training. This is the base class of all pieces.
+
+    A piece overrides the methods and properties in which it differs from the usual job.
 
     Attributes:
-        takes: For each function that a piece of this kind is made of: its name -> its arguments.
+        takes: The functions that this kind of piece is made of: the name of each function -> the names of the
+            function's arguments.
     """
 
     takes: ClassVar[Mapping[str, str]] = {}
 
     def check(self, phase: Phase, method: str) -> None:
-        """Raises `BadInput` if the piece cannot act with the rest of the phase; `method` is the name in the message."""
+        """Raises `BadInput` if the piece does not fit the rest of the phase. The message names the method `method`."""
 
     def begin(self, update: Any) -> Any:
         """Changes the local updates of a block (`training.update.Update`) before they are trained."""
         return update
 
     def end(self, update: Any) -> Any:
-        """Changes the trained updates: the result, what the clients keep, and what they send."""
+        """Changes the local updates after training: the trained model, what clients keep, and what they send."""
         return update
 
     @property
@@ -360,17 +369,17 @@ class Piece:
 
     @property
     def up_numbers(self) -> int:
-        """Returns how many numbers a job sends in addition to vectors of a model's length."""
+        """Returns how many further values a job sends, besides vectors of a model's length."""
         return 0
 
     @property
     def passes(self) -> int:
-        """Returns the number of further trainings of a job; each has as many steps as the first."""
+        """Returns how many trainings a job has besides the main one. Each has as many steps as the main training."""
         return 0
 
     @property
     def locals(self) -> tuple[Local, ...]:
-        """Returns how clients train in each of the further trainings."""
+        """Returns how clients train in each of these further trainings."""
         return ()
 
     def with_locals(self, change: Callable[[Local], Local]) -> Piece:
@@ -379,12 +388,15 @@ class Piece:
 
     @property
     def couples(self) -> bool:
-        """Returns whether a model's steps use the client's other models. The client's K jobs then share a block."""
+        """Returns whether each training step of a model uses the client's other models.
+
+        If so, the client's K jobs are trained in one block.
+        """
         return False
 
     @property
     def reads_models(self) -> bool:
-        """Returns whether a job needs all models of its world, and not only its own model."""
+        """Returns whether a job needs all K models of its world, and not only the model that it trains."""
         return False
 
     @property
@@ -394,50 +406,60 @@ class Piece:
 
     @property
     def calls_module(self) -> bool:
-        """Returns whether the piece calls the network's module. Only one block at a time can then be trained."""
+        """Returns whether the piece calls the network's module.
+
+        If so, a worker trains only one block at a time, because the module holds the parameters of one model.
+        """
         return False
 
     @property
     def begins(self) -> int:
-        """Returns the first round in which scores count as scores of the method."""
+        """Returns the round at which the method's last stage starts. Earlier scores are not those of the method."""
         return 0
 
     def group(self, t: int) -> Hashable:
-        """Returns a key of round t; jobs of different rounds may share a block only if their keys are equal."""
+        """Returns a key for round t. Jobs of two rounds may share a block only if the keys of both are equal."""
         return None
 
     @property
     def nets(self) -> Sequence[Net]:
-        """Returns the network that each tier trains; empty if all tiers train the whole network."""
+        """Returns the network that each tier trains; an empty tuple if all tiers train the whole network."""
         return ()
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns where the numbers of a tier's network are among those of the whole network: rising indices, `[s]`."""
+        """Returns the positions of a tier's parameters in the whole network's parameters, `[s]`, in ascending order."""
         raise NotImplementedError
 
     def work(self, tier: IntArray) -> FloatArray | None:
-        """Returns the arithmetic of a step as a share of the whole network's, `[J]`; None means the share 1."""
+        """Returns how much each job's step computes, as a fraction of a step of the whole network, `[J]`.
+
+        None means the fraction 1.
+        """
         return None
 
     @property
     def further_steps(self) -> int:
-        """Returns the number of steps that a job makes without samples, besides its trainings."""
+        """Returns how many steps without samples a job makes in addition to training. The virtual clock counts them."""
         return 0
 
     def count_rows(self, net: Net, size: FloatArray) -> FloatArray | None:
-        """Returns how many samples a job computes besides its trainings, `[J]`; None: none.
+        """Returns for each job how many samples pass through the network in addition to training, `[J]`.
 
-        Each counts as one forward and one backward pass. `size` holds the number of the client's samples, `[J]`.
+        A sample counts as one forward and one backward pass. None means that there are no such samples.
+
+        Args:
+            net: The network.
+            size: Number of training samples of each job's client, `[J]`.
         """
         return None
 
     @property
     def answers(self) -> bool:
-        """Returns whether known clients predict with models of their own."""
+        """Returns whether clients of the run (known clients) predict with models of their own."""
         return False
 
     def own_models(self, site: Any, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
-        """Returns the models with which a known client predicts.
+        """Returns the models with which a client of the run predicts.
 
         Args:
             site: The worker on which the client lives (`training.update.Site`).
@@ -446,22 +468,22 @@ class Piece:
             tier: Index of the client's tier.
 
         Returns:
-            K models `[K, d]`, or the K models of each of P further trainings, `[P * K, d]`.
+            K models `[K, d]`; or, if the piece has P further trainings with K models each, all of them, `[P * K, d]`.
         """
         raise NotImplementedError
 
     @property
     def weighs(self) -> bool:
-        """Returns whether known clients weigh the predictions of all models by weights of their own."""
+        """Returns whether each client of the run has its own weights for the predictions of the models."""
         return False
 
     def describe(self) -> tuple[str, str] | None:
-        """Returns the name and the text of the line that `fedray check` prints for the piece; None: no line."""
+        """Returns the name and the text of the line that `fedray check` prints for the piece; None means no line."""
         return None
 
 
 class KeepModel(Piece):
-    """Keeps the model that a client has trained; a loss uses this model the next time (MOON)."""
+    """Keeps the model that a client has trained. A loss uses this model when the client trains the next time (MOON)."""
 
     NAME = "previous"
 
@@ -478,9 +500,9 @@ class KeepModel(Piece):
 
 
 class Work:
-    """Work that clients do instead of gradient descent, one job at a time, on a CPU.
+    """Work that clients do instead of gradient descent. A process does one job at a time, on a CPU.
 
-    `kept` is a cache that a process keeps between rounds. It holds only what the process can compute again.
+    `kept` is a cache that a process keeps between rounds. The cache holds only what the process can compute again.
     """
 
     def begin(self, site: Any, kept: dict[Any, Any], t: int, state: State) -> None:
@@ -494,31 +516,34 @@ class Work:
         """
 
     def do(self, site: Any, kept: dict[Any, Any], t: int, job: SizedPlan, state: State) -> tuple[Stats, Tensor]:
-        """Does one job, and returns the statistics for the server's step and the job's loss, `[1]`."""
+        """Does one job. Returns the statistics for the server's step, and the loss of the job, `[1]`."""
         raise NotImplementedError
 
     def kept_numbers(self, d: int) -> int:
-        """Returns how many numbers the statistics of a round keep for each upload, for models of d numbers."""
+        """Returns how many values the statistics of a round keep for each upload, if a model has d numbers."""
         return d
 
     def describe(self) -> tuple[str, str]:
-        """Returns two texts in place of an engine's name and reason: what does the work, and what the work is."""
+        """Returns what does the work and what the work is.
+
+        The run's manifest shows these two texts in place of an engine's name and the reason for this engine.
+        """
         return type(self).__name__, "its work is code"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A method as data: its phase of training, what the phase is composed of, and the models that answer.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What the parts of a stack exchange. The parts train side by side; each server may then learn from all uploads.
+# What the parts of a stack exchange.
+#
+# A stack is a method that consists of several trainings, its parts. The parts train side by side in the same rounds.
+# After a round, `Method.join` may let the models of each part learn from the uploads of all parts.
 
 
 class PartStep(NamedTuple):
-    """The course of one part of a stack in a round.
+    """What one part of a stack did in a round.
 
     Attributes:
         before: State of the part before the round.
-        after: State of the part after the step of its own server.
+        after: State of the part after the step of the part's own server.
         stats: Statistics of the part's uploads; empty if no client has trained.
     """
 
@@ -531,20 +556,20 @@ Join = Callable[[int, Sequence[PartStep]], Sequence[Tensor]]  # (round, step of 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A random walk as data: which client holds which model, as there is no server.
+# A random walk as data: which client holds which model. There is no server.
 
 
 class Walk(NamedTuple):
-    """A random walk: there is no server, and each model moves from client to client.
+    """A random walk: each model moves from client to client, and there is no server.
 
     Attributes:
         at: A function: step -> the client that holds each model, `[R, K]`.
-        down: A function: step -> whether the client that holds each model is out of order, `[R, K]`.
+        down: A function: step -> whether the client that holds each model has failed, `[R, K]`.
         edges: Pairs of clients that may send to each other, `[E, 2]`.
 
     Example:
         >>> walk = Walk(lambda t: np.array([[t % 2]]), lambda _t: np.array([[False]]), edges=np.array([[0, 1]]))
-        >>> walk.at(3).tolist()  # of one world and one model: the client that holds it
+        >>> walk.at(3).tolist()  # the client that holds the model, for one world and one model
         [[1]]
     """
 
@@ -554,29 +579,30 @@ class Walk(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A method as data: its phase of training, what the phase is composed of, and the models that answer.
+# A method as data: its phase of training, what the phase is composed of, and the models that predict.
 
 PREVIOUS = KeepModel.NAME  # name of the private vector with the model that a client trained the last time
 P = TypeVar("P", bound=Piece)
 Schedule = Callable[[int, State | None], Plan]  # (round, state) -> the jobs of the round
-Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> network inputs and targets of all its training rows
+Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> network inputs and targets of all its training samples
 Sizes = Callable[[Plan], IntArray]  # plan -> training samples of each job `[J]`
-# (plan, sizes) -> steps `[J]`, samples in them `[J]`; a stack adds the factor on the client's time for them `[J]`
+# (plan, sizes) -> steps of each job `[J]`, samples in these steps `[J]`. A stack also returns a multiplier of the
+# client's time for these steps `[J]`.
 Steps = Callable[[Plan, IntArray], tuple[IntArray, IntArray] | tuple[IntArray, IntArray, FloatArray]]
 Traffic = Callable[[int, Plan], tuple[IntArray, IntArray]]  # (round, plan) -> bytes up `[J]`, bytes down `[J]`
 Choose = Callable[[Plan, FloatArray], Plan]  # (plan, losses of all models at each job's client `[J, K]`) -> plan
 Combine = Callable[[int, FloatArray], FloatArray]  # (world, probabilities `[A, n, C]` of its models) -> `[n, C]`
-ServerWork = tuple[float, float]  # steps that the server makes by itself, and samples in them
-Remember = Callable[[int, State, Plan, FloatArray], State]  # (round, state after it, its jobs, losses `[J]`) -> state
+ServerWork = tuple[float, float]  # training steps that the server makes, and samples in these steps
+Remember = Callable[[int, State, Plan, FloatArray], State]  # (round, state after it, jobs, losses `[J]`) -> state
 
 
 class Server(NamedTuple):
     """The functions that turn uploads into the next state.
 
     Attributes:
-        init: A function: the first models `[M, d]` -> the extra state.
-        reduce: A function: a block of uploads -> statistics. It is called where the clients run; statistics are added
-            with `+` in any order.
+        init: A function: the first models `[M, d]` -> the tensors of `State.extra`.
+        reduce: A function: a block of uploads -> statistics. It is called in the process that trained the clients.
+            Statistics are added with `+` in any order.
         step: A function (state before round t, all statistics of the round, t) -> the state after round t.
         keeps: Whether the statistics hold the uploads themselves, and not only their sums.
         on_device: Whether `reduce` accepts deltas on the GPU on which they were trained.
@@ -594,7 +620,7 @@ class Compressed(NamedTuple):
 
     Attributes:
         delta: The deltas that the server receives, `[J, d]`.
-        own: The clients' private vectors after sending, by name, `[J, d]` each.
+        own: The clients' private vectors after compression, by name, `[J, d]` each.
     """
 
     delta: Tensor
@@ -602,12 +628,12 @@ class Compressed(NamedTuple):
 
 
 def same_bytes(size: int) -> Callable[[IntArray, IntArray], IntArray]:
-    """Returns a function for `Compress.bytes`: every job sends `size` bytes."""
+    """Returns a function for `Compress.bytes` with which every job sends `size` bytes."""
     return lambda client, _tier: np.full(len(client), size, dtype=np.int64)
 
 
 def send_whole(uploads: Uploads) -> Compressed:
-    """Sends uploads as they are: the `Compress.apply` that changes nothing."""
+    """Returns uploads as they are. This function is the `Compress.apply` without compression."""
     return Compressed(uploads.delta)
 
 
@@ -615,8 +641,8 @@ class Compress(NamedTuple):
     """The compression of uploads, and the number of bytes that it leaves.
 
     Attributes:
-        bytes: A function (clients `[J]`, tiers `[J]`) -> the bytes that each job sends, `[J]`; it is called before
-            training.
+        bytes: A function (clients `[J]`, tiers `[J]`) -> the bytes that each job sends, `[J]`. The function is called
+            before training.
         apply: A function that compresses a block of uploads.
         own: Names of the private vectors that the compression keeps at the clients (error feedback).
         lossless: Whether the server receives exactly what the clients computed.
@@ -634,31 +660,33 @@ class Compress(NamedTuple):
 class Local:
     """How a client trains. If no field holds code, the fastest engines train many clients at once.
 
-    The local gradient, weight decay included, is `grad + pull (w - w_start) + offset`. This affine term covers FedProx,
-    FedDyn, Ditto and SCAFFOLD. The optimizer starts without memory in each local update (FE section II). Code may
-    replace three things: the loss, the gradient of the data, and the optimizer.
+    The gradient of a step is `grad + pull (w - w_start) + offset`, where `grad` includes weight decay. This form covers
+    FedProx, FedDyn, Ditto and SCAFFOLD. The optimizer starts each local update without memory of earlier ones (FE
+    section II). Code may replace three things: the loss, the gradient of the data, and the optimizer.
 
     Attributes:
         optimizer: `sgd`, `adam`, `adamw` or `rmsprop`, as `torch.optim` computes them.
         lr: Learning rate of the first rounds.
-        lr_decay: Factor on the learning rate.
-        lr_decay_every: Rounds after which the factor applies once more.
+        lr_decay: Factor by which the learning rate is multiplied every `lr_decay_every` rounds.
+        lr_decay_every: Number of rounds between two such multiplications.
         momentum: Momentum of SGD, 0 to 1.
-        nesterov: Whether SGD has Nesterov's momentum, which looks ahead.
-        weight_decay: Factor of weight decay: `weight_decay * w` is added to the gradient; `adamw` subtracts
+        nesterov: Whether SGD uses Nesterov's momentum.
+        weight_decay: Coefficient of weight decay. `weight_decay * w` is added to the gradient; `adamw` subtracts
             `lr * weight_decay * w` from the parameters instead.
         batch_size: Number of samples in a step; None means all samples of the client.
-        last_batch: What happens to a last batch of an epoch that is too small: `keep` trains on it; `drop` leaves it
-            out, unless it is the client's only batch; `merge` adds its samples to the batch before.
+        last_batch: What happens to a last batch of an epoch that is smaller than `batch_size`. `keep` trains on this
+            batch. `drop` leaves the batch out, unless it is the client's only batch. `merge` adds its samples to the
+            batch before.
         epochs: Number of passes over the client's samples; None if `steps` is given.
         steps: Number of optimizer steps, the same for clients of any size; None if `epochs` is given.
         pull: Strength of the pull towards the received model (FedProx's mu).
-        schedule: A course of the learning rate, as a factor; None means the factor 1.
+        schedule: A multiplier of the learning rate for each round; None means the multiplier 1.
         loss: The loss that replaces the network's loss; None keeps the network's loss.
-        gradient: A transformation of the data's gradient, before the affine term; None leaves the gradient unchanged.
-        step: A replacement of the optimizer: a transformation or a function. The result of a transformation, times the
-            rate, is subtracted from the parameters. A function (parameters, lr=...) returns a `torch.optim.Optimizer`.
-            None keeps the optimizer.
+        gradient: A transformation of the data's gradient, before `pull` and `offset` are added. None leaves the
+            gradient unchanged.
+        step: A transformation or a function that replaces the optimizer. The result of a transformation, times the
+            learning rate, is subtracted from the parameters. A function (parameters, lr=...) returns a
+            `torch.optim.Optimizer`. None keeps the optimizer.
         augment: Random changes of the samples of each batch, applied one after another.
 
     Example:
@@ -685,7 +713,7 @@ class Local:
     augment: tuple[Augmentation, ...] = ()
 
     def lr_at(self, t: int) -> float:
-        """Returns the rate of round t: `lr * lr_decay ** (t // lr_decay_every)` times the factor of the schedule."""
+        """Returns round t's learning rate, `lr * lr_decay ** (t // lr_decay_every)` times the schedule's multiplier."""
         factor = 1.0 if self.schedule is None else self.schedule.factor(t)
         return self.lr * self.lr_decay ** (t // self.lr_decay_every) * factor
 
@@ -697,18 +725,18 @@ class Local:
 
     @property
     def has_code(self) -> bool:
-        """Returns whether engines must call functions of a method or user in every step."""
+        """Returns whether engines must call a method's or a user's function in every step."""
         return any(part is not None for part in (self.loss, self.gradient, self.step))
 
     def count_work(self, models: int) -> float:
-        """Returns the work of a step, as a multiple of one forward and one backward pass over the batch.
+        """Returns how much a step computes, as a multiple of one forward and one backward pass over the batch.
 
         Args:
-            models: Number of models, K, which a loss may compare with.
+            models: Number of models, K. A loss may compute the outputs of all of them.
 
         Example:
             >>> moon = LocalLoss(lambda *_: 0.0, reads=("features", "broadcast", "previous"))
-            >>> round(Local(loss=moon).count_work(1), 2)  # and two forward passes
+            >>> round(Local(loss=moon).count_work(1), 2)  # the step, and a forward pass of each of two other models
             1.67
         """
         rules = [rule for rule in (self.gradient, self.step) if isinstance(rule, Transform)]
@@ -718,13 +746,13 @@ class Local:
 
     @property
     def keeps_model(self) -> bool:
-        """Returns whether clients keep the model that they have trained because the loss uses it the next time."""
+        """Returns whether clients keep the models that they train, because the loss uses them the next time."""
         return self.loss is not None and PREVIOUS in self.loss.reads
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One federated training: K models of one architecture, a schedule, local training, compression, a server.
+    """One federated training: K models of one architecture, a schedule, local training, compression and a server.
 
     Attributes:
         models: Number of models, K.
@@ -732,25 +760,25 @@ class Phase:
         local: How a client trains.
         server: The functions that turn uploads into the next state.
         compress: The compression of uploads.
-        pieces: What clients do before and after their training, in this order.
-        walk: Which client holds which model, if there is no server; None with a server.
+        pieces: What clients do before and after training. Pieces act in this order.
+        walk: Which client holds which model, if there is no server. None means that there is a server.
         sizes: A function: plan -> training samples of each job `[J]`; None means all samples of the job's client.
-        steps: A function (plan, sizes) -> steps of each job `[J]` and samples in these steps `[J]`, for the clock; None
-            means as in `local`. A stack adds the factor on the client's time for them `[J]`, 0 if the server makes
-            them.
-        traffic: A function (round, plan) -> bytes up `[J]` and bytes down `[J]` of each job; None means that each model
+        steps: A function (plan, sizes) -> steps of each job `[J]` and samples in these steps `[J]`, for the virtual
+            clock. A stack also returns a multiplier of the client's time for these steps `[J]`, which is 0 if the
+            server makes the steps. None means that steps and samples follow from `local`.
+        traffic: A function (round, plan) -> bytes up `[J]` and bytes down `[J]` of each job. None means that each model
             is sent from the server to the client and back.
-        remember: A function (round, state after the round, plan of the jobs that counted, losses `[J]`) -> state; None
-            leaves the state unchanged.
-        choose: A function (plan, mean losses of all models at each job's client `[J, K]`) -> plan (IFCA); None leaves
+        remember: A function (round, state after the round, plan of the jobs that counted, losses `[J]`) -> the state in
+            which the method has noted what it keeps about these jobs. None leaves the state unchanged.
+        choose: A function (plan, mean losses of all models at each job's client `[J, K]`) -> plan (IFCA). None leaves
             the plan unchanged.
-        groups: In asynchronous training: the largest number of sums of uploads that one call of a runtime makes. In
-            training by rounds: 0.
-        work: What clients do in place of gradient descent; None means gradient descent.
-        ask: A function (state, sums of the uploads) -> another state on which clients work before the server's step; it
-            returns None if no such work is left. None: clients are never asked a second time.
-        server_work: A function: round -> the steps that the server makes by itself in a world, and the samples in
-            these steps; None: it only adds up.
+        groups: The largest number of groups of uploads (`Flight.group`) that one call of a runtime adds up in
+            asynchronous training; 0 if training has rounds.
+        work: What clients do instead of gradient descent; None means gradient descent.
+        ask: A function (state, sums of the uploads) -> a further state, on which the clients work before the server's
+            step. The function returns None if no such work is left. The field is None if a round has no such work.
+        server_work: A function: round -> the training steps that the server makes in each world, and the samples in
+            these steps. None means that the server makes no training steps.
     """
 
     models: int
@@ -771,7 +799,7 @@ class Phase:
     server_work: Callable[[int], ServerWork] | None = None
 
     def add(self, *pieces: Piece) -> Phase:
-        """Returns the phase with further pieces after its own."""
+        """Returns the phase with these pieces added after its present pieces."""
         return replace(self, pieces=(*self.pieces, *pieces))
 
     def with_locals(self, change: Callable[[Local], Local]) -> Phase:
@@ -780,12 +808,12 @@ class Phase:
         return replace(self, local=change(self.local), pieces=pieces)
 
     def find(self, kind: type[P]) -> P | None:
-        """Returns the first piece of a class; None if there is none."""
+        """Returns the first piece of this class; None if the phase has no such piece."""
         return next((piece for piece in self.pieces if isinstance(piece, kind)), None)
 
     @cached_property
     def chain(self) -> tuple[Piece, ...]:
-        """Returns all pieces, with `KeepModel` at the end if the loss uses the model that a client trained last."""
+        """Returns all pieces. `KeepModel` comes last if the loss uses the model that a client trained the last time."""
         return (*self.pieces, KeepModel()) if self.local.keeps_model else self.pieces
 
     @cached_property
@@ -810,12 +838,12 @@ class Phase:
 
     @cached_property
     def passes(self) -> int:
-        """Returns the number of trainings in a job; each of them deals the batches anew."""
+        """Returns the number of trainings in a job. Each training draws its own batches."""
         return 1 + sum(piece.passes for piece in self.pieces)
 
     @cached_property
     def locals(self) -> tuple[Local, ...]:
-        """Returns how clients train in each training of a job, the main one first."""
+        """Returns how clients train in each training of a job. The main training comes first."""
         return (self.local, *(local for piece in self.pieces for local in piece.locals))
 
     @cached_property
@@ -825,31 +853,31 @@ class Phase:
 
     @property
     def together(self) -> int:
-        """Returns the number of jobs of a client that must share a block."""
+        """Returns how many jobs of a client must be trained in one block."""
         return self.models if self.couples else 1
 
     @cached_property
     def nets(self) -> Sequence[Net]:
-        """Returns the network that each tier trains; empty if all tiers train the whole network."""
+        """Returns the network that each tier trains; an empty tuple if all tiers train the whole network."""
         return next((piece.nets for piece in self.pieces if piece.nets), ())
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns where the numbers of a tier's network are among those of the whole network: rising indices, `[s]`."""
+        """Returns the positions of a tier's parameters in the whole network's parameters, `[s]`, in ascending order."""
         return next(piece for piece in self.pieces if piece.nets).columns(t, tier)
 
     @property
     def hands_on(self) -> bool:
-        """Returns whether clients hand models on to each other, without a server."""
+        """Returns whether clients send models to each other, without a server."""
         return self.walk is not None
 
     @property
     def weighs(self) -> bool:
-        """Returns whether known clients weigh the predictions of all models by weights of their own."""
+        """Returns whether each client of the run has its own weights for the predictions of the models."""
         return any(piece.weighs for piece in self.pieces)
 
     @property
     def is_personal(self) -> bool:
-        """Returns whether known clients predict with models of their own."""
+        """Returns whether clients of the run predict with models of their own."""
         return any(piece.answers for piece in self.pieces)
 
 
@@ -860,12 +888,15 @@ class Answer(NamedTuple):
         state: A state that holds only the models that predict, `[R * A, d]`.
         models: Number of models in a world, A.
         weights: Weights of the models, `[R, A]`; None means equal weights.
-        spread: Variances `[R, d]` or covariances `[R, d, d]` of a linear model's parameters; None if there are none.
-        noise: Variance of the observation noise, `[R]`, in standardized units; None if the method does not know it.
-        owner: For each model the client that uploaded it, `[R, A]`; -1 for a model that is no client's upload. None if
+        spread: Variances `[R, d]` or covariances `[R, d, d]` of a linear model's parameters; None if the method has no
+            distribution over the parameters.
+        noise: Variance of the observation noise, `[R]`, in standardized units of the target; None if the method does
+            not estimate this variance.
+        owner: The client that uploaded each model, `[R, A]`; -1 for a model that is no client's upload. None means that
             no model is an upload.
-        tiers: Weights of the models for the known clients of each of T tiers, `[R, T, A]`. Only models with a weight in
-            `weights` may have one; a finite `predict.gamma` weighs among them. None: `weights` hold for all tiers.
+        tiers: Weights of the models for clients of the run, for each of T tiers, `[R, T, A]`. A model without weight in
+            `weights` must not have a weight here. A finite `predict.gamma` weighs only models with a weight here. None
+            means that `weights` hold for the clients of all tiers.
         combine: A function (world, probabilities of the world's models `[A, n, C]`) -> the ensemble's probabilities
             `[n, C]`, for all clients; None means the weighted mean.
     """
@@ -880,11 +911,11 @@ class Answer(NamedTuple):
     combine: Combine | None = None
 
     def drop_absent(self, outputs: Tensor, world: int) -> Tensor:
-        """Returns the outputs (or losses) of those models of a world that do not have the weight 0.
+        """Returns the outputs (or losses) of the models of a world whose weight is not 0.
 
         Args:
-            outputs: Outputs of each model, `[A, n, ...]`.
-            world: Number of the world.
+            outputs: Outputs or losses of each model, `[A, ...]`.
+            world: Index of the world.
 
         Example:
             >>> state = State(torch.zeros(3, 2), torch.zeros(3, 0, dtype=torch.int64), {})
@@ -895,7 +926,7 @@ class Answer(NamedTuple):
         return outputs if self.weights is None else outputs[torch.from_numpy(self.weights[world] > 0)]
 
     def weigh_present(self, world: int) -> FloatArray | None:
-        """Returns the weights of the models that `drop_absent` keeps, which sum to 1; None if they are equal."""
+        """Returns the weights of the models that `drop_absent` keeps, with sum 1; None if these weights are equal."""
         if self.weights is None:
             return None
         present = self.weights[world][self.weights[world] > 0].astype(np.float64)
@@ -909,15 +940,16 @@ class Method:
     Attributes:
         name: Name of the method in the scenario.
         phase: The federated training.
-        answer: A function: state -> the models that predict; None means the trained models themselves.
-        prepare: A function (state after `Server.init`, `pooled(world)` with all training samples) -> the first state;
-            None leaves the state of `Server.init` unchanged.
-        one_model_per_client: Whether known client i predicts with model i. Where model i has no weight, the client
+        answer: A function: state -> the models that predict. None means that the trained models predict.
+        prepare: A function (state after `Server.init`, function `pooled`) -> the first state. `pooled(world)` returns
+            all training samples of a world. None leaves the state of `Server.init` unchanged.
+        one_model_per_client: Whether client i of the run predicts with model i. If model i has no weight, client i
             predicts as a new client does.
-        parts: In a stack: the training of each base, then that of the meta model.
-        join: In a stack: what its parts learn from each other after the steps of their own servers; None: nothing.
-        explain_end: A function: state -> the reason why training is over, or an empty text while training goes on;
-            None: training never ends early.
+        parts: The trainings of a stack: those of the base models, and last that of the meta model.
+        join: A function that lets the parts of a stack learn from each other, after the steps of their own servers.
+            None means that they learn nothing from each other.
+        explain_end: A function: state -> the reason why training is over, or an empty text while training goes on. None
+            means that training never ends early.
     """
 
     name: str
@@ -931,7 +963,7 @@ class Method:
 
 
 class JobRows(NamedTuple):
-    """What the trained jobs of a plan contribute to the run's tables.
+    """What the trained jobs of a plan add to the tables of the run (losses and errors).
 
     Attributes:
         loss: Mean training loss of each job, `[J]`, in the order of the plan.
@@ -954,8 +986,8 @@ class Teaching(NamedTuple):
     Attributes:
         x: Network inputs, `[n, ...]`.
         target: The student's target for each input, `[n, C]`: probabilities, or outputs in a regression.
-        batch_size: The most inputs in a batch.
-        optimizer: `momentum`, which is SGD with a momentum of 0.9, or `adam`, which has torch's defaults.
+        batch_size: The largest number of inputs in a batch.
+        optimizer: `momentum` is SGD with a momentum of 0.9; `adam` has torch's defaults.
     """
 
     x: Tensor
@@ -973,9 +1005,9 @@ class StudentEngine(NamedTuple):
 
     Attributes:
         ask: A function that returns a model's raw outputs, in float64.
-        begin: A function (network, start `[d]`, teaching) -> a function that takes the next steps and returns the
-            student after these steps. A step follows the mean gradient of its batch. Buffers keep their initial values,
-            and dropout is off.
+        begin: A function (network, start `[d]`, teaching) -> a function `Train`. Each call of this second function
+            takes further steps and returns the student after these steps. A step follows the mean gradient of its
+            batch. Buffers keep their initial values, and dropout is off.
     """
 
     ask: Ask

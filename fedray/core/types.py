@@ -1,20 +1,21 @@
 """The data types of fedray: networks, clients, plans, uploads and states.
 
 The letters are the same everywhere: K models, N clients, J jobs of a round, R worlds, M = R * K rows of parameters, W
-lanes of a block, S steps, B samples per batch, d numbers per model, C classes. These words are the same everywhere,
-too:
+lanes of a block, S steps, B samples per batch, d numbers per model, C classes. The d numbers of a model are its
+parameters and its float buffers. These words are the same everywhere, too:
 
 - A *world* is one replicate (seed) of one fold of the data.
 - A *job* is "client i trains model k of world w in this round" (Fed-ensemble's delta_ik = 1).
 - A *row* of a state holds the d numbers of one model of one world. A row of a schedule is a client, a slot or a
-  stratum; each of these has a permutation of the models of its own.
+  stratum; each row has its own permutation of the models. A row of a data set is a sample.
 - An *age* is K consecutive rounds. In an age every row of a permutation schedule trains every model once.
 - A *block* is a set of jobs that are trained together as one computation, and a *lane* is one job of a block.
-- A *known client* is a client of the run; a *new client* is one that the run has never seen.
+- A *known client* is a client of the run. A *new client* is a client that the run has never seen.
 - An *address* is the key from which random numbers are computed: the tuple (seed, purpose, round, client, model).
 - *FE* is the paper of Fed-ensemble, and *FE-arXiv* its preprint. *HPC* and *LPC* are SHEFL's strong and weak clients.
 
-A `Plan` is the list of the jobs of a round. A method writes plans, trains one job, and merges what the jobs send back.
+A `Plan` is the list of the jobs of a round. A method says which jobs a round has, how a client trains a job, and how
+the server merges what the jobs send back.
 
 Example:
     >>> plan = Plan(client=np.array([4, 7]), model=np.array([0, 1]), world=np.array([0, 0]))
@@ -50,28 +51,30 @@ Staleness = Literal["constant", "polynomial", "hinge"]
 AverageKind = Literal["probabilities", "logits", "outputs"]  # the quantity of which an ensemble takes the mean
 ScoreKind = Literal["lac", "aps", "raps", "regression"]  # the score that conformal sets are built from
 QuantileKind = Literal["exact", "qq"]
-Lanes = Literal["auto", "compiled", "torch"]  # what trains: compiled kernels where there are any, only them, never them
+# What trains clients: compiled kernels where they can (`auto`), compiled kernels only, or torch only.
+Lanes = Literal["auto", "compiled", "torch"]
 
 # The smallest predicted variance, in standardized units of the target (Lakshminarayanan et al. 2017, section 2.2.1).
 VARIANCE_FLOOR = 1e-6
 
-# The samples of one forward pass outside training. The number is fixed, as the packing of work must not change metrics.
+# The samples of one forward pass outside training. The number is fixed, so that metrics do not depend on the batches
+# in which samples are evaluated.
 EVALUATED_ROWS = 500
-EVALUATED_CLIENTS = 10_000  # known clients evaluated one by one, by lowest ids; all others count as new clients
+EVALUATED_CLIENTS = 10_000  # clients with lower ids are evaluated one by one; all others count as new clients
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The order of the d numbers of one model in a row: trainable parameters first, then float buffers (BatchNorm).
+    """The order of the d numbers of one model in a row: trainable parameters come first, then float buffers.
 
-    A set of models is one matrix `[..., d]`. Sums, norms, top-k and hashes are therefore single operations. Networks
-    get their tensors from this matrix through `views`. Integer buffers (BatchNorm's step counters) lie in a second
-    matrix `[..., c]`.
+    A set of models is one matrix `[..., d]`, so sums, norms, top-k and hashes are single operations. Networks get their
+    tensors from this matrix through `views`. Float buffers are, for example, BatchNorm's running means. Integer buffers
+    (BatchNorm's step counters) lie in a second matrix `[..., c]`.
 
     Attributes:
         names: Name of each tensor of the model, in the order of the row.
         shapes: Shape of each tensor of the model, in the same order.
-        trainable: How many of the d numbers are trained; these come first in a row.
+        trainable: How many of the d numbers are trainable parameters. They come first in a row.
         counters: Names of the c integer buffers.
     """
 
@@ -87,22 +90,22 @@ class Layout:
 
     @cached_property
     def d(self) -> int:
-        """Returns the length of a row: the numbers of all parameters and float buffers."""
+        """Returns the length of a row: the number of elements in all parameters and float buffers."""
         return sum(self.sizes)
 
     @cached_property
     def trainable_tensors(self) -> int:
-        """Returns the number of trained tensors; they come first in a row."""
+        """Returns the number of trained tensors. They come first in a row."""
         return sum(end <= self.trainable for end in accumulate(self.sizes))
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
-        """Returns the tensors in rows `[..., d]` by name, each of shape `[..., *shape]`, without copying."""
+        """Returns the tensors of models `[..., d]` by name, as views of shape `[..., *shape]` without a copy."""
         parts = rows.split_with_sizes(self.sizes, dim=-1)
         lead = rows.shape[:-1]
         return {n: p.reshape(*lead, *s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
 
     def mask(self, layers: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Returns, for each number of a model, whether it belongs to one of these layers, `[d]`."""
+        """Returns for each of a model's d numbers whether the number belongs to one of these layers, `[d]`."""
         inside = [name.rpartition(".")[0] in layers for name in self.names]
         return np.repeat(np.array(inside, dtype=np.bool_), self.sizes)
 
@@ -113,11 +116,12 @@ class Net:
 
     Attributes:
         name: Name of the network in messages.
-        module: A template that maps `[B, *input]` to `[B, outputs]`; the values of its parameters are never used.
-        layout: The order of a model's numbers in a row.
+        module: A template that maps `[B, *input]` to `[B, outputs]`. The values of the template's parameters are never
+            used.
+        layout: The order of the d numbers of a model.
         objective: The loss that the network is trained with, see `fedray.models.net.per_sample`.
         outputs: Length of the output for one sample; twice the number of targets for `gaussian_nll`.
-        init: A function that draws the numbers of a first model, `[d]` float32, from a random key.
+        init: A function that draws the initial parameters and buffers of a model, `[d]` float32, from a random key.
     """
 
     name: str
@@ -135,20 +139,20 @@ class Tier:
     Attributes:
         name: Name of the tier in the scenario.
         number: Number of clients in the tier.
-        models_per_round: Number of models that a client trains in a round in which it takes part; None means all K.
+        models_per_round: Number of models that a participating client trains in a round; None means all K.
         num_cpus: CPUs that Ray reserves for an actor of this tier; None means a share of the machine.
-        num_gpus: GPUs that Ray reserves for an actor.
-        resources: Further resources that Ray reserves for an actor, by name.
+        num_gpus: GPUs that Ray reserves for an actor of this tier.
+        resources: Further resources that Ray reserves for an actor of this tier, by name.
         seconds_per_step: Virtual seconds of an optimizer step.
-        seconds_per_sample: Further virtual seconds of a step for each sample of the batch.
+        seconds_per_sample: Virtual seconds that each sample of the batch adds to an optimizer step.
         spread: Standard deviation of the logarithm of a device's speed; 0 makes all devices of the tier equal.
         uplink: Bytes per virtual second to the server.
         downlink: Bytes per virtual second from the server.
         latency: Virtual seconds that are added to the time of each transfer.
         side_by_side: Whether a client trains its models at the same time instead of one after the other.
-        width: Share of the network's channels or blocks that a client trains, if the method slices networks.
-        epochs: Number of epochs of a local training; None means as all clients.
-        steps: Number of optimizer steps of a local training; None means as all clients.
+        width: Fraction of the network's channels or blocks that a client trains, if the method slices networks.
+        epochs: Number of epochs of a local training; None means the number that the method's `Local` has.
+        steps: Number of optimizer steps of a local training; None means the number that the method's `Local` has.
     """
 
     name: str
@@ -171,7 +175,9 @@ class Tier:
 
 @dataclass(frozen=True)
 class Clients:
-    """All clients. The ids of a tier's clients are consecutive, so a million clients need no memory.
+    """All clients of a run, as a list of tiers. The ids of a tier's clients are consecutive.
+
+    A million clients therefore need no memory.
 
     Attributes:
         tiers: The tiers, in the order of the client ids.
@@ -215,11 +221,11 @@ class Flight(NamedTuple):
 
     Attributes:
         row: Index of the broadcast model (a row of the state) that the job starts from.
-        group: The group in which the job's upload is summed; there is one group per world, model and server step.
-        weight: Factor on the job's delta, which depends on the staleness of the upload.
-        turn: Number of the client's earlier turns; it replaces the round in the key of the job's random numbers.
-        version: Number of server steps that the model had taken when the job started. The learning rate uses it as the
-            round.
+        group: The group in which the job's upload is summed. There is one group per world, model and server step.
+        weight: Multiplier of the job's delta, which depends on the staleness of the upload.
+        turn: How often the client trained before. This count replaces the round in the key of the job's random numbers.
+        version: Number of server steps that the model had taken when the job started. This number replaces the round
+            in the schedule of the learning rate.
         sender: The sender of the upload, as the number `client + N * (earlier uploads of the client in this server
             step)`.
     """
@@ -237,15 +243,15 @@ class Flight(NamedTuple):
 
 
 class SizedPlan(NamedTuple):
-    """The jobs of a plan with the work of each job, as the round loop hands them to a runtime.
+    """The jobs of a plan with their sizes, as the round loop hands them to a runtime.
 
     Attributes:
         plan: The jobs, `[J]`.
         size: Number of training samples of each job, `[J]`.
         steps: Optimizer steps of each job's local training, `[J]`; 0 for a client without data.
         flight: Start and destination of each job in asynchronous training; None if training has rounds.
-        losses: Losses of all models on the samples of each job's client, as the client reported them before,
-            `[J, K]`; None if clients report none.
+        losses: Losses of all K models on the samples of each job's client, `[J, K]`. The client reported these losses
+            before training. None means that clients report no losses.
     """
 
     plan: Plan
@@ -272,12 +278,13 @@ class Uploads(NamedTuple):
         tier: Tier of each job's client, `[J]`.
         size: Number of training samples of each job's client, `[J]`.
         counters: Integer buffers after training, `[J, c]`; None without such buffers.
-        own: The clients' private vectors by name, `[J, d]` each; they are never sent.
-        beside: What each job sends beside the delta: the change of a vector (SCAFFOLD), `[J, d]`, or measured numbers,
-            `[J, m]`.
+        own: The clients' private vectors by name, `[J, d]` each. Compression uses them; they are never sent.
+        beside: What each job sends in addition to the delta. This is the change of a vector (SCAFFOLD), `[J, d]`, or
+            m measured values, `[J, m]`.
         key: Key that each job's random numbers are computed from, `[J]` (`rng.Keys`).
         steps: Optimizer steps of each job's local training, `[J]`; None only if a test leaves them out.
-        columns: Rising indices of the trained numbers, `[s]`; all other numbers have delta 0. None: all are trained.
+        columns: Positions of the trained parameters in a model, `[s]`, in ascending order. The delta is 0 at all other
+            positions. None means that all parameters are trained.
         losses: Mean losses of all K received models on each client's samples, `[J, K]`, which `Phase.choose` needs.
     """
 
@@ -302,7 +309,7 @@ class State(NamedTuple):
     Attributes:
         models: Parameters of all models, `[M, d]` float32; model k of world w is row `w * K + k`.
         counters: Integer buffers, `[M, c]` int64.
-        extra: Further tensors of the method by name, mostly `[M, ...]`.
+        extra: Further tensors that the method stores, by name. Most of them have the shape `[M, ...]`.
     """
 
     models: Tensor
