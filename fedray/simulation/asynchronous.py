@@ -1,4 +1,9 @@
-"""Asynchronous training: the server steps in virtual time, and many jobs are trained in one call."""
+"""Runs asynchronous training: clients start and finish in virtual time, and no client waits for the others.
+
+A *job* trains one model of one world at one client. It starts from the newest *version* of the model; each server step
+that changes the model makes the next version. While a job is *in flight* the model may take further steps, and their
+number is the *staleness* of the job's upload. A *world* is one seed of one fold of the data.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +30,11 @@ from fedray.simulation.rounds import Advance, CountRounds, RoundResult, cost_job
 from fedray.simulation.study import AsyncRule, FlightTable, JobTable, Progress, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Starts and arrivals of asynchronous training, in virtual time, of one world.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Jobs of asynchronous training: one tuple for each job when it starts, and columns of all jobs that have ended.
+# Jobs of asynchronous training: one tuple for each job that has started, and columns of all jobs that have ended.
 
 
 class StartedJob(NamedTuple):
-    """A job at its start. `KnownJobs` describes the fields."""
+    """A job when it starts. `KnownJobs` describes the fields."""
 
     client: int
     model: int
@@ -45,18 +47,19 @@ class StartedJob(NamedTuple):
 
 
 class KnownJobs(NamedTuple):
-    """Jobs that end at known server steps, `[J]` each, ordered by step, then by model, then by arrival.
+    """Jobs that end at server steps whose times are known, `[J]` each, ordered by step, then by model, then by arrival.
 
     Attributes:
         client: Client of each job.
         model: Model of each job.
-        turn: Number of earlier turns of the client. Random numbers are computed from the turn instead of the round.
+        turn: Number of the client's earlier turns. In a turn a client trains the models that the schedule assigns to
+            it. Random numbers are computed from the turn instead of the round.
         version: Number of steps that the job's model had taken when the job started.
-        born: Number of server steps after which this version existed.
+        born: Number of server steps, of all models, after which this version existed.
         start: Virtual second at which the job started.
         arrival: Virtual second at which the upload arrived or would have arrived.
         status: How the job ended: an index into `clock.STATUS`.
-        step: Server step that uses the upload. For a job without an upload: the first step after the job's end.
+        step: Server step that uses the upload. For a job without an upload it is the first step after the job's end.
         staleness: Number of steps that the model took between the job's start and `step`; -1 for a job without an
             upload.
         copy: Number of earlier uploads of the same client and model that the same step uses.
@@ -65,7 +68,7 @@ class KnownJobs(NamedTuple):
         loss: Mean loss over the optimizer steps; NaN until the job is trained. The three fields `loss`, `error` and
             `trained` are changed in place.
         error: Traceback of a job that failed, else None.
-        trained: Whether the job is done: it was trained, or has no upload.
+        trained: Whether nothing is left to train: the job was trained, or it has no upload.
     """
 
     client: IntArray
@@ -92,7 +95,7 @@ class KnownJobs(NamedTuple):
 
 
 def count_earlier(who: IntArray) -> IntArray:
-    """Returns for each entry the number of equal entries before it, `[J]`.
+    """Returns for each entry how many equal entries come before it, `[J]`.
 
     Example:
         >>> count_earlier(np.array([4, 7, 4, 4])).tolist()
@@ -107,21 +110,20 @@ def count_earlier(who: IntArray) -> IntArray:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Starts and arrivals of asynchronous training, in virtual time, of one world.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The length of a job depends on its steps, its bytes and its device, but not on training. So the whole sequence of
-# starts, arrivals and server steps is known before anything is trained. A heap (`heapq`) holds the next events. A
-# library such as simpy is not needed, because no processes wait for each other.
+# Starts and arrivals of the jobs of one world, in virtual time.
 #
-# Events at the same instant have this order: first arrivals by client, with the server steps that they cause; then
-# idle clients start, with the newest models. A client without data never starts. A client that is not available when
-# it is drawn becomes idle again when it is available.
+# The virtual time that a job takes depends on its steps, its bytes and its device, but not on the trained parameters.
+# So the whole sequence of starts, arrivals and server steps is known before anything is trained. A heap (`heapq`) holds
+# the next events. A library such as simpy is not needed, because no processes wait for each other.
+#
+# At the same instant, arrivals are processed first, by client, with the server steps that they cause. Then idle clients
+# start, with the newest models. A client without data never starts. If a client is drawn to start while it is not
+# available, it becomes idle again as soon as it is available.
 
-Assign = Callable[[int], tuple[IntArray, IntArray]]  # turn -> (client, model) of everyone's jobs, sorted by client
-Moment = Callable[[int, float], float]  # (client, virtual seconds) -> seconds until it is available, or for transfers
-MOST_VAIN = 100  # jobs without an upload and draws of unavailable clients in a row, for each client
-KEPT_TURNS = 64  # newest turns for which the models of every client are kept
+Assign = Callable[[int], tuple[IntArray, IntArray]]  # turn -> (client, model) of all clients' jobs, sorted by client
+Moment = Callable[[int, float], float]  # (client, virtual second) -> virtual seconds that the client waits or transfers
+MOST_VAIN = 100  # for each client: a run ends after so many lost jobs and draws of unavailable clients in a row
+KEPT_TURNS = 64  # number of turns, the newest ones, for which the assignment of models to clients is cached
 _DRAWS = 1024  # random numbers that are drawn at once
 
 
@@ -130,12 +132,13 @@ class Pace(NamedTuple):
 
     Attributes:
         compute: Virtual seconds of training.
-        transfer: Virtual seconds of the two transfers together, if links do not change.
-        parallel: Whether the client trains the models of one turn side by side.
+        transfer: Virtual seconds of download and upload together, if links do not change over time.
+        parallel: Whether the client trains the models of one turn at the same time.
         ready: Whether the client has data.
-        wait: A function that returns the seconds until a client is available; None: clients are always available.
-        link: A function that returns the seconds of a job's two transfers, given the job's start. None: links do not
-            change.
+        wait: A function that returns the virtual seconds until a client is available. None means that clients are
+            always available.
+        link: A function that returns the virtual seconds of download and upload together, given the second at which
+            the job starts. None means that links do not change over time.
 
     Example:
         Two clients, one twice as fast; the server steps after every second arrival.
@@ -160,13 +163,13 @@ class Pace(NamedTuple):
 
 
 class ServerSteps(NamedTuple):
-    """Some steps of the server, one after another.
+    """Consecutive steps of the server.
 
     Attributes:
         time: Virtual second of each server step, `[S]`.
         models: For each server step, the models that it changes.
-        jobs: The jobs whose uploads the steps use. After the jobs of each step follow jobs that ended without an
-            upload.
+        jobs: The jobs whose uploads the steps use. Behind the jobs of a step follow the jobs that ended without an
+            upload since the step before.
     """
 
     time: FloatArray
@@ -175,18 +178,21 @@ class ServerSteps(NamedTuple):
 
 
 class Timeline:
-    """All events of one world. A timeline keeps the jobs in flight, and forgets steps that `take` has returned."""
+    """The starts, arrivals and server steps of one world, computed as far as `take` has asked for steps.
+
+    A timeline keeps the jobs in flight, and forgets server steps that `take` has returned.
+    """
 
     def __init__(self, rule: AsyncRule, pace: Pace, models: int, *, seed: int, assign: Assign, world: int = 0) -> None:
-        """Starts at time 0, with every client idle.
+        """Makes a timeline that begins at time 0 and starts the first clients.
 
         Args:
             rule: The rule of asynchronous training.
-            pace: The time that clients take.
+            pace: The time that each client takes for a job.
             models: K, the number of models.
             seed: Seed of the world.
             assign: A function that returns which models each client trains in a turn.
-            world: Number of the world.
+            world: Index of the world.
         """
         self.rule, self._pace = rule, pace
         self._models, self._seed, self._clients, self._world = models, seed, len(pace.compute), world
@@ -197,7 +203,7 @@ class Timeline:
         self._table = lru_cache(KEPT_TURNS)(self._make_table)
         self._assign = assign
         self._idle: list[int] = np.flatnonzero(pace.ready).tolist()
-        # time, client, number, job, whether it is the last one of its turn
+        # events: time, client, running number, the job that ends (or None), whether the client then becomes idle
         self._queue: list[tuple[float, int, int, StartedJob | None, bool]] = []
         self._versions, self._born = [0] * models, [0] * models
         self._buffer: list[list[StartedJob]] = [[] for _ in range(models)]
@@ -205,10 +211,10 @@ class Timeline:
         self._numbers, self._lost = list[float](), list[StartedJob]()
         self._vain = 0  # lost jobs and draws of unavailable clients since the last upload
         self._known = 0  # number of server steps so far
-        self._times: list[float] = []  # times of the steps that were not taken yet
-        self._stepping: list[tuple[int, ...]] = []
-        self._flown: list[StartedJob] = []
-        self._parts: list[tuple[int, int, int]] = []  # of `_flown`: server step, model version, number of jobs
+        self._times: list[float] = []  # times of the steps that `take` has not returned yet
+        self._stepping: list[tuple[int, ...]] = []  # the models that each of these steps changes
+        self._flown: list[StartedJob] = []  # the jobs that end at these steps
+        self._parts: list[tuple[int, int, int]] = []  # runs of `_flown`: (server step, model version, number of jobs)
         self._fill(0.0)
 
     def take(self, steps: int) -> ServerSteps:
@@ -222,7 +228,7 @@ class Timeline:
         """
         end = self._known - len(self._times) + steps
         self._extend(end)
-        parts = bisect_left(self._parts, (end,))  # arrivals of one instant may cause more steps: they wait
+        parts = bisect_left(self._parts, (end,))  # arrivals at one instant may cause more steps, which stay for later
         step, now, number = np.array(self._parts[:parts], dtype=np.int64).reshape(-1, 3).T
         flown = int(number.sum())
         names = StartedJob._fields
@@ -249,7 +255,7 @@ class Timeline:
         return ServerSteps(np.array(times), stepping, jobs)
 
     def list_open(self) -> list[tuple[int, int]]:
-        """Returns (model, version) of each started job whose upload is not used by a step that was taken."""
+        """Returns (model, version) of each started job whose upload is not used by a step that `take` has returned."""
         flying = [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._flown
         return [(job.model, job.version) for job in flying if job is not None and job.status == clock.OK]
 
@@ -267,7 +273,7 @@ class Timeline:
             now = queue[0][0]
             if semi:
                 tick = max(1, math.ceil(now / self.rule.tick - 1e-9)) * self.rule.tick
-                now = max(now, tick)  # 3 * 0.1 s is a little later than a tick of 0.3 s
+                now = max(now, tick)  # an arrival at 3 * 0.1 s counts for the tick at 0.3 s despite the rounding error
             while queue and queue[0][0] <= now:
                 _, client, _, job, last = pop(queue)
                 if last:
@@ -291,7 +297,7 @@ class Timeline:
             self._fill(now)
 
     def _step(self, time: float, models: tuple[int, ...]) -> None:
-        """Makes a server step with all uploads that have arrived for some models."""
+        """Records a server step that uses all uploads that have arrived for the given models."""
         for k in models:
             buffer = self._buffer[k]
             self._flown += buffer
@@ -350,13 +356,17 @@ class Timeline:
             self._count += 1
 
     def _make_table(self, turn: int) -> tuple[list[int], list[int]]:
-        """Returns the index of each client's first model in a turn, `[N + 1]`, and the models of all clients."""
+        """Returns the models that clients train in a turn.
+
+        Returns:
+            Offsets `[N + 1]` and models. Client i trains `models[offsets[i] : offsets[i + 1]]`.
+        """
         client, model = self._assign(turn)
         return np.searchsorted(client, np.arange(self._clients + 1)).tolist(), model.tolist()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What jobs of asynchronous training cost, and how long they take: the timelines of all worlds.
+# The costs of jobs, from which the timelines of all worlds follow.
 
 
 class ClientCosts(NamedTuple):
@@ -367,8 +377,8 @@ class ClientCosts(NamedTuple):
         steps: Number of optimizer steps, without the steps of personal models.
         up: Bytes that the job sends.
         down: Bytes that the job receives.
-        work: All that the job computes, as a number of steps (`simulation.rounds.cost_jobs`).
-        samples: Number of samples in these steps.
+        work: Everything that the job computes, as a number of steps (`simulation.rounds.cost_jobs`).
+        samples: Number of samples in the steps of `work`.
     """
 
     size: IntArray
@@ -431,7 +441,7 @@ def make_timelines(study: Study, phase: Phase, costs: ClientCosts) -> list[Timel
 
 
 def _find_pace(study: Study, costs: ClientCosts, world: int) -> Pace:
-    """Returns the time that the clients of a world take for a job."""
+    """Returns the virtual time that each client of a world takes for a job."""
     devices, client, seeds = study.devices, np.arange(study.clients.number), study.seeds[world : world + 1]
     _, steps, up, down, work, samples = (column[world] for column in costs)
     job = clock.JobCosts(work, up, down, samples)
@@ -459,18 +469,18 @@ def _find_pace(study: Study, costs: ClientCosts, world: int) -> Pace:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is known ahead of asynchronous training: the jobs of the next server steps of all worlds, as columns.
+# The jobs of the next server steps of all worlds, which are known before they are trained.
 
-LEAST_STEPS = 32  # server steps that are computed at once
+LEAST_STEPS = 32  # at least so many server steps are computed at once
 
 
 class Horizon:
-    """The known server steps of all worlds, without forgotten steps.
+    """The next server steps of all worlds, as far as they are computed (the known steps).
 
     Attributes:
         lines: The timeline of each world.
-        jobs: The jobs of the known steps.
-        open: For each job in flight whose upload no known step uses: (row of the state, version) of the job's model.
+        jobs: The jobs of the known steps that are not forgotten.
+        open: (row of the state, version) of the job's model for each job in flight whose upload no known step uses.
 
     Example:
         >>> from fedray.simulation.study import AsyncRule
@@ -501,11 +511,11 @@ class Horizon:
 
     @property
     def end(self) -> int:
-        """The number of known steps, including forgotten steps."""
+        """One past the last known step, which is the number of all steps computed so far."""
         return self._first + len(self._rows)
 
     def reach(self, end: int) -> None:
-        """Computes the server steps up to `end - 1`, but none after the last step of the run.
+        """Computes the server steps up to `end - 1`, but no step after the last step of the run.
 
         Raises:
             FedrayError: No upload arrives any more.
@@ -524,7 +534,7 @@ class Horizon:
         self.open = [(w * self._models + k, v) for w, line in enumerate(self.lines) for k, v in line.list_open()]
 
     def _join(self, taken: list[ServerSteps]) -> KnownJobs:
-        """Joins the jobs of all worlds at the same steps."""
+        """Joins the jobs of all worlds, ordered by server step."""
         columns: list[Any] = [np.concatenate(column) for column in zip(*(steps.jobs for steps in taken), strict=True)]
         jobs = KnownJobs(*columns)
         return jobs if len(taken) == 1 else jobs.take(np.argsort(jobs.step, kind="stable"))
@@ -550,27 +560,24 @@ class Horizon:
         return slice(int(self._bounds[first - self._first]), int(self._bounds[end - self._first]))
 
     def find_untrained(self) -> int:
-        """Returns the first server step with an untrained job; if there is none, the number of known steps."""
+        """Returns the first server step with an untrained job. If there is no such step, returns `end`."""
         rest = np.flatnonzero(~self.jobs.trained)
         return int(self.jobs.step[rest[0]]) if len(rest) else self.end
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Asynchronous training: server steps in the order of a timeline, and training in the widest blocks possible.
+# What is kept for later server steps: the versions from which jobs in flight started, and the sums of trained jobs.
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What asynchronous training keeps for jobs in flight: the versions from which they started, and sums for later steps.
-
-Group = tuple[int, int]  # (server step, row of the state) whose uploads are added up
-Key = tuple[int, int]  # (row of the state, version of its model)
-LEAST_FREED = 8  # at least so many versions, and a quarter of the needed ones, are freed at once
+Group = tuple[int, int]  # (server step, row of the state): the uploads of a group are added up
+Key = tuple[int, int]  # (row of the state, version of the model in this row)
+LEAST_FREED = 8  # versions are freed only if at least so many, and a quarter of the needed ones, may be unneeded
 
 
 class Sums:
     """Keeps the statistics of trained jobs until the server step in which they are used.
 
     Example:
-        A call has added up the uploads of two server steps. Step 7 also gets a sum from a second call.
+        One call of a runtime returns the sums for two server steps. A second call returns one more sum for step 7.
 
         >>> sums, value = Sums(rows=1, models=1), ExactSum({0: torch.tensor([[1.0], [2.0], [0.0], [0.0]])})
         >>> sums.add({"sum": value}, [(7, 0), (8, 0)], most=4)
@@ -594,14 +601,14 @@ class Sums:
 
         Args:
             stats: Statistics of all groups, `[G, ...]`.
-            groups: The groups that have uploads, which are the first of the G groups.
-            most: G, the number of groups.
+            groups: The groups that have uploads. They are the first of the G groups.
+            most: G, the number of groups for which the statistics have room.
         """
         for g, group in enumerate(groups):
             self._parts.setdefault(group, []).append({name: _pick(value, g, most) for name, value in stats.items()})
 
     def take(self, t: int, rows: Iterable[int]) -> Stats:
-        """Returns the statistics of a server step, `[M, ...]`, and removes them here.
+        """Removes the statistics of a server step, and returns them, `[M, ...]`.
 
         The result is empty if all jobs of the step failed.
 
@@ -614,17 +621,17 @@ class Sums:
 
 
 def _pick(value: Any, g: int, groups: int) -> Any:
-    """Returns the statistics of one group."""
+    """Returns the statistics of group g, from those of all groups."""
     if isinstance(value, Kept):
         return Kept({key: row for key, row in value.rows.items() if key[0] == g})
     return map_arrays({"": value}, lambda array: array.chunk(groups)[g])[""]
 
 
 def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
-    """Joins the statistics of single models into those of a server step, `[M, ...]`; models without statistics get 0.
+    """Joins the statistics of single models into those of a server step, `[M, ...]`. Other models get zeros.
 
     Args:
-        parts: Statistics by row of the state.
+        parts: The statistics of each model, by the model's row of the state.
         rows: M, the number of rows of the state.
         models: K, the number of models.
     """
@@ -635,7 +642,7 @@ def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
         return first
     found: Stats = {}
     for name, one in first.items():
-        fields = {row: next(iter(vars(part[name]).values())) for row, part in parts.items()}  # arrays, by name or alone
+        fields = {row: next(iter(vars(part[name]).values())) for row, part in parts.items()}  # arrays of each row
         if isinstance(one, Kept):
             each = [(row, client, kept) for row, field in fields.items() for (_, _, client), kept in field.items()]
             found[name] = Kept({(row // models, row % models, client): kept for row, client, kept in each})
@@ -649,7 +656,7 @@ def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
 
 
 def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:
-    """Copies the arrays `[p, ...]` of some rows into one array for all rows, `[rows * p, ...]`; other rows get 0."""
+    """Copies the arrays `[p, ...]` of some rows into one array for all rows, `[rows * p, ...]`. Other rows are 0."""
     first = next(iter(parts.values()))
     out = first.new_zeros(rows, *first.shape)
     for row, part in parts.items():
@@ -660,7 +667,7 @@ def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:
 class Versions:
     """The older versions of models from which jobs in flight have started.
 
-    Versions that no job needs any more are freed when the next jobs are chosen, and before a checkpoint.
+    Versions that are no longer needed are freed before jobs are trained and before a checkpoint.
 
     Attributes:
         now: Number of steps that the model in each row of the state has taken, `[M]`.
@@ -672,7 +679,8 @@ class Versions:
         Args:
             worlds: Number of worlds.
             models: K, the number of models.
-            flight: The tensors that `tensors` has returned for the checkpoint; empty: there are no old versions.
+            flight: The tensors that the method `tensors` returned for the checkpoint; empty if there were no older
+                versions.
         """
         self.now = [0] * (worlds * models)
         self._models = models
@@ -688,7 +696,7 @@ class Versions:
 
         Args:
             rows: The rows of the state that change.
-            state: The state before the step, of which these rows are kept; None: nothing is kept.
+            state: The state before the step, whose rows are kept as older versions. None means that no row is kept.
         """
         for row in rows:
             if state is not None:
@@ -696,12 +704,14 @@ class Versions:
             self.now[row] += 1
 
     def free(self, t: int, ahead: Horizon, *, all: bool = True) -> None:
-        """Frees the versions that no longer have a job whose upload the server uses in step t or later.
+        """Frees the versions that are no longer needed.
+
+        A version is needed if a job started from it whose upload the server uses in step t or later.
 
         Args:
             t: The server step.
             ahead: The known steps.
-            all: Whether versions are freed even if few of them are kept.
+            all: Whether versions are freed even if only a few of them are kept.
         """
         if not all and len(self._rows) <= self._most:
             return
@@ -713,9 +723,9 @@ class Versions:
         self._most = len(self._rows) * 5 // 4 + LEAST_FREED
 
     def find(self, key: Key, state: State) -> tuple[Tensor, Tensor]:
-        """Returns a version of a model, `[1, d]`, and the version's counters, `[1, c]`.
+        """Returns a version of a model, `[1, d]`, and its integer buffers, `[1, c]`.
 
-        The newest versions are in `state`.
+        The newest version of each model is taken from `state`.
         """
         row, version = key
         if version == self.now[row]:
@@ -723,12 +733,12 @@ class Versions:
         return self._rows[key]
 
     def rows(self, keys: Sequence[Key], state: State) -> State:
-        """Returns versions of models as a state that can be broadcast; each row is one version."""
+        """Returns a state for broadcasting in which each row is one of the given versions."""
         found = [self.find(key, state) for key in keys]
         return State(torch.cat([one for one, _ in found]), torch.cat([one for _, one in found]), {})
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the old versions for a checkpoint; empty if there are none."""
+        """Returns the older versions as tensors for a checkpoint; empty if there are no older versions."""
         if not self._rows:
             return {}
         keys = sorted(self._rows)
@@ -740,22 +750,22 @@ class Versions:
 
 
 def _copy_row(rows: Tensor, row: int) -> Tensor:
-    """Copies a row of the state, `[1, d]`.
+    """Returns a row of the state, `[1, d]`, without a reference to the other rows.
 
-    A single row is not copied, because no state of a run is changed in place.
+    A row is copied only if there are other rows. The tensors of a state are never changed in place.
     """
     return rows if len(rows) == 1 else rows[row : row + 1].clone()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A round of the loop is one server step in every world. The step's uploads come from jobs that started from older
-# versions of their models. The starts of all jobs in flight are known, so one call of the runtime trains many of them.
-# Some of them are for later steps: their sums are kept until then. A job is a pure function of the version from which
-# it started, the client's data and the key of its random numbers. When a job is computed never changes a bit of it. A
-# call is made when a server step needs it, and trains all jobs whose versions exist by then. No other order needs
-# fewer calls.
+# A round of the loop is one server step in every world. The uploads of a step come from jobs that started from older
+# versions of their models. A job depends only on the version from which it started, the client's data and the key of
+# its random numbers. So its result has the same bits no matter when it is computed. A call of the runtime is made only
+# when a server step needs a job that is not trained yet. The call then trains all known jobs whose versions exist by
+# then, also those whose uploads are used in later steps. The sums of these uploads are kept until then. No other order
+# needs fewer calls.
 
-MOST_STEPS = 64  # server steps that are returned to the round loop at once
+MOST_STEPS = 64  # at most so many server steps are returned to the round loop at once
 
 
 class _Call(NamedTuple):
@@ -763,9 +773,8 @@ class _Call(NamedTuple):
 
     Attributes:
         places: Indexes of the jobs among the known jobs, `[J]`.
-        group: Number of the group of each job, `[J]`. The uploads of a group are for the same model in the same server
-            step.
-        groups: Server step and row of the state of each group.
+        group: Index of each job's group, `[J]`. The uploads of a group change the same model in the same server step.
+        groups: (server step, row of the state) of each group.
     """
 
     places: IntArray
@@ -777,13 +786,13 @@ class AsyncTraining:
     """Computes the server steps of a study with asynchronous training."""
 
     def __init__(self, study: Study, runtime: Runtime, phase: Phase, progress: Progress) -> None:
-        """Computes the timelines up to the progress of a run.
+        """Computes the timelines up to the server step at which a run begins or resumes.
 
         Args:
             study: The study that runs; it has an `AsyncRule`.
             runtime: The runtime on which jobs run.
             phase: The training that the jobs belong to.
-            progress: The progress from which the run begins or resumes; its field `flight` is set.
+            progress: The progress from which the run begins or resumes; its field `flight` is replaced.
         """
         assert study.asynchronous is not None
         self.study, self.runtime, self.phase, self.rule = study, runtime, phase, study.asynchronous
@@ -800,16 +809,17 @@ class AsyncTraining:
         progress.flight = self._list_flight
 
     def _list_flight(self) -> dict[str, Tensor]:
-        """Returns the old versions for a checkpoint."""
+        """Returns the older versions that are still needed, for a checkpoint."""
         self._versions.free(self._at, self._ahead)
         return self._versions.tensors()
 
     def advance(self, progress: Progress, count_rounds: CountRounds) -> RoundResult:
-        """Returns the result of the next server steps of every world; the round loop decides how many steps.
+        """Returns the result of the next server steps of every world.
 
         Args:
             progress: The progress of the run; it is not changed.
-            count_rounds: A function that returns the number of steps, given the virtual times of the next steps.
+            count_rounds: A function of the round loop that says how many steps to compute. Its argument is the virtual
+                time of each of the next steps.
         """
         t, state, ahead = progress.round, progress.state, self._ahead
         ahead.forget(t)
@@ -836,7 +846,10 @@ class AsyncTraining:
         return after
 
     def _mix(self, t: int, state: State) -> State:
-        """Mixes models as in FedAsync: `(1 - alpha s) w + alpha s w_start`; then the server adds `alpha s delta`."""
+        """Mixes each model with the versions from which its jobs started: `(1 - alpha s) w + alpha s w_start`.
+
+        The server then adds `alpha s delta`, so that the result is FedAsync's `(1 - alpha s) w + alpha s w_trained`.
+        """
         models, jobs = state.models.clone(), self._ahead.jobs.take(self._ahead.places(t, t + 1))
         used = [j for j in np.flatnonzero(jobs.status == clock.OK).tolist() if jobs.error[j] is None]
         keys = list(zip(jobs.row.tolist(), jobs.version.tolist(), strict=True))
@@ -848,7 +861,10 @@ class AsyncTraining:
         return state._replace(models=models)
 
     def _train(self, t: int, state: State) -> None:
-        """Trains the jobs of server step t, and jobs in flight whose uploads the next steps use."""
+        """Trains the jobs of server step t, and jobs for later steps that can be trained in the same calls.
+
+        A job for a later step can be trained now if the version from which it starts exists already.
+        """
         ahead = self._ahead
         ahead.reach(t + self._count_ahead())
         self._versions.free(t, ahead, all=False)
@@ -861,12 +877,15 @@ class AsyncTraining:
             self._sums.add(stats, call.groups, self.phase.groups)
 
     def _count_ahead(self) -> int:
-        """Returns the number of next server steps whose jobs may be trained now."""
+        """Returns for how many server steps, from the current one on, jobs may be trained in one call."""
         per_step = self.rule.goal if self.rule.mode == "buffered" else 1
         return max(1, min(-(-self.rule.concurrency // per_step), self.phase.groups // self.study.worlds))
 
     def _choose(self, t: int) -> Iterator[_Call]:
-        """Yields the calls of the runtime that train the jobs of step t and other jobs whose versions exist already."""
+        """Yields the calls of the runtime that train the jobs of step t and jobs for later steps.
+
+        If clients keep private vectors, a call has only jobs of step t, and at most one job of each client.
+        """
         jobs, own, rows = self._ahead.jobs, self.phase.own, self._rows
         near = self._ahead.places(t, t + (1 if own else self._count_ahead()))
         ready = near.start + np.flatnonzero(~jobs.trained[near] & (jobs.born[near] <= t))
@@ -875,7 +894,7 @@ class AsyncTraining:
         )
         for wave in waves:
             index = ready[wave]
-            code = jobs.step[index] * rows + jobs.row[index]  # it rises
+            code = jobs.step[index] * rows + jobs.row[index]  # in ascending order
             new = np.r_[True, code[1:] != code[:-1]]
             group = np.cumsum(new) - 1
             if group[-1] >= self.phase.groups:
@@ -884,7 +903,7 @@ class AsyncTraining:
             yield _Call(index, group, [divmod(each, rows) for each in code[new].tolist()])
 
     def _pack(self, call: _Call, state: State) -> tuple[SizedPlan, State]:
-        """Returns the jobs in the form that a runtime takes, and a state with one row for each version of a model."""
+        """Returns the jobs as a runtime takes them, and a state with one row for each version that jobs start from."""
         jobs, index, number = self._ahead.jobs, call.places, self.study.clients.number
         client, version, world = jobs.client[index], jobs.version[index], jobs.world[index]
         rows: dict[Key, int] = {}
@@ -902,7 +921,7 @@ class AsyncTraining:
         return sized, self._versions.rows(list(rows), state)
 
     def _describe(self, first: int, end: int) -> tuple[Plan, JobTable, IntArray]:
-        """Returns the plan and the table of the jobs that end at some server steps, and the step of each job."""
+        """Returns the plan and the table of the jobs that end at steps `first` to `end - 1`, and each job's step."""
         jobs = self._ahead.jobs.take(self._ahead.places(first, end))
         size, steps, up, down = (column[jobs.world, jobs.client] for column in self._costs[:4])
         failed = jobs.error != None  # noqa: E711
@@ -915,7 +934,7 @@ class AsyncTraining:
 
 
 def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Advance | None:
-    """Returns the function that computes the next server steps; None if the training is not asynchronous.
+    """Returns the function that computes the next server steps, or None if the training is not asynchronous.
 
     Args:
         study: The study that runs.
@@ -929,7 +948,7 @@ def split_turns(owner: IntArray) -> list[IntArray]:
     """Splits jobs into waves: the first jobs of all owners, then their second jobs, and so on.
 
     Args:
-        owner: Owner of each job, `[J]`.
+        owner: Number of the client (of a world) to which each job belongs, `[J]`.
 
     Example:
         >>> [wave.tolist() for wave in split_turns(np.array([4, 7, 4]))]  # client 4 reads what its first job left

@@ -1,4 +1,8 @@
-"""Simulated devices: their speed, traces and availability, and the virtual seconds of a round."""
+"""Computes the virtual seconds of jobs and rounds, from the speed and the availability of simulated devices.
+
+A *tier* is a class of devices. A *figure* of a device is a number such as its uplink or its seconds per step. A *trace*
+is a file with measured figures.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +20,21 @@ from fedray.core.types import Clients, FloatArray, IntArray, Plan
 from fedray.files.tables import read_number_table
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Simulated devices: figures of their tiers, random spread, measured traces, and when devices are available.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Links of devices whose bandwidth and latency change over time.
+# Links (network connections of devices) whose bandwidth and latency change over time.
 
 
 @dataclass(frozen=True)
 class Links:
     """Figures of links over time. An entry is valid from its start until the next entry of the same client starts.
 
-    Before its first entry, a client has the figures of its last entry if the entries repeat. Otherwise it has those of
-    its first entry.
+    If the entries of a client repeat, its last entry is valid until the start of its first entry. Otherwise the first
+    entry is already valid before its start.
 
     Attributes:
-        client: Client of each entry, `[n]`, ascending.
-        start: Virtual second from which each entry is valid, `[n]`, ascending within a client.
-        period: Virtual seconds after which the entries of each client repeat, `[N]`; NaN: they do not repeat.
-        values: Figures by name, `[n]` each; NaN: the client keeps its usual figure.
+        client: Client of each entry in ascending order, `[n]`.
+        start: Virtual second from which each entry is valid, `[n]`, in ascending order for each client.
+        period: Virtual seconds after which the entries of each client repeat, `[N]`; NaN if they do not repeat.
+        values: Figures of each entry by name, `[n]` each. NaN means that the client keeps its usual figure.
 
     Example:
         Client 0 has 100 bytes/s, and 10 bytes/s from the second minute on. This repeats every three minutes.
@@ -50,7 +51,7 @@ class Links:
     values: dict[str, FloatArray]
 
     def find(self, name: str, client: IntArray, now: FloatArray) -> FloatArray:
-        """Returns the figure of each client at a given time, `[J]`; NaN for a client without the figure.
+        """Returns a figure of each client at a given time, `[J]`; NaN for a client without entries.
 
         Args:
             name: Name of the figure.
@@ -76,8 +77,8 @@ class Links:
 # ---------------------------------------------------------------------------------------------------------------------
 # A trace is a table (CSV or Parquet) with the column `client` and any of `seconds_per_step`, `seconds_per_sample`,
 # `latency` (s), `uplink`, `downlink` (bytes/s), `available_from`, `available_to`, `period` and `link_from` (virtual
-# s). Several rows of a client are several windows or several links. Other figures come from the client's first row.
-# Figures that a trace leaves out come from the tier (docs/how-to/traces.md).
+# s). Several rows of a client describe several windows of availability or several links. All other figures come from
+# the client's first row. If a trace lacks a figure, the figure of the tier is used (docs/how-to/traces.md).
 
 DAY = 86_400.0
 TIMES = ("seconds_per_step", "seconds_per_sample")
@@ -91,12 +92,13 @@ class Devices:
     """The devices of all clients.
 
     Attributes:
-        clients: The population, with the figures of its tiers.
-        figures: Figures of clients by name, `[N]` each. Such a figure replaces that of the tier, unless it is NaN.
-        links: Links that change over time; None: no link changes.
-        available: A function that returns the virtual seconds until each client is available, `[J]`; 0 if it is
-            available now. Its arguments are the seeds of the worlds, the clients and the current virtual seconds, `[J]`
-            each. None: every client is always available.
+        clients: All clients, with the figures of their tiers.
+        figures: Figures of clients by name, `[N]` each. Such a figure replaces the figure of the tier, unless it is
+            NaN.
+        links: Links that change over time; None means that no link changes.
+        available: A function that returns the virtual seconds until each client is available, `[J]`; 0 for a client
+            that is available now. Its arguments are the seeds of the worlds, the clients and the current virtual
+            seconds, `[J]` each. None means that every client is always available.
 
     Example:
         A measured uplink replaces the uplink of the tier. NaN keeps the uplink of the tier.
@@ -118,7 +120,7 @@ class Devices:
         Args:
             name: Name of the figure: a field of `Tier`.
             client: Ids of the clients, `[J]`.
-            now: Virtual second for each client, `[J]`, for links that change over time; None: 0.
+            now: Virtual second for each client, `[J]`, for links that change over time; None means second 0.
         """
         tiers = self.clients.tiers
         if len(tiers) == 1:
@@ -134,7 +136,10 @@ class Devices:
         return values
 
     def slowness(self, seeds: IntArray, client: IntArray) -> FloatArray:
-        """Draws a log-normal factor of each client's compute time, `[J]`; 1 if the client's time was measured."""
+        """Draws a log-normal multiplier of each client's compute time, `[J]`.
+
+        The multiplier is 1 if a trace or a profile has the time of the client.
+        """
         spread = self.figure("spread", client)
         for measured in (self.figures[name][client] for name in TIMES if name in self.figures):
             spread = np.where(np.isnan(measured), spread, 0.0)
@@ -145,12 +150,12 @@ class Devices:
 
 
 def diurnal_availability() -> Available:
-    """Returns the rule that makes each client available for half of every day, from a random time of day on."""
+    """Returns a rule by which each client is available for 12 hours of every day, from a random time of day on."""
 
     def wait(seeds: IntArray, client: IntArray, now: FloatArray) -> FloatArray:
         phase = rng.uniform(rng.keys(seeds, "phase", client), 1)[:, 0]
         at = (now / DAY + phase) % 1.0
-        return np.where(at < 0.5, 0.0, (1.0 - at + 1e-9) * DAY)  # 1e-9: rounding must not end before the turn
+        return np.where(at < 0.5, 0.0, (1.0 - at + 1e-9) * DAY)  # 1e-9 so that rounding never ends the wait too early
 
     return wait
 
@@ -158,14 +163,14 @@ def diurnal_availability() -> Available:
 def window_availability(
     client: IntArray, start: FloatArray, end: FloatArray, period: FloatArray | None = None
 ) -> Available:
-    """Returns the rule that makes each client available in its windows; a client without windows is always available.
+    """Returns a rule by which each client is available in its windows of time, or always if it has no windows.
 
     Args:
         client: Client of each window, `[n]`.
         start: Virtual second at which each window begins, `[n]`.
         end: Virtual second at which each window ends, `[n]`; may be infinite.
-        period: Virtual seconds after which each window repeats, `[n]`; NaN: it does not repeat. None: no window
-            repeats.
+        period: Virtual seconds after which each window repeats, `[n]`; NaN for a window that does not repeat. None
+            means that no window repeats.
 
     Example:
         >>> wait = window_availability(np.array([0]), np.array([60.0]), np.array([90.0]))
@@ -184,9 +189,9 @@ def window_availability(
         window = np.arange(len(row)) + np.repeat(first - np.cumsum(number) + number, number)
         length = np.where(repeats[window], again[window], np.inf)
         at = np.where(repeats[window], np.mod(now[row], np.where(repeats[window], again[window], 1.0)), now[row])
-        past = length - at + start[window]  # until the window comes again; infinite where it does not
+        past = length - at + start[window]  # seconds until the window begins again; infinite if it does not repeat
         seconds = np.where(at < end[window], np.maximum(start[window] - at, 0.0), past)
-        seconds = np.where(repeats[window] & (seconds > 0), seconds + 1e-9 * length, seconds)  # past it, once rounded
+        seconds = np.where(repeats[window] & (seconds > 0), seconds + 1e-9 * length, seconds)  # despite rounding
         soonest = np.where(number > 0, np.inf, 0.0)
         np.minimum.at(soonest, row, seconds)
         return soonest
@@ -195,16 +200,15 @@ def window_availability(
 
 
 def read_trace(clients: Clients, path: Path) -> Devices:
-    """Reads the devices of a population from a trace file.
+    """Reads the devices of all clients from a trace file.
 
     Args:
-        clients: The population.
+        clients: All clients.
         path: Path of the trace, a CSV or Parquet file.
 
     Raises:
-        BadInput: The file cannot be read, or has no column `client`. Or a row is wrong: the client does not exist, a
-            figure is not above 0, a window ends before it begins or after its period, or a link begins after its
-            period.
+        BadInput: The file cannot be read, has no column `client`, or names a client that does not exist. Or a figure is
+            not above 0, a window ends before it begins or after its period, or a link begins after its period.
     """
     more = (*COLUMNS, "available_from", "available_to", "period", "link_from")
     table = read_number_table("clients.trace", path, ("client",), more)
@@ -237,13 +241,13 @@ def read_trace(clients: Clients, path: Path) -> Devices:
         return Devices(clients, figures, links=links)
     windows = (
         ~np.isnan(ends).all(axis=0) | ~changing
-    )  # a row without both means always available, unless it only has a link
+    )  # a row without both ends means that the client is always available, unless the row is only about a link
     available = _read_windows(client[windows], {name: values[windows] for name, values in table.items()}, path)
     return Devices(clients, figures, available, links)
 
 
 def _read_windows(client: IntArray, table: dict[str, FloatArray], path: Path) -> Available:
-    """Makes the rule of availability from the windows of a trace; an empty cell: no beginning, end or period."""
+    """Makes the rule of availability from the windows of a trace. An empty cell means no beginning, end or period."""
     nothing = np.full(len(client), np.nan)
     start, end, period = (table.get(name, nothing) for name in ("available_from", "available_to", "period"))
     start = np.where(np.isnan(start), 0.0, start)
@@ -276,9 +280,9 @@ def _make_links(clients: Clients, client: IntArray, table: dict[str, FloatArray]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Populations of devices with published figures: `clients.profile`.
+# Profiles (`clients.profile`): distributions of figures over devices, from published measurements.
 
-TENFOLD = math.log(10.0) / (2 * 1.2815515655446004)  # sd of a log-normal with a 90th percentile ten times its 10th
+TENFOLD = math.log(10.0) / (2 * 1.2815515655446004)  # sd of the log if the 90th percentile is 10 times the 10th
 
 
 class LogNormal(NamedTuple):
@@ -313,11 +317,12 @@ PROFILES: dict[str, dict[str, LogNormal]] = {
 def make_profile(name: str, clients: Clients, seed: int) -> Devices:
     """Draws each client's figures from a profile, with random numbers that depend on the client's id.
 
-    An optimizer step takes only the time of its samples. The four figures of a client are independent.
+    The time of an optimizer step depends only on its number of samples: `seconds_per_step` is 0. The four figures of a
+    client are independent.
 
     Args:
         name: Name of the profile.
-        clients: The population.
+        clients: All clients.
         seed: Seed of the run.
 
     Example:
@@ -336,20 +341,20 @@ def make_profile(name: str, clients: Clients, seed: int) -> Devices:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Virtual seconds of a round, and which uploads the server will use: pure functions of plan, devices and seed.
+# Virtual seconds of a round, and which uploads the server will use. Both depend only on plan, devices and seed.
 #
-# A job computes for `steps * (seconds_per_step + batch * seconds_per_sample) * slowness` seconds, where `batch`
-# counts the samples that a batch really holds. A step with further passes over its batch counts as several steps, and
-# what a job computes besides its training counts too (`simulation.rounds.cost_jobs`). A job that trains a slice of the
-# network needs only the slice's share of this time. Each of the two transfers takes `latency + bytes / bandwidth`, with
-# the link as it is when the round begins. A client trains its models one after another or side by side (a setting of
-# its tier). Models that are trained side by side share the client's link: each upload finishes only when all of the
-# client's uploads have finished.
+# A job computes for `steps * (seconds_per_step + batch * seconds_per_sample) * slowness` seconds, where `batch` is the
+# number of samples that a batch really holds. A step with further passes over its batch counts as several steps.
+# Everything that a job computes besides its training counts too (`simulation.rounds.cost_jobs`). A job that trains a
+# slice of the network needs only the slice's share of this time. Download and upload each take
+# `latency + bytes / bandwidth`, with the link as it is when the round begins. A client trains its models one after
+# another or at the same time (`side_by_side`, a setting of its tier). Models that are trained at the same time share
+# the client's link. Then each upload finishes only when all of the client's uploads have finished.
 #
-# The server uses the uploads of the clients that are available when the round starts and are neither late nor dropped
-# out. A synchronous round lasts as long as the slowest of these clients. It does not wait for a client that drops
-# out, but with a deadline it then lasts until the deadline. All this is known before training, so no jobs of other
-# clients are computed. The upload of a job that fails in training is not used either.
+# The server uses the upload of a client that is available when the round starts, is not late, and does not drop out. A
+# synchronous round lasts as long as the slowest of these clients needs. A round does not wait for a client that drops
+# out, but if there is a deadline, such a round lasts until the deadline. All this is known before training, so the jobs
+# of the other clients are never computed. The upload of a job that fails in training is not used either.
 
 OK, NO_DATA, LATE, DROPPED, UNAVAILABLE, PAST_DEADLINE, FAILED, STALE = range(8)
 STATUS = ("ok", "no data", "late", "dropped", "unavailable", "past deadline", "failed", "stale")
@@ -360,10 +365,10 @@ class CountingRule:
     """The rule by which the server chooses the uploads that it uses in a round.
 
     Attributes:
-        first: Number of clients of each tier for which a round waits: the fastest ones. The others are `late`. None:
-            the round waits for all clients that were chosen.
+        first: Number of clients of each tier for which a round waits. These are the fastest clients, and the others are
+            `late`. None means that the round waits for all clients that were chosen.
         dropout: Probability that a participant drops out and sends nothing, in [0, 1).
-        deadline: Virtual seconds after which a round ends, even if clients are missing; None: no deadline.
+        deadline: Virtual seconds after which a round ends, even if clients are missing; None means no deadline.
         partial: Share of the participants that make only a part of their steps, in [0, 1].
     """
 
@@ -374,9 +379,10 @@ class CountingRule:
 
 
 def cut_steps(share: float, plan: Plan, steps: IntArray, unit: IntArray, *, seeds: IntArray, t: int) -> IntArray:
-    """Returns the steps of each job, `[J]`, where a share of each world's participants trains less.
+    """Returns the number of steps of each job, `[J]`, if a share of each world's participants trains less than others.
 
-    Such a participant makes a uniform number of its epochs, from 1 to all of them: the same for all of its models.
+    Such a participant trains for a random number of epochs, drawn uniformly from 1 to all of its epochs. The number is
+    the same for all of its models.
 
     Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, *Federated Optimization in Heterogeneous Networks*, MLSys 2020,
     section 5.2.
@@ -384,8 +390,8 @@ def cut_steps(share: float, plan: Plan, steps: IntArray, unit: IntArray, *, seed
     Args:
         share: Share of the participants that train less, above 0.
         plan: The jobs, `[J]`.
-        steps: Number of steps of all epochs of each job, `[J]`.
-        unit: Number of steps of an epoch of each job, `[J]`, at least 1.
+        steps: Number of steps of each job in all of its epochs, `[J]`.
+        unit: Number of steps of each job in one epoch, `[J]`, at least 1.
         seeds: Seed of each world, `[R]`.
         t: The round, from 0.
 
@@ -398,7 +404,7 @@ def cut_steps(share: float, plan: Plan, steps: IntArray, unit: IntArray, *, seed
     """
     who = np.stack((plan.world, plan.client))
     (world, client), index = np.unique(who, axis=1, return_inverse=True)
-    draw = rng.uniform(rng.keys(seeds[world], "partial", t, client), 2)  # [P, 2]: whether, and how many epochs
+    draw = rng.uniform(rng.keys(seeds[world], "partial", t, client), 2)  # [P, 2]: who trains less, how many epochs
     rank = np.empty(len(world), dtype=np.int64)
     rank[np.lexsort((draw[:, 0], world))] = np.arange(len(world)) - np.searchsorted(world, world)
     cut = rank < np.floor(share * np.bincount(world)[world] + 0.5)
@@ -411,7 +417,7 @@ class RoundTiming(NamedTuple):
 
     Attributes:
         job: Virtual seconds that each job takes, `[J]`.
-        status: Whether the upload of each job will be used, and if not, why: an index into `STATUS`, `[J]`.
+        status: Whether the upload of each job will be used, and if not, why not, as an index into `STATUS`, `[J]`.
         round: Virtual seconds that the round takes in each world, `[R]`.
     """
 
@@ -424,14 +430,15 @@ class JobCosts(NamedTuple):
     """The work and the traffic of the jobs of a plan, `[J]` each.
 
     Attributes:
-        steps: Work as a number of steps, each of one forward and one backward pass; 0 without samples.
+        steps: Work as a number of steps, each of one forward and one backward pass; 0 for a job without samples.
         up: Bytes sent.
         down: Bytes received.
-        samples: Number of samples in these steps; None: samples take no time.
-        work: Amount of arithmetic of the job's network, divided by that of the whole network, above 0; None: 1.
+        samples: Number of samples in these steps; None means that samples take no time.
+        work: Amount of computation of the network that the job trains, as a share of that of the whole network, above
+            0. None means that every job trains the whole network.
 
     Example:
-        Two clients with steps of 0.5 s; the round waits for the first one to finish.
+        Two clients need 0.5 s for a step. The round waits only for the client that finishes first.
 
         >>> from fedray.core.types import Clients, Tier
         >>> devices = Devices(Clients((Tier("phone", 2, seconds_per_step=0.5, uplink=100.0, downlink=100.0),)))
@@ -467,7 +474,7 @@ def time_round(
     clients = devices.clients
     compute, transfer = time_jobs(devices, seeds[plan.world], plan.client, costs, now[plan.world])
     member = plan.world * clients.number + plan.client
-    if (np.diff(member) > 0).all():  # one job a client, in order
+    if (np.diff(member) > 0).all():  # every client has one job, and jobs are in the order of clients
         first = index = np.arange(len(member))
         job = busy = compute + transfer
     else:
@@ -497,7 +504,7 @@ def time_round(
     np.maximum.at(seconds, world[counted], busy[counted])
     if rule.deadline is not None:  # a world in which a client is missing waits until the deadline
         missing = np.isin(status, (DROPPED, PAST_DEADLINE))
-        if rule.first is not None:  # a tier that has its required number of clients waits for no more
+        if rule.first is not None:  # if enough clients of a tier have finished, the round does not wait for its others
             group = world * len(rule.first) + tier
             enough = np.bincount(group, counted, len(seeds) * len(rule.first)) >= np.tile(rule.first, len(seeds))
             missing &= ~enough[group]
@@ -511,7 +518,7 @@ def time_round(
 def time_jobs(
     devices: Devices, seed: IntArray, client: IntArray, costs: JobCosts, now: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns the virtual seconds that each job computes, `[J]`, and that its two transfers take, `[J]`.
+    """Returns the virtual seconds of each job's computation, `[J]`, and of its download and upload together, `[J]`.
 
     Args:
         devices: The devices of the clients.
@@ -530,11 +537,11 @@ def time_jobs(
 
 
 class ServerDevice(NamedTuple):
-    """The speed of the server. By default its work takes no time.
+    """The speed of the server. By default the server's work takes no time.
 
     Attributes:
-        seconds_per_step: Virtual seconds of a step that the server makes by itself.
-        seconds_per_sample: Further virtual seconds of a step for each of its samples.
+        seconds_per_step: Virtual seconds of an optimizer step that the server makes by itself.
+        seconds_per_sample: Further virtual seconds of such a step for each of its samples.
     """
 
     seconds_per_step: float = 0.0
@@ -542,7 +549,7 @@ class ServerDevice(NamedTuple):
 
 
 def time_transfers(devices: Devices, client: IntArray, up: IntArray, down: IntArray, now: FloatArray) -> FloatArray:
-    """Returns the virtual seconds that the two transfers of each job take together, `[J]`.
+    """Returns the virtual seconds that each job's download and upload take together, `[J]`.
 
     Args:
         devices: The devices of the clients.

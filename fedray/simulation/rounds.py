@@ -1,4 +1,8 @@
-"""The round loop, which is the same for every method: plan, train, step, record, evaluate, save."""
+"""Runs the rounds of a study (everything that a run needs). The loop is the same for every method.
+
+In each round it plans jobs, trains them, makes the server's step, records the jobs, evaluates the models and saves. A
+*world* is one seed of one fold of the data; all worlds of a study run in the same rounds.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +31,16 @@ from fedray.training.block import count_client_steps, divide_epoch, samples_seen
 # ---------------------------------------------------------------------------------------------------------------------
 # When a run ends before its last round, and which of its rounds was the best.
 #
-# A rule that watches a score takes the score on withheld samples, if there are any: if test samples choose a round, the
-# test score of the round is too good. No rule watches a score before the last phase of a method.
+# Early stopping and the choice of the best round look at a score. They use the score on withheld samples if there are
+# withheld samples, because the test score of a round that was chosen by test samples is too good. Scores of rounds
+# before the last phase of a method choose nothing.
 
 PATIENCE, BEST = "stop", "best"  # keys of `Progress.courses`
 WITHHELD = "hold_out_"  # prefix of the names of scores on withheld samples
 
 
 def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
-    """Returns the value of a metric in one world; None if the metric was not measured in this round.
+    """Returns the value of a metric in one world, or None if the metric was not measured in this round.
 
     Args:
         row: Metrics of the world by name.
@@ -43,7 +48,7 @@ def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
         key: Scenario key that names the metric, for the error message.
 
     Raises:
-        BadInput: There is no such metric in this run.
+        BadInput: This run has no metric of this name.
     """
     if name not in row:
         known = ", ".join(k for k, v in row.items() if isinstance(v, float))
@@ -53,11 +58,13 @@ def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
 
 
 def watched_score(row: Mapping[str, Any], name: str) -> str:
-    """Returns the name of the score that a rule watches: on withheld samples if there is such a score.
+    """Returns the name of the score by which a rule (such as early stopping) chooses a round.
+
+    This is `hold_out_NAME`, the score on withheld samples, if the row has it; otherwise it is `NAME`.
 
     Args:
-        row: Metrics by name.
-        name: Name of the score.
+        row: Metrics of a world by name.
+        name: Name of the score in the scenario.
 
     Example:
         >>> watched_score({"accuracy": 0.5, "hold_out_accuracy": 0.4}, "accuracy"), watched_score({"nll": 1.0}, "nll")
@@ -67,14 +74,16 @@ def watched_score(row: Mapping[str, Any], name: str) -> str:
 
 
 def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
-    """Returns the scenario keys that choose a round, each with the name of the score by which it chooses."""
+    """Returns the scenario keys by which a round is chosen, each with the name of the score that it names."""
     patience, stop_at, best = evaluation.patience, evaluation.stop_at, evaluation.best
     found = {"stop.metric": patience and patience.metric, "evaluate.stop_at.metric": stop_at and stop_at[0]}
     return {key: name for key, name in {**found, "checkpoint.best": best}.items() if name}
 
 
 def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
-    """Returns the scenario keys that chose a round by a score on test samples, each with the name of the score.
+    """Returns the scenario keys that chose a round of this run by a score on test samples.
+
+    Each key comes with the name of the score.
 
     Args:
         study: The study that ran.
@@ -93,8 +102,8 @@ def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
 def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """Returns the values of every metric, from the worlds in which the metric was measured.
 
-    If test samples lack a class, some metrics (`roc_auc`) are undefined: NaN, although the likelihood or the RMSE of
-    the world is a number. Such a NaN is left out, unless no world has a number.
+    If the test samples of a world lack a class, some metrics (`roc_auc`) are undefined and have the value NaN, although
+    the world's `nll` or `rmse` is finite. Such a NaN is left out, unless no other value of the metric is left.
 
     Example:
         >>> collect_values([{"accuracy": 0.5, "nll": None}, {"accuracy": 0.75, "nll": 1.0}])
@@ -102,7 +111,7 @@ def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
         >>> collect_values([{"nll": 0.2, "roc_auc": math.nan}, {"nll": 0.1, "roc_auc": 0.75}])["roc_auc"]
         [0.75]
     """
-    found: dict[str, list[tuple[float, bool]]] = {}  # values, and whether each one is undefined
+    found: dict[str, list[tuple[float, bool]]] = {}  # (value, whether the value is undefined) in each world
     for row in rows:
         sound = any(isinstance(row.get(name), float) and math.isfinite(row[name]) for name in ("nll", "rmse"))
         for name, value in row.items():
@@ -117,12 +126,12 @@ def follow_course(
     """Updates the best values so far with new values, and returns whether a new value was better.
 
     Args:
-        best: The best value so far and its round, for each world or for the mean of all worlds; an empty list for a
-            world without a value so far. `best` is changed in place.
-        values: The new values, one for each entry of `best`.
+        best: [best value so far, its round] for each world, or one such pair for the mean of all worlds. A world
+            without a value so far has an empty list. `best` is changed in place.
+        values: The new value for each entry of `best`; None for a value that was not measured.
         round: The round of the new values.
         lower: Whether lower values are better.
-        min_delta: By how much a value must be better.
+        min_delta: A new value is better only if it exceeds the best one by more than this difference.
     """
     sign, found = -1.0 if lower else 1.0, False
     for place, value in enumerate(values):
@@ -136,12 +145,12 @@ def follow_course(
 
 
 def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bool:
-    """Returns whether no best value has become better in the last `patience` rounds.
+    """Returns whether every best value is at least `patience` rounds old.
 
     Args:
         best: The best values so far and their rounds, as in `follow_course`.
         round: The current round.
-        patience: Number of rounds without a better value.
+        patience: Number of rounds without a better value after which a run ends.
 
     Example:
         The best value is from round 4. Three rounds later there is no better value.
@@ -155,14 +164,16 @@ def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bo
 
 
 def follow_metrics(study: Study, progress: Progress) -> bool:
-    """Updates the best values of the watched metrics after an evaluation, and returns whether this round is the best.
+    """Updates the best values so far after an evaluation, and returns whether this round is the best.
+
+    Values are kept for the metric of early stopping and for the metric that chooses the best round.
 
     Args:
         study: The study that runs.
-        progress: The progress of the run; its `courses` are changed in place.
+        progress: The progress of the run; `progress.courses` is changed in place.
 
     Raises:
-        BadInput: This run has no such metric.
+        BadInput: The scenario names a metric that this run does not have.
     """
     rules, rows = study.evaluation, progress.metrics
     if not rows or progress.round <= study.last_phase > 0:
@@ -182,7 +193,7 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
 
 
 def find_stop(study: Study, progress: Progress) -> str:
-    """Returns in words why a run ends after an evaluated round; the text is empty if no rule ends the run.
+    """Returns in words why a run ends after an evaluated round. If the run goes on, the text is empty.
 
     Args:
         study: The study that runs.
@@ -202,9 +213,9 @@ def find_stop(study: Study, progress: Progress) -> str:
 
 
 def ask_callbacks(study: Study, progress: Progress, *, measured: bool) -> str:
-    """Calls the user's callbacks after a round, and returns in words which of them asked to end the run.
+    """Calls the user's callbacks after a round, and returns in words which callback asked to end the run.
 
-    If several callbacks asked, the first one is named. The text is empty if none asked.
+    If several callbacks asked to end the run, the text names the first one. If no callback did, the text is empty.
 
     Args:
         study: The study that runs.
@@ -223,16 +234,17 @@ def ask_callbacks(study: Study, progress: Progress, *, measured: bool) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# After a round was trained, the loop evaluates the models, asks rules and callbacks whether the run ends, and saves.
+# After training, the loop evaluates the models, asks rules and callbacks whether the run ends, and saves.
 
-CountRounds = Callable[[FloatArray], int]  # virtual seconds of world 0 after each next round -> how many rounds pass
+CountRounds = Callable[[FloatArray], int]  # virtual seconds of world 0 after each next round -> how many to compute
 
 
 @dataclass
 class Measuring:
     """Evaluates and saves after training.
 
-    The fields are the arguments of `run_rounds`, and the time at which the run began.
+    The fields are arguments of `run_rounds`, except `began`: the wall time at which the run began. For a resumed run
+    this time is moved back by the seconds that the run had already taken.
     """
 
     study: Study
@@ -246,7 +258,7 @@ class Measuring:
         """Evaluates the models and stores the metrics. If the models are the best so far, they are saved, too.
 
         Raises:
-            BadInput: A rule or the target names a metric that this run does not have.
+            BadInput: The scenario names a metric that this run does not have.
         """
         progress, target = self.progress, self.study.evaluation.target
         progress.metrics = self.evaluate(progress)
@@ -255,10 +267,11 @@ class Measuring:
             read_value(progress.metrics[0], target[0], "evaluate.target.metric")  # raises if there is no such metric
         if follow_metrics(self.study, self.progress):
             self.recorder.keep_best(self.progress)
-        self.recorder.evaluated(progress, progress.metrics)  # a watcher may end the run here; then the run is saved
+        # a caller that watches the run may end it in the next line; the best models are saved by then
+        self.recorder.evaluated(progress, progress.metrics)
 
     def count_rounds(self, seconds: FloatArray) -> int:
-        """Returns how many rounds pass until the loop must evaluate or save, at least 1.
+        """Returns after how many rounds, at least 1, the loop must evaluate or save next.
 
         Args:
             seconds: Virtual seconds of the first world at the end of each of the next rounds, `[n]`.
@@ -276,7 +289,8 @@ class Measuring:
         """Evaluates and saves if this is due, and returns whether the run ends.
 
         Args:
-            before: Virtual seconds at which the round (or the first of several rounds) began, `[R]`.
+            before: Virtual seconds at the start of the round, `[R]`; if several rounds were computed at once, at the
+                start of the first.
         """
         study, progress = self.study, self.progress
         last = progress.round >= study.rounds
@@ -298,13 +312,17 @@ class Measuring:
 
 
 def _count_due(seconds: FloatArray, every: float) -> FloatArray:
-    """Returns how many evaluations are due up to given virtual seconds.
+    """Returns how many evaluations are due up to each of the given virtual seconds.
+
+    Args:
+        seconds: Virtual seconds since the start of the run.
+        every: Virtual seconds from one evaluation to the next.
 
     Example:
         >>> _count_due(np.array([0.5, 0.59, 3 * 0.2]), 0.1).tolist()  # 0.5 // 0.1 is 4
         [5.0, 5.0, 6.0]
     """
-    due: FloatArray = np.floor(seconds / every + 1e-9)  # counts a tick that rounding has made a little earlier
+    due: FloatArray = np.floor(seconds / every + 1e-9)  # counts an evaluation that is due within a rounding error
     return due
 
 
@@ -316,7 +334,7 @@ def meets_target(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
         target: The name of a metric and the value to reach.
 
     Raises:
-        BadInput: There is no such metric in this run.
+        BadInput: This run has no metric of this name.
 
     Example:
         >>> meets_target({"accuracy": 0.9, "nll": 0.4}, ("accuracy", 0.8)), meets_target({"nll": 0.4}, ("nll", 0.3))
@@ -328,17 +346,20 @@ def meets_target(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The loop knows no method and no feature by name. What is particular about a method is in its `Phase`: the schedule
-# that plans a round, and the server that steps. A `Phase` may also change the samples and bytes of jobs (`Phase.sizes`,
-# `Phase.traffic`), let participants choose their models (`Phase.choose`), and keep results of jobs in the state
-# (`Phase.remember`).
+# The loop knows no method by name. Everything that differs between methods is a function or a value of their `Phase`,
+# such as the schedule, which plans a round, and the server, which makes a step. A `Phase` may also set the samples and
+# bytes of jobs (`Phase.sizes`, `Phase.traffic`), let participants choose their models (`Phase.choose`), and keep
+# results of jobs in the state (`Phase.remember`).
 
 NOT_REACHED = (devices.NO_DATA, devices.DROPPED, devices.UNAVAILABLE)  # clients that download nothing
 _REACHED = np.isin(np.arange(len(devices.STATUS)), NOT_REACHED, invert=True)
 
 
 def draw_first_state(study: Study, phase: Phase) -> State:
-    """Returns the first state: each initial model is drawn with random numbers for its world and model."""
+    """Returns the state before the first round.
+
+    The random numbers of an initial model depend on the seed of its world and on the index of the model.
+    """
     rows = [study.net.init(int(rng.keys(seed, "init", k))) for seed in study.init_seeds for k in range(phase.models)]
     models = torch.stack(rows).to(study.dtype)
     counters = torch.zeros(len(models), len(study.net.layout.counters), dtype=torch.int64)
@@ -362,8 +383,8 @@ class RoundResult(NamedTuple):
         table: The record of the jobs, `[J]`.
         state: The state of the server at the end.
         now: Virtual seconds at the end, `[worlds]`.
-        rounds: Number of rounds; each server step of asynchronous training is one.
-        at: The round of each job, from 1, `[J]`; None if the result is of one round.
+        rounds: Number of rounds. Each server step of asynchronous training counts as a round.
+        at: The round of each job, from 1, `[J]`; None if all jobs belong to the same round.
     """
 
     plan: Plan
@@ -374,7 +395,7 @@ class RoundResult(NamedTuple):
     at: IntArray | None = None
 
 
-Advance = Callable[[Progress, CountRounds], RoundResult]  # (progress, how many rounds may pass) -> result
+Advance = Callable[[Progress, CountRounds], RoundResult]  # (progress, how many rounds to compute) -> their result
 
 
 def run_rounds(
@@ -394,15 +415,15 @@ def run_rounds(
         recorder: The recorder, which keeps finished jobs, metrics and checkpoints.
         evaluate: A function of the progress that returns the metrics of each world.
         progress: The progress from which the run begins or resumes; it is changed in place.
-        advance: The function that computes the next rounds; None: `run_round`.
+        advance: The function that computes the next rounds; None means `run_round`.
     """
     if advance is None:
         advance = partial(run_round, study, runtime, study.method.phase)
     run = Measuring(study, runtime, recorder, evaluate, progress, time.perf_counter() - progress.wall_seconds)
-    if progress.round == 0 and not progress.metrics:  # with metrics, a longer run goes on from round 0
+    if progress.round == 0 and not progress.metrics:  # a run that continues from round 0 has metrics already
         run.measure()
     rules = study.evaluation
-    if progress.round == 0 or (rules.every_seconds is None and progress.round % rules.every == 0):  # it was measured
+    if progress.round == 0 or (rules.every_seconds is None and progress.round % rules.every == 0):  # evaluated
         progress.stopped = progress.stopped or find_stop(study, progress)
     done = progress.round >= study.rounds or bool(progress.stopped)
     if done and progress.round == 0:
@@ -429,7 +450,10 @@ def add_round(progress: Progress, result: RoundResult) -> None:
 def run_round(
     study: Study, runtime: Runtime, phase: Phase, progress: Progress, _count_rounds: CountRounds | None = None
 ) -> RoundResult:
-    """Plans and times a round, trains the jobs whose uploads the server will use, and makes the server's step.
+    """Runs one round, and returns its result.
+
+    Plans the jobs, computes their virtual time, trains the jobs whose uploads the server will use, and makes the
+    server's step.
 
     Args:
         study: The study that runs.
@@ -462,7 +486,7 @@ def run_round(
 
 
 def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -> tuple[Plan, FloatArray | None]:
-    """Lets the participants of a round choose which models they train, if the method does so.
+    """Lets the participants of a round choose which models they train, if the method has such a choice.
 
     Args:
         runtime: The runtime in which the participants live.
@@ -471,7 +495,8 @@ def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -
         state: The state of the server before the round.
 
     Returns:
-        The plan, and the losses of the models that the participants have reported, `[J, K]`; None if nobody was asked.
+        The plan, and the losses of all models at each job's client, `[J, K]`, which the participants have reported. The
+        losses are None if the method has no such choice.
     """
     if phase.choose is None or not len(plan.client):
         return plan, None
@@ -490,7 +515,7 @@ def _train_counted(
     """Trains the jobs whose status is OK, and makes the server's step with the uploads of jobs that did not fail.
 
     Returns:
-        The new state; and status, loss and error of each job, `[J]`: see `JobTable`.
+        The new state; and the status, loss and error of each job, `[J]`, as in `JobTable`.
     """
     counted, status = status == devices.OK, status.copy()
     loss, error = np.full(len(status), np.nan), np.full(len(status), None, dtype=object)
@@ -512,7 +537,10 @@ def _train_counted(
 def _ask_clients(
     runtime: Runtime, phase: Phase, t: int, jobs: SizedPlan, *, state: State, sent: tuple[Stats, JobRows]
 ) -> tuple[Stats, JobRows]:
-    """Sends the server's question `phase.ask` to the jobs that did not fail, and adds the replies to the statistics.
+    """Lets clients work a second time before the server's step, if `phase.ask` says so.
+
+    `phase.ask` makes the state on which the clients of all jobs that did not fail work again. The statistics of this
+    work are added to those of the training.
 
     Args:
         runtime: The runtime on which jobs run.
@@ -523,7 +551,7 @@ def _ask_clients(
         sent: The statistics and job results of the training.
 
     Returns:
-        Statistics with the replies, and job results with the jobs that failed now; `sent` if nothing is asked.
+        The statistics of both, and the job results with the errors of both. If there is no second work, `sent`.
     """
     stats, rows = sent
     asked = None if phase.ask is None or len(rows.errors) == len(jobs.size) else phase.ask(state, stats)
@@ -536,13 +564,13 @@ def _ask_clients(
 
 
 def size_jobs(study: Study, phase: Phase, plan: Plan, t: int = 0) -> SizedPlan:
-    """Returns a plan with the numbers of training samples and optimizer steps of each job.
+    """Returns a plan with the number of training samples and of optimizer steps of each job.
 
     Args:
         study: The study that runs.
         phase: The training that the jobs belong to.
         plan: The jobs, `[J]`.
-        t: The round, from 0, in which some participants may train less.
+        t: The round, from 0. The participants that train only a part of their steps are drawn anew in each round.
     """
     size = study.shards.sizes(plan.world, plan.client) if phase.sizes is None else phase.sizes(plan)
     if phase.steps is not None:
@@ -556,11 +584,11 @@ def size_jobs(study: Study, phase: Phase, plan: Plan, t: int = 0) -> SizedPlan:
 
 
 def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: IntArray) -> devices.JobCosts:
-    """Returns the costs of jobs, with all that clients compute.
+    """Returns the costs of jobs, including everything that clients compute besides their training.
 
-    A step counts as often as it passes over its batch (`Local.count_work`). The samples that a job computes besides its
-    trainings come in batches of the same size. A client that reports its losses of all models computes K forward
-    passes.
+    The number of steps is multiplied by the passes that a step makes over its batch (`Local.count_work`). The samples
+    that a job computes besides its trainings come in batches of the same size. A client that reports its losses of all
+    models computes K forward passes.
 
     Args:
         study: The study that runs.
@@ -578,7 +606,7 @@ def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: I
     work = np.float64(sum(local.count_work(phase.models) for local in phase.locals))
     steps = work * jobs.steps
     samples = work * samples_seen(jobs.size, jobs.steps, phase.local)
-    if each or further:  # what a job computes besides its trainings
+    if each or further:  # the job computes something besides its trainings
         rows, batch = np.sum(each, axis=0) if each else np.zeros(len(size)), phase.local.batch_size
         has_data = jobs.steps > 0
         steps += (rows / np.maximum(size if batch is None else batch, 1) + further) * has_data
@@ -604,7 +632,7 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
     if phase.traffic is not None:
         return phase.traffic(t, plan)
     layout, tier = study.net.layout, study.clients.tier_of(plan.client)
-    stays = int(layout.mask(phase.stays).sum()) if phase.stays else 0  # numbers that are never sent
+    stays = int(layout.mask(phase.stays).sum()) if phase.stays else 0  # parameters that are never sent
     each = np.array([net.layout.d for net in phase.nets or (study.net,)])
     vector = 4 * (each[tier if phase.nets else np.zeros_like(tier)] - stays)
     more = sum(piece.up_numbers for piece in phase.pieces)
@@ -623,10 +651,10 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
 def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) -> tuple[IntArray, IntArray]:
     """Returns the bytes that count as sent and the bytes that count as received, `[J]` each.
 
-    An upload counts if the server uses it, or finds it too stale. The server does not wait for late clients and tells
-    them to stop. A download counts if the client was reached, even if the client is late or fails. Without a server,
-    clients hand models on, and there are no other messages. Then the next client receives in the same round what a
-    client sends, even if that client's training failed.
+    An upload counts if the server uses it, or if the server discards it as too stale. A late upload does not count,
+    because the server tells late clients to stop. A download counts if the client was reached, even if the client is
+    late or fails. Without a server (`phase.hands_on`) there are no other messages: each client sends its model to the
+    next client, which receives it in the same round. These bytes count even if the training has failed.
 
     Args:
         phase: The training that the jobs belong to.

@@ -1,4 +1,8 @@
-"""A stack as one study: the bases and the meta model are its parts, and one plan has the jobs of all parts.
+"""Builds the study of a stack, and scores its predictions.
+
+A *stack* is an ensemble whose outputs are combined by one more model, the *meta model*. A *base* is one architecture of
+the ensemble; its networks are the *sub models*. Bases and meta model are the *parts* of the study, and one plan has the
+jobs of all parts. A *study* is everything that a run needs, and a *world* is one seed of one fold of the data.
 
 Example:
     >>> from fedray.assembly.study import build_study
@@ -32,10 +36,7 @@ from fedray.simulation.study import Part, Study
 from fedray.training.block import count_client_steps, samples_seen
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A stack as one study: its bases and its meta model are parts, and one plan has the jobs of all parts.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# From a stack to its parts and back: jobs of a plan, rows of a state.
+# Conversion of plans and states from the whole stack to its parts and back.
 
 
 class PartJobs(NamedTuple):
@@ -45,7 +46,7 @@ class PartJobs(NamedTuple):
         number: Number of the part.
         part: The part.
         jobs: Indexes of the jobs in the plan of the whole stack, `[j]`.
-        plan: The same jobs, numbered as in the part's own study.
+        plan: The same jobs, with the model and world numbers of the part's own study.
     """
 
     number: int
@@ -55,7 +56,7 @@ class PartJobs(NamedTuple):
 
 
 def split_plan(parts: Sequence[Part], plan: Plan) -> Iterator[PartJobs]:
-    """Yields the jobs of each part, from the plan of a stack; parts without jobs are left out."""
+    """Yields the jobs of each part that has jobs in the plan of a stack."""
     for number, part in enumerate(parts):
         own = plan.model - part.first
         jobs = np.flatnonzero((own >= 0) & (own < part.folds * part.models))
@@ -65,14 +66,17 @@ def split_plan(parts: Sequence[Part], plan: Plan) -> Iterator[PartJobs]:
 
 
 def read_part(state: State, part: Part) -> State:
-    """Returns the state of one part, `[worlds * F * x, d_i]`, from the state of the whole stack."""
+    """Returns the state of part i, `[worlds * F * x, d_i]`, from the state of the whole stack.
+
+    F is the number of folds, x the number of models for each fold, and d_i the length of one of these models.
+    """
     rows, number = state.models, part.folds * part.models * len(state.models)
     both = [rows[:, where].reshape(number, -1) for where in (part.trainable, part.buffers)]
     return State(torch.cat(both, dim=1), state.counters[:, part.counters].reshape(number, -1), {})
 
 
 def write_part(state: State, part: Part, own: State) -> State:
-    """Returns the state of the whole stack, in which the state of one part is replaced.
+    """Returns the state of the whole stack with a new state for one part.
 
     Args:
         state: The state of the whole stack, `[worlds, d]`.
@@ -88,10 +92,11 @@ def write_part(state: State, part: Part, own: State) -> State:
 
 
 def is_trained(counters: Tensor) -> bool:
-    """Returns whether the meta model of a stack was trained, so that it predicts.
+    """Returns whether the meta model of a stack was trained. Only a trained meta model predicts.
 
     Args:
-        counters: The counters of the stack, `[c]`; the first one is the number of rounds of the meta model.
+        counters: The counters of the stack, `[c]`. The first counter is the number of rounds that trained the meta
+            model.
 
     Example:
         >>> is_trained(torch.tensor([0, 7])), is_trained(torch.tensor([3, 7]))
@@ -101,11 +106,11 @@ def is_trained(counters: Tensor) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Costs of the jobs of a stack: training samples and bytes, part by part.
+# Costs of the jobs of a stack: training samples, steps and bytes.
 
 
 def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
-    """Returns the number of training samples of each job, `[J]`, without the fold that the job leaves out."""
+    """Returns the number of training samples of each job, `[J]`. The samples of the job's fold do not count."""
     size = np.zeros(len(plan.client), dtype=np.int64)
     for _, part, jobs, own in split_plan(parts, plan):
         size[jobs] = part.study.shards.sizes(own.world, own.client)
@@ -113,9 +118,10 @@ def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
 
 
 def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Returns the optimizer steps of each job, the samples in them, and the factor on the client's time, `[J]` each.
+    """Returns the optimizer steps of each job, the samples in these steps, and a multiplier, `[J]` each.
 
-    The factor is 0 for the meta model that the server trains.
+    The virtual time of the client is multiplied by the multiplier. The multiplier is 0 if the server trains the meta
+    model, because this costs clients no time.
     """
     steps, samples, factor = np.zeros_like(size), np.zeros_like(size), np.ones(len(size))
     for _, part, jobs, own in split_plan(parts, plan):
@@ -128,7 +134,9 @@ def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[In
 
 
 def work_of_server(parts: Sequence[Part], t: int) -> ServerWork:
-    """Returns the steps that the server makes in round t, and the samples in them: of its parts, and the meta model's.
+    """Returns the number of optimizer steps that the server makes in round t, and the number of samples in these steps.
+
+    These are the server's own steps for each part, and the steps of a meta model that the server trains.
 
     Args:
         parts: The parts of the stack.
@@ -149,7 +157,7 @@ def work_of_server(parts: Sequence[Part], t: int) -> ServerWork:
 def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> tuple[IntArray, IntArray]:
     """Returns the bytes that each job sends and the bytes that it receives, `[J]` each.
 
-    The bytes are those of the models, and of the sub models that a client needs to compute features.
+    A client also receives the sub models that it needs to compute the inputs (features) of the meta model.
 
     Args:
         parts: The parts of the stack.
@@ -175,11 +183,11 @@ def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> 
 def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArray]:
     """Returns a function that takes a round and returns the clients that trained in earlier rounds.
 
-    The function returns the clients as `world * N + client`.
+    The function returns each client as the number `world * N + client`.
 
     Args:
         schedule: The schedule that plans the jobs.
-        begins: The first round that counts.
+        begins: The first round to look at.
         number: N, the number of clients.
 
     Example:
@@ -188,7 +196,7 @@ def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int
         []
     """
     nobody = np.empty(0, dtype=np.int64)
-    known: dict[str, Any] = {"round": begins, "trained": nobody}  # later rounds are added without planning again
+    known: dict[str, Any] = {"round": begins, "trained": nobody}  # a later call adds only the rounds since `round`
 
     def trained_before(t: int) -> IntArray:
         if t < known["round"]:
@@ -207,7 +215,7 @@ def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) ->
     """Returns the bytes of the sub models that each job's client downloads to compute features, `[J]`.
 
     A client downloads the sub models once, before it trains the meta model for the first time. If the server trains the
-    meta model, all clients download the sub models before the meta model's first round.
+    meta model on the features of clients, all clients download the sub models before the meta model's first round.
     """
     nothing, meta = np.zeros(len(plan.client), dtype=np.int64), parts[-1]
     features = meta.study.shards
@@ -225,26 +233,27 @@ def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) ->
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A stack is one model made of parts. A row of the state holds the numbers of all sub models and of the meta model,
-# and each round trains some parts. Every part is an ordinary study. The study of a base has one world for each (world
-# of the whole, fold). The shards of this world leave the fold out (`fedray.features.stacking.LeaveOutShards`). So the
-# n * F trainings of a base are jobs of one plan. The study of the meta model takes features that are computed where
-# its jobs run (`fedray.runtime.stacking`). For the round loop, the recorder, checkpoints and hashes the stack is one
-# row of numbers for each world.
+# A stack is one model made of parts. A row of the state holds the parameters of all sub models and of the meta model,
+# and each round trains some parts. Every part is an ordinary study. The study of a base has one world for each pair of
+# a world of the whole stack and a fold. The shards of this world leave the fold out
+# (`fedray.features.stacking.LeaveOutShards`). So the trainings of a base for all worlds and folds are jobs of one plan.
+# The inputs of the meta model (features) are computed in the processes where its jobs run (`fedray.runtime.stacking`).
+# The round loop, the recorder and checkpoints see only one row of numbers for each world.
 #
-# `build_stack_study` makes the study of the whole; `read_part` and `write_part` convert the state to a part and back.
+# `build_stack_study` makes the study of the whole stack.
 
 
 def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> Study:
     """Returns the study of a stack.
 
     Args:
-        study: The plain study. Its method has one phase for each base and one for the meta model.
-        stack: The bases, how folds are left out, and the meta model.
-        keep_losses: Whether the state keeps the loss of each job, `[worlds, N, models]`, for the adaptive schedule.
+        study: The study before it is cut into parts. Its method has one phase for each base and one for the meta model.
+        stack: The bases, the way in which folds are left out, and the meta model.
+        keep_losses: Whether the state keeps the loss of each job, `[worlds, N, models]`. The adaptive schedule needs
+            these losses.
     """
     parts = tuple(_list_parts(study, stack))
-    if stack.meta is not None:  # its part gets `trained_before`
+    if stack.meta is not None:  # the part of the meta model gets `trained_before`
         trained = track_trained(_make_schedule(parts), parts[-1].begins, study.clients.number)
         parts = *parts[:-1], parts[-1]._replace(trained_before=trained)
     number = sum(part.folds * part.models for part in parts)
@@ -295,7 +304,7 @@ def _make_schedule(parts: Sequence[Part]) -> Schedule:
 
 
 def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[State, Stats, int], State]:
-    """Makes the function of the server's step: the server of part i gets the statistics whose names begin with `i/`."""
+    """Makes the function of the server's step. The server of part i gets the statistics with names `i/...`."""
     worlds, join = study.worlds, study.method.join
 
     def step(state: State, stats: Stats, t: int) -> State:
@@ -323,12 +332,16 @@ def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[S
 
 
 def _of_part(values: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Returns the values of one part, without their prefix `number/`."""
+    """Returns the values with names `number/NAME`, by `NAME`."""
     return {name.partition("/")[2]: value for name, value in values.items() if name.startswith(f"{number}/")}
 
 
 def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
-    """Yields the bases, which train in the first rounds, then the meta model. Bases that vote train in no round."""
+    """Yields the bases, then the meta model.
+
+    Bases train in the first rounds, and the meta model in the rounds after them. A base whose clients fit a classifier
+    (`Part.voter`) trains in no round.
+    """
     nets = [base.net for base in stack.bases] + ([] if stack.meta is None else [stack.meta])
     folds = [stack.folds] * len(stack.bases) + [1]
     models = [base.models for base in stack.bases] + [1]
@@ -386,12 +399,15 @@ def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
 
 
 def _refuse_features(_world: int, _client: int) -> Tensor:
-    """Raises an error: only a worker can compute features."""
+    """Raises an error, because only a worker can compute features."""
     raise FedrayError("a stack's features are computed where its jobs run, by fedray.runtime.stacking.StackWorkers")
 
 
 def _plan_part(part: Part, t: int, state: State | None) -> Plan:
-    """Plans a part's jobs in round t, numbered as in the whole stack, without clients that have no data."""
+    """Plans a part's jobs in round t, with the model and world numbers of the whole stack.
+
+    Clients without data get no jobs.
+    """
     shards = part.study.shards
     if isinstance(shards, FeatureShards) and shards.at_server:  # one job of the server for each world
         worlds = np.arange(part.study.worlds)
@@ -403,7 +419,10 @@ def _plan_part(part: Part, t: int, state: State | None) -> Plan:
 
 
 def _part_losses(state: State, part: Part) -> State:
-    """Returns the state with only the losses of one part's jobs, `[worlds * F, N, x]`, for an adaptive schedule."""
+    """Returns the state in which `job_loss` has only the losses of one part's jobs, `[worlds * F, N, x]`.
+
+    The adaptive schedule of the part uses these losses.
+    """
     if "job_loss" not in state.extra:
         return state
     loss = state.extra["job_loss"][:, :, part.first : part.first + part.folds * part.models]
@@ -412,7 +431,7 @@ def _part_losses(state: State, part: Part) -> State:
 
 
 def _draw_parts(state: State, parts: Sequence[Part], *, at_once: bool) -> State:
-    """Draws the initial models of all parts; with `at_once` the meta model predicts from the start."""
+    """Draws the initial models of all parts. If `at_once` is true, the meta model counts as trained from the start."""
     state.counters[:, 0] = int(at_once)
     for part in parts:
         state = write_part(state, part, draw_first_state(part.study, part.study.method.phase))
@@ -420,9 +439,9 @@ def _draw_parts(state: State, parts: Sequence[Part], *, at_once: bool) -> State:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Scores and report data of a stack: of its own prediction, of the plain average of its sub models, and of each.
+# Scores and report data of the stack's own prediction, of the average of its sub models, and of each base.
 
-MOST_REPORTED_FOLDS = 50  # with more folds, the accuracy of each fold is no metric
+MOST_REPORTED_FOLDS = 50  # with more folds, the accuracy of each fold is not recorded
 
 
 def find_bases(study: Study) -> list[Part]:
@@ -431,10 +450,10 @@ def find_bases(study: Study) -> list[Part]:
 
 
 def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
-    """Returns for each base the mean probabilities of the models of each fold, `[F, n, C]`.
+    """Returns one array `[F, n, C]` for each base: for each fold, the probabilities averaged over the fold's models.
 
     Args:
-        study: The study of the stack.
+        study: The study that `build_stack_study` made.
         members: Probabilities of all sub models, `[P, n, C]`.
     """
     bases = [(part, members[part.first : part.first + part.folds * part.models]) for part in find_bases(study)]
@@ -442,19 +461,19 @@ def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
 
 
 def average_bases(bases: list[FloatArray]) -> FloatArray:
-    """Returns the mean probabilities of all bases, `[n, C]`, from those of each base, `[F, n, C]`.
+    """Returns the mean of all bases' probabilities, `[n, C]`. Each base is given as an array `[F, n, C]`.
 
-    This is the plain average with which a stack is compared.
+    Reports compare the stack with this average.
     """
     return np.asarray(np.mean([folds.mean(axis=0) for folds in bases], axis=0))
 
 
 def score_stack(study: Study, probs: FloatArray, y: IntArray) -> dict[str, float]:
-    """Returns the scores of a stack, of the plain average of its bases, and of each base and fold.
+    """Returns the scores of a stack, of the average of its bases, and of each base and fold.
 
     Args:
-        study: The study of the stack.
-        probs: Probabilities of the stack, followed by those of its sub models, `[1 + P, n, C]`.
+        study: The study that `build_stack_study` made.
+        probs: The probabilities that the stack predicts, followed by those of each sub model, `[1 + P, n, C]`.
         y: True labels, `[n]`.
     """
     bases = split_by_base(study, probs[1:])
@@ -475,14 +494,15 @@ def collect_stack_report(study: Study, state: State, probs: FloatArray, y: IntAr
     """Returns the arrays for the report of a stack.
 
     Args:
-        study: The study of the stack.
+        study: The study that `build_stack_study` made.
         state: The state with the models of the stack.
-        probs: Probabilities on the test samples of the stack, followed by those of its sub models, `[1 + P, n, C]`.
+        probs: The stack's probabilities for the test samples, followed by those of each sub model, `[1 + P, n, C]`.
         y: True labels, `[n]`.
 
     Returns:
-        The arrays by name: the confusion of the plain average, the accuracy by base and fold `[bases, F]`, and the
-        names of the bases. For a softmax meta model also its weights, `[C, bases * C]`.
+        The arrays by name: the confusion matrix of the average of the bases, the accuracy by base and fold
+        `[bases, F]`, and the names of the bases. If the meta model is one linear layer, its weights `[C, bases * C]`
+        are also there.
     """
     bases = split_by_base(study, probs[1:])
     arrays = {"confusion_average": classification.confusion(average_bases(bases), y)}

@@ -1,4 +1,7 @@
-"""A study: everything that a run needs, as plain objects."""
+"""Defines a study: everything that a run needs, as plain objects.
+
+A *world* is one seed of one fold of the data. All worlds of a study run in the same rounds.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ from fedray.training.choice import Engine, choose_engine
 from fedray.training.update import Site
 
 # ---------------------------------------------------------------------------------------------------------------------
-# When the server steps where clients do not wait for each other, and what a late upload weighs.
+# Asynchronous training: when the server makes a step, and how much a late upload weighs.
 
 
 @dataclass(frozen=True)
@@ -47,21 +50,22 @@ class AsyncRule:
     """The rule of asynchronous training: when the server steps, and how much a late upload weighs.
 
     Attributes:
-        mode: When the server steps. `semi`: every `tick` seconds. `buffered`: when `goal` uploads of a model have
-            arrived (FedBuff, Nguyen et al. 2022). `async`: at every arrival (FedAsync, Xie et al. 2019).
+        mode: When the server makes a step. `semi` steps every `tick` seconds; `buffered` when `goal` uploads of a model
+            have arrived (FedBuff, Nguyen et al. 2022); `async` at every arrival (FedAsync, Xie et al. 2019).
         concurrency: How many clients train at the same time.
-        goal: In mode `buffered`: number of uploads of one model that the server collects before it steps.
-        tick: In mode `semi`: virtual seconds between two steps of the server.
-        alpha: In mode `async`: weight of an upload whose staleness is 0, in (0, 1].
-        staleness: Name of the function s that weighs an upload by its staleness tau: the number of steps that the
-            server took with the model while the client trained it. For `constant`: 1. For `polynomial`:
-            `(1 + tau) ** -a`. For `hinge`: 1 up to `tau = b`, above that `1 / (a (tau - b) + 1)`.
-        a: In the formulas of `polynomial` and `hinge`: how fast the weight falls with the staleness.
-        b: In the formula of `hinge`: the staleness up to which an upload keeps its full weight.
+        goal: Number of uploads of one model that the server collects before it steps, in mode `buffered`.
+        tick: Virtual seconds between two steps of the server, in mode `semi`.
+        alpha: Weight of an upload whose staleness is 0, in (0, 1], in mode `async`.
+        staleness: Name of the function s that weighs an upload by its staleness tau. The staleness is the number of
+            steps that the server took with the model while the client trained it. `constant` gives the weight 1,
+            `polynomial` gives `(1 + tau) ** -a`, and `hinge` gives 1 up to `tau = b` and `1 / (a (tau - b) + 1)` above.
+        a: How fast the weight falls with the staleness, in the formulas of `polynomial` and `hinge`.
+        b: The staleness up to which an upload keeps its full weight, in the formula of `hinge`.
         dropout: Probability that a client sends nothing. Such a client still occupies one of the `concurrency` slots
             until its upload would have arrived.
-        deadline: Virtual seconds after which the server gives up a client that has started; None: it waits for ever.
-        max_staleness: The largest staleness of an upload that the server uses; None: no limit.
+        deadline: Virtual seconds after which the server no longer waits for a client that has started. None means that
+            the server waits for ever.
+        max_staleness: The largest staleness of an upload that the server uses; None means no limit.
 
     Example:
         >>> rule = AsyncRule("async", concurrency=8, alpha=0.6, staleness="hinge", a=10.0)
@@ -102,22 +106,19 @@ class AsyncRule:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A study: everything a run needs, as plain objects.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# `fedray.assembly.study.build_study` makes a study from a scenario. The round loop, runtimes and evaluation never
-# change the study.
+# The study and its parts. `fedray.assembly.study.build_study` makes a study from a scenario. The round loop, runtimes
+# and evaluation never change the study.
 
 OOD = "ood"  # the split of out-of-distribution inputs
 
 
 class Patience(NamedTuple):
-    """The rule that ends a run when a metric no longer becomes better.
+    """The rule of early stopping: it ends a run when a metric no longer becomes better.
 
     Attributes:
-        metric: Name of the metric that is watched.
-        rounds: Number of rounds without a better value, in every world, after which the run ends.
-        min_delta: By how much a value must be better than the best one so far to count as better.
+        metric: Name of the metric.
+        rounds: The run ends when the metric has not become better in any world for this number of rounds.
+        min_delta: A value counts as better only if it exceeds the best value so far by more than this difference.
     """
 
     metric: str
@@ -131,26 +132,29 @@ class Evaluation:
 
     Attributes:
         every: Number of rounds from one evaluation to the next.
-        every_seconds: Virtual seconds from one evaluation to the next, in the first world; None: `every` is used.
+        every_seconds: Virtual seconds from one evaluation to the next, in the first world. None means that `every` is
+            used.
         average: The values that an ensemble averages: "probabilities", "logits" or "outputs".
-        gamma: Temperature of the weights that a known client gives to the members, by their losses on the client's
-            samples. None: known clients are not evaluated with own weights.
+        gamma: Temperature of the weights that a known client gives to the models of the ensemble, by their losses on
+            the client's samples. A known client is a client of the run. None means that known clients are not evaluated
+            with weights of their own.
         noise: Variance added to predicted targets: "none", "residual" (estimated from training data) or "fixed" (1).
-        stop_at: (metric, value). The run ends early when the metric has reached the value in every world. None: it does
-            not.
-        target: (metric, value). The summary gives the first round in which the metric reached the value. None: no
+        stop_at: (metric, value). The run ends early when the metric has reached the value in every world. None means
+            that the run does not end early.
+        target: (metric, value). The summary gives the first round in which the metric reached the value. None means no
             target.
-        patience: The rule that ends the run when a metric no longer becomes better; None: no such rule.
-        best: Name of the metric that chooses the best round, whose models are kept. None: no models are kept.
+        patience: The rule that ends the run when a metric no longer becomes better; None means no such rule.
+        best: Name of the metric that chooses the best round, whose models are kept. None means that no best round is
+            chosen.
         metrics: The user's own metric functions by name.
-        clients: Largest number of known clients whose scores are recorded one by one.
-        conformal: The rule that makes conformal sets. Such a set holds the right value with a given probability. None:
+        clients: Largest number of known clients whose scores are recorded for each client.
+        conformal: The rule that makes conformal sets, which hold the right value with a given probability. None means
             no sets.
         dropout_at_test: Whether the dropout of the networks stays on when they predict (`fedray.models.net`).
         ood: Whether the uncertainty on out-of-distribution inputs is compared with the uncertainty on test samples.
         by_tier: Whether every score of known clients is also computed for each tier and for all tiers together.
-        personal: Whether every score of known clients is computed for all of them together, where they predict with
-            models or weights of their own.
+        personal: Whether every score is also computed for all known clients together, if they predict with models or
+            weights of their own.
     """
 
     every: int = 1
@@ -174,26 +178,30 @@ class Evaluation:
 class Part(NamedTuple):
     """One part of a stack: an ordinary study of `worlds * folds` worlds, and its position in the whole stack.
 
+    A stack is an ensemble of base networks whose predictions are the inputs of one more model, the meta model. The base
+    networks of one architecture are a part, and the meta model is the last part.
+
     Attributes:
         study: The study of this part alone.
-        folds: F, the number of folds. The sub models of a fold are trained without the samples of the fold. For the
-            meta model F is 1.
+        folds: F, the number of folds. The models of a fold are trained without the samples of the fold. The meta model
+            has one fold.
         models: x, the number of models for each fold.
-        first: Number of this part's first model in the whole stack; fold f has the models from `first + f * x` on.
+        first: Index of this part's first model in the whole stack. The models of fold f begin at `first + f * x`.
         begins: First round of this part, counted in the whole stack.
         ends: One past the last round of this part.
         trainable: Columns of this part's trainable parameters in a row of the whole stack's state.
         buffers: Columns of this part's float buffers in a row of the whole stack's state.
         counters: Columns of this part's integer buffers in a row of the whole stack's counters.
         voter: The classifier that each client fits instead of a network (`fedray.runtime.stacking`). Such a part has no
-            rounds, and its models have no numbers in the state. None: the part trains networks.
-        combine: For a base with one model for each client: how the predictions of these models are combined without a
-            meta model (`fedray.features.stacking`). None: the models belong to no client.
-        features: For a base: name of the features from which the meta model learns
-            (`fedray.features.stacking.Stack.features`).
-        answers: For a base: whether it takes part in the mean prediction of a stack without a meta model.
-        trained_before: For the meta model: a function that takes a round and returns the clients that trained the meta
-            model in earlier rounds, as `world * N + client`.
+            rounds, and its models have no parameters in the state. None means that the part trains networks.
+        combine: How the predictions of the clients' models are combined without a meta model
+            (`fedray.features.stacking`), if the base has one model for each client. None means that the models belong
+            to no client.
+        features: Name of the features from which the meta model learns (`fedray.features.stacking.Stack.features`). It
+            is used only in bases.
+        answers: Whether the predictions of a base count in the mean of a stack without a meta model.
+        trained_before: A function that takes a round and returns the clients that trained the meta model in earlier
+            rounds, each as `world * N + client`. Only the part of the meta model has this function.
     """
 
     study: Study
@@ -220,10 +228,10 @@ class Study:
         name: Name of the method.
         method: The method: what is trained, and which models predict.
         net: The network of the models.
-        clients: The population.
+        clients: All clients, in tiers.
         shards: The clients' data in every world.
         seeds: Seed of each world, `[worlds]`.
-        folds: Fold of each world, `[worlds]`; the folds of one replicate follow one another.
+        folds: Fold of each world, `[worlds]`. The worlds of one replicate follow one another.
         rounds: Number of rounds of the run.
         input_shape: Shape of one network input.
         classes: C, the number of classes; 0 for regression.
@@ -231,21 +239,24 @@ class Study:
         evaluation: The settings of evaluation.
         devices: The simulated devices of the clients.
         server: The speed of the server.
-        rule: The rule that decides which uploads of a round the server uses (not late, dropped or failed).
+        rule: The rule that decides which uploads of a round the server uses. It leaves out clients that are late or
+            have dropped out.
         checkpoint_every: Number of rounds from one checkpoint to the next.
         checkpoint_keep: How many checkpoints stay on disk.
-        scenario: The scenario in plain types, for settings without a field here; empty if the study has no scenario.
-        dtype: Type of the models' numbers.
-        lanes: Whether compiled kernels may, must or must not train the models.
+        scenario: The scenario as a dictionary, for settings that have no field here. It is empty if the study was not
+            made from a scenario.
+        dtype: Data type of the parameters.
+        lanes: Which engines may train the models: compiled kernels where they can ("auto"), only compiled kernels
+            ("compiled") or only PyTorch ("torch").
         skip: Whether a job that fails is left out; otherwise it ends the run.
-        client_timeout: Wall seconds that one job may take; None: any time.
+        client_timeout: Wall seconds that one job may take; None means no limit.
         starts: Seeds of the initial models, `[worlds]`, if replicates differ only in their initial models
-            (`vary: init`). None: the initial models use `seeds`.
-        rates: Learning rate of each world, `[worlds]` (`local.lr_grid`). None: all worlds have the learning rate in
-            `Local`.
-        asynchronous: The rule of asynchronous training; None: the run goes in rounds.
-        parts: The bases of a stack, then its meta model. A row of the state holds all parts for one world. Empty if
-            this is no stack.
+            (`vary: init`). None means that the initial models use `seeds`.
+        rates: Learning rate of each world, `[worlds]` (`local.lr_grid`). None means that all worlds have the learning
+            rate in `Local`.
+        asynchronous: The rule of asynchronous training; None means that the run goes in rounds.
+        parts: The bases of a stack, then its meta model. A row of the state holds the models of all parts for one
+            world. Without a stack there are no parts.
         callbacks: Name and function of each of the user's callbacks, which are called after each round.
     """
 
@@ -279,7 +290,7 @@ class Study:
 
     @property
     def example(self) -> Tensor:
-        """One network input of zeros, `input_shape`, in the number type of the network's inputs."""
+        """One network input of zeros, `input_shape`, in the data type of the network's inputs."""
         tokens = self.shards.data.kind == "tokens"
         return torch.zeros(self.input_shape, dtype=torch.int64 if tokens else self.dtype)
 
@@ -290,14 +301,18 @@ class Study:
 
     @property
     def trained(self) -> list[Study]:
-        """The studies whose clients train a network: for a stack, those of its parts; otherwise this study."""
+        """The studies whose clients train a network.
+
+        For a stack these are the studies of its parts that train networks; otherwise it is this study alone.
+        """
         return [part.study for part in self.parts if part.voter is None] or [self]
 
     @property
     def last_phase(self) -> int:
-        """The round after which the last phase of the method begins.
+        """The number of rounds before the last phase of the method begins.
 
-        Scores of earlier rounds are not those of the method.
+        Scores up to this round are not yet scores of the method. For example, the meta model of a stack begins to train
+        after its bases.
         """
         begins = [*(part.begins for part in self.parts), *(piece.begins for piece in self.method.phase.pieces)]
         return max(begins, default=0)
@@ -314,7 +329,7 @@ class Study:
 
     @property
     def per_replicate(self) -> int:
-        """Number of worlds of one replicate, which is its number of folds."""
+        """Number of worlds of one replicate: one world for each fold."""
         return len(set(self.folds.tolist()))
 
     def place(self, world: int) -> tuple[int, int]:
@@ -328,20 +343,24 @@ class Study:
         return name_clients(self.shards, data.get("group") if isinstance(data, dict) else None)
 
     def client_ids(self, world: int | IntArray, client: IntArray) -> IntArray:
-        """Returns the numbers `[n]` that clients of a world have among all clients, also those that never train.
+        """Returns the numbers `[n]` that clients have in the whole population, which includes clients that never train.
 
         Args:
-            world: The world of all clients, or of each, `[n]`.
+            world: The world of the clients: one number for all of them, or one for each, `[n]`.
             client: Ids of the clients among those that train, `[n]`.
         """
         ids = self.shards.dealt.ids if isinstance(self.shards, StoredShards) else []
         return np.stack(ids)[world, client] if ids else client
 
     def find_client(self, client: int | str, world: int) -> int:
-        """Returns the id of a client among those that train in a world, from its name or its number among all clients.
+        """Returns the id that a client has among the clients that train in a world.
+
+        Args:
+            client: The client's name, or its number in the whole population.
+            world: The world.
 
         Raises:
-            BadInput: There is no such client, or it never trains.
+            BadInput: There is no such client, or the client never trains.
         """
         ids, shards = self.client_ids(world, np.arange(self.clients.number)), self.shards
         number = shards.dealt.owned[0].clients if isinstance(shards, StoredShards) else shards.number
@@ -352,17 +371,17 @@ class Study:
 
     @property
     def tests_other_rows(self) -> bool:
-        """Whether known clients predict with own models or weights, but are tested on samples unlike their own."""
+        """Whether clients predict with models or weights of their own, but are tested on samples unlike their own."""
         own = self.method.phase.is_personal or self.method.one_model_per_client or self.evaluation.gamma is not None
         tested = [self.shards.client_test(0, 0), self.shards.cluster_test(0, 0)]
         return own and self.shards.clusters(0) is not None and all(rows is None for rows in tested)
 
     def local(self, local: Local, world: int) -> Local:
-        """Returns the training settings `local`, with the learning rate of a world if worlds have different rates."""
+        """Returns `local` with the learning rate of a world. It is unchanged if all worlds have the same rate."""
         return local if self.rates is None else replace(local, lr=float(self.rates[world]))
 
     def rate_group(self, world: IntArray) -> IntArray:
-        """Returns a group number for each given world, `[J]`; worlds with equal learning rates get equal numbers."""
+        """Returns a number for each given world, `[J]`; worlds with equal learning rates get equal numbers."""
         return np.zeros_like(world) if self.rates is None else np.unique(self.rates, return_inverse=True)[1][world]
 
     def answer(self, state: State) -> Answer:
@@ -374,10 +393,10 @@ class Study:
     def split(self, name: str, world: int) -> tuple[Tensor, Tensor]:
         """Returns raw inputs and targets of a split of a world: `test`, `hold_out` or `ood`.
 
-        Out-of-distribution inputs have no labels: they get 0.
+        Out-of-distribution inputs have no labels, so their labels are 0 here.
 
         Raises:
-            BadInput: There are no such samples.
+            BadInput: There is no split of this name.
         """
         if name not in ("test", "hold_out", OOD):
             raise BadInput(f"split({name!r}): choose test, hold_out or ood; training rows are study.shards.data.train")
@@ -388,11 +407,11 @@ class Study:
         return self.shards.test(world) if name == "test" else self.shards.holdout(world)
 
     def pool_rows(self, world: int, clients: int | None = None) -> tuple[Tensor, Tensor]:
-        """Returns the training samples of a world, client after client: network inputs and targets `[n, ...]`.
+        """Returns network inputs and targets `[n, ...]` of a world's training samples, client after client.
 
         Args:
             world: The world.
-            clients: How many clients, from client 0 on; None: all.
+            clients: Number of clients, from client 0 on, whose samples are returned; None means all clients.
         """
         number = self.clients.number if clients is None else min(clients, self.clients.number)
         client, where = np.arange(number), torch.tensor([world])
@@ -403,7 +422,7 @@ class Study:
         return x, self.shards.targets(fetched.labels(rows, 0)[None], where)[0]
 
     def unscale(self, outputs: Tensor, world: int) -> Tensor:
-        """Converts regression outputs `[..., q]` of a world to the original units of the targets, float64."""
+        """Returns regression outputs `[..., q]` of a world in the original units of the targets, as float64."""
         data, fold = self.shards.data, self.shards.data_folds[world]
         row = fold if len(data.y_scale) > 1 else 0
         return outputs.double() * torch.from_numpy(data.y_scale[row]) + torch.from_numpy(data.y_shift[row])
@@ -434,12 +453,12 @@ def choose_study_engine(study: Study, device: str = "cpu") -> Engine:
 
 
 class AnswerCost(NamedTuple):
-    """What it costs to answer with the ensemble of one world, for who holds no model yet.
+    """What it costs a device without models to predict with the ensemble of one world.
 
     Attributes:
         models: Number of models that predict.
-        bytes: Bytes of these models, which are handed over once.
-        passes: Forward passes for a sample; 0 if no network answers.
+        bytes: Bytes of these models, which the device downloads once.
+        passes: Forward passes for each sample; 0 if the models are no networks.
     """
 
     models: int
@@ -454,11 +473,12 @@ class AnswerCost(NamedTuple):
 
 
 def cost_answer(study: Study, state: State | None = None) -> AnswerCost:
-    """Returns what it costs to answer; a model with the weight 0 in all worlds costs nothing.
+    """Returns what it costs to predict with the ensemble. The count is that of the world with most models.
 
     Args:
         study: The study.
-        state: The state whose models answer; None: an empty state, in which every model that may answer counts.
+        state: The state whose models predict. Models with the weight 0 do not count. None means a state before any
+            training, in which all models that may predict count.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -473,7 +493,7 @@ def cost_answer(study: Study, state: State | None = None) -> AnswerCost:
         counters = torch.zeros(len(models), len(layout.counters), dtype=torch.int64)
         state = State(models, counters, phase.server.init(models))
     each = 4 * layout.d + 8 * len(layout.counters)
-    if study.parts:  # one row holds all sub models
+    if study.parts:  # one row of the state holds all models of the stack
         number = sum(part.folds * part.models for part in study.parts)
         return AnswerCost(number, each, number)
     answer = study.answer(state)
@@ -483,27 +503,30 @@ def cost_answer(study: Study, state: State | None = None) -> AnswerCost:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the round loop needs from outside: a runtime, a recorder, and where a run stands.
+# What the round loop gets from its caller: a runtime, a recorder, and the progress of the run.
 
-Pieces = dict[tuple[int, int], Tensor]  # answers by piece: (world, index of its first sample or client) -> tensor
+Pieces = dict[tuple[int, int], Tensor]  # (world, index of the piece's first sample or client) -> answer for the piece
 
 
 class Question(NamedTuple):
-    """A question about models, which a runtime answers on the samples of a split or on the data of clients.
+    """A function of models that a runtime computes on the samples of a split or on the data of clients.
 
-    The runtime cuts a question into pieces of a fixed size. So the answer does not depend on the number of processes or
-    on their order.
+    The runtime divides the samples or clients into pieces of a fixed size. So the result (the answer) does not depend
+    on the number of processes or on their order.
 
     Attributes:
-        compute: A function at the top of a module, or a `partial` of such a function, which is sent to other processes
-            by name. For a split: (host, state, world, x) -> the answer for raw inputs `x`, `[n, ...]`. For clients:
-            (host, state, world, client) -> the answer for clients with ids `[c]`, `[numbers, c]`; with `at_home` one
-            tensor for each client.
-        split: The split on which the question is answered: `test`, `hold_out` or `ood`; None: clients are asked.
-        worlds: How many worlds are asked, from world 0 on; None: all.
-        clients: Ids of the clients of each world that are asked, `[n]` each; None: the known clients.
-        numbers: Number of values in the answer of a client. The values are NaN for a client that fails and is left out.
-        at_home: Whether each client is asked in the process where it lives and where its private vectors are.
+        compute: A function at the top of a module, or a `partial` of such a function, because it is sent to other
+            processes by name. For a split, its arguments are (host, state, world, x) with raw inputs `x`, `[n, ...]`.
+            For clients, its arguments are (host, state, world, client) with client ids `[c]`, and its result is
+            `[numbers, c]`, or with `at_home` one tensor for each client.
+        split: The split on which the function is computed: `test`, `hold_out` or `ood`. None means that the function is
+            computed for clients.
+        worlds: For how many worlds the function is computed, from world 0 on; None means all worlds.
+        clients: Ids of the clients of each world for which the function is computed, `[n]` each. None means the clients
+            of the run, at most the first `EVALUATED_CLIENTS`.
+        numbers: Number of values that the function returns for a client. The values are NaN for a client that fails and
+            is left out.
+        at_home: Whether the function runs in the process that holds the private vectors of the client.
     """
 
     compute: Callable[..., Any]
@@ -515,12 +538,15 @@ class Question(NamedTuple):
 
 
 class Host(Site, Protocol):
-    """A process that answers questions. It has the data, and the private vectors of the clients that live there."""
+    """A process that answers questions. It has the data, and the private vectors of the clients assigned to it."""
 
     study: Study
 
     def own_models(self, state: State, world: int, client: int) -> Tensor:
-        """Returns the models with which a client of this process predicts, `[P * K, d]`: K for each personal pass."""
+        """Returns the models with which a client of this process predicts, `[P * K, d]`.
+
+        P is the number of trainings whose models stay at the client. Each of them gives K models.
+        """
 
 
 class Runtime(Protocol):
@@ -536,7 +562,7 @@ class Runtime(Protocol):
             phase: The training that the jobs belong to.
 
         Returns:
-            The statistics of all uploads, added up; and loss and error of each job, in the order of `jobs`.
+            The statistics of all uploads, added up; and the loss and the error of each job, in the order of `jobs`.
         """
 
     def ask(self, question: Question, state: State) -> Pieces:
@@ -547,22 +573,22 @@ class Runtime(Protocol):
             state: The models, `[worlds * K, d]`, and the tensors that are broadcast with the models.
 
         Returns:
-            The answers by piece: (world, index of the first sample or client of the piece). With `at_home` each client
-            is a piece.
+            The answer for each piece. A piece is a run of consecutive samples or clients, and its key is (world, index
+            of its first sample or client). With `at_home` each client is a piece.
         """
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
-        """Returns the private vectors of all clients for a checkpoint; they do not depend on the number of processes.
+        """Returns the private vectors of all clients for a checkpoint. They do not depend on the number of processes.
 
         Args:
-            names: Names of the vectors that are returned; None: all.
+            names: Names of the vectors that are returned; None means all vectors.
         """
 
     def restore(self, private: dict[str, Tensor]) -> None:
         """Replaces the private vectors of all clients by those of a checkpoint."""
 
     def close(self) -> None:
-        """Releases the processes of the runtime, which is not used any more."""
+        """Releases the processes of the runtime. The runtime must not be used afterwards."""
 
 
 @dataclass
@@ -578,10 +604,11 @@ class Progress:
         wall_seconds: Real seconds since the start, including earlier processes of a resumed run.
         metrics: The newest metrics of each world, by name; empty before the first evaluation.
         failed: Number of jobs that were left out because they failed.
-        courses: For each rule that watches a metric: the best values and their rounds (`fedray.simulation.rounds`).
-        stopped: Why the run ended before its last round; empty if it did not.
-        flight: In asynchronous training: a function that returns the older versions of models from which jobs in
-            flight started, for a checkpoint (`fedray.simulation.asynchronous.Versions`).
+        courses: The best values so far and their rounds, by rule: early stopping and the choice of the best round
+            (`fedray.simulation.rounds`).
+        stopped: Why the run ended before its last round; empty if it did not end early.
+        flight: A function for checkpoints of asynchronous training. It returns the older versions of models from which
+            jobs started whose uploads the server has not used yet (`fedray.simulation.asynchronous.Versions`).
     """
 
     round: int
@@ -601,7 +628,7 @@ class Recorder(Protocol):
     """Keeps finished jobs, evaluated rounds and checkpoints."""
 
     def jobs(self, round: int | IntArray, plan: Plan, table: JobTable) -> None:
-        """Keeps the jobs of a round, or of several.
+        """Keeps the jobs of a round, or of several rounds.
 
         Args:
             round: The round, from 1, or the round of each job, `[J]`.
@@ -620,10 +647,10 @@ class Recorder(Protocol):
 
 
 class ClientScores(NamedTuple):
-    """Scores of some known clients of one world, one by one.
+    """Scores of each of some known clients of one world.
 
     Attributes:
-        client: Ids of the clients, ascending, `[n]`.
+        client: Ids of the clients in ascending order, `[n]`.
         samples: Number of training samples of each client, `[n]`.
         scores: Scores by column name, `[n]` each: `accuracy` or `rmse`, and the same score on held-out samples
             (`hold_out_...`). NaN if a client has no samples to be scored on.
@@ -641,7 +668,8 @@ class FlightTable(NamedTuple):
         start_seconds: Virtual seconds at which the job started.
         arrival_seconds: Virtual seconds at which the upload of the job arrived or would have arrived.
         version: Number of steps that the job's model had taken when the job started.
-        staleness: Number of steps that the model took between the job's start and the use of its upload; -1 if unused.
+        staleness: Number of steps that the model took between the job's start and the use of the job's upload; -1 if
+            the upload was not used.
     """
 
     start_seconds: FloatArray
@@ -660,12 +688,13 @@ class JobTable(NamedTuple):
         up_bytes: Bytes of the upload; 0 if the server did not use the upload. A late upload has 0, because the server
             tells late clients to stop.
         down_bytes: Bytes received; 0 if the client was never reached. Late clients and jobs that failed in training
-            have received their models. In a random walk: the bytes that the next client receives from this client,
-            equal to `up_bytes`.
+            have received their models. In a random walk these are the bytes that the next client receives from this
+            client, equal to `up_bytes`.
         sim_seconds: Virtual seconds that the job takes.
-        status: Whether the upload was used, and if not, why: an index into `fedray.simulation.devices.STATUS`.
+        status: How the job ended: an index into `fedray.simulation.devices.STATUS`, which says whether the upload was
+            used, and if not, why.
         error: Traceback of a job that failed, else None.
-        flight: In asynchronous training: when the jobs started and arrived; None in rounds.
+        flight: When the jobs of asynchronous training started and arrived; None if training goes in rounds.
     """
 
     samples: IntArray
@@ -680,33 +709,31 @@ class JobTable(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The most frequent questions: outputs of models on the samples of a split, and losses on the data of clients.
+# The two most frequent questions: outputs of models on the samples of a split, and losses on the data of clients.
 
 Score = Callable[[Tensor, Tensor], Tensor]  # (raw inputs `[n, ...]`, targets `[n, ...]`) -> scores `[q, n]`
 
 
 def outputs_on(split: str, models: int, worlds: int | None = None) -> Question:
-    """Makes the question for the raw outputs of all models on a split.
-
-    The answers are `[K, n, C]` by (world, index of the first sample).
+    """Makes the question for the raw outputs of all models on a split. The answer for a piece is `[K, n, C]`.
 
     Args:
         split: `test`, `hold_out` or `ood`.
-        models: Models of each world, K.
-        worlds: How many worlds are asked; None: all.
+        models: Number of models of each world, K.
+        worlds: For how many worlds outputs are computed, from world 0 on; None means all worlds.
     """
     return Question(partial(compute_outputs, models=models), split, worlds)
 
 
 def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray] | None = None) -> Question:
-    """Makes the question for the mean loss of each model on the training samples of each client.
+    """Makes the question for the mean loss of each model on each client's training samples.
 
-    The answers are `[K, c]` by (world, index of the first client).
+    The answer for a piece is `[K, c]`, with c clients.
 
     Args:
-        models: Models of each world, K.
-        worlds: How many worlds are asked; None: all.
-        clients: Ids of the clients of each world, `[n]` each; None: the known clients.
+        models: Number of models of each world, K.
+        worlds: For how many worlds losses are computed, from world 0 on; None means all worlds.
+        clients: Ids of the clients of each world, `[n]` each; None means the clients of the run, as in `Question`.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -723,7 +750,7 @@ def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray
 
 
 def join_pieces(pieces: Pieces, world: int) -> Tensor:
-    """Joins the answers to all pieces of a world, in order: `[K, n, ...]`.
+    """Joins the answers for the pieces of a world to one tensor `[K, n, ...]`, in the order of the samples.
 
     Example:
         >>> pieces = {(0, 500): torch.ones(1, 2, 3), (0, 0): torch.zeros(1, 500, 3), (1, 0): torch.zeros(1, 9, 3)}
@@ -741,21 +768,21 @@ def compute_outputs(host: Host, state: State, world: int, x: Tensor, *, models: 
         state: The state that holds the models.
         world: The world.
         x: Raw inputs, `[n, ...]`.
-        models: Models of each world, K.
+        models: Number of models of each world, K.
     """
     rows = slice(world * models, (world + 1) * models)
     return host.forward(state.models[rows], state.counters[rows], world, x)
 
 
 def mean_losses(host: Host, state: State, world: int, client: IntArray, *, models: int) -> Tensor:
-    """Computes the mean loss of a world's models on clients' training samples: l_i(w_k) of Fed-ensemble, equation 4.
+    """Computes the mean loss of each model on each client's training samples, l_i(w_k) of Fed-ensemble's equation 4.
 
     Args:
         host: The process that computes.
         state: The state that holds the models.
         world: The world.
         client: Ids of the clients, `[c]`.
-        models: Models of each world, K.
+        models: Number of models of each world, K.
 
     Returns:
         The losses, `[K, c]`; 0 for a client without samples.
@@ -769,14 +796,14 @@ def mean_losses(host: Host, state: State, world: int, client: IntArray, *, model
 
 
 def mean_scores(host: Host, world: int, client: IntArray, score: Score, number: int) -> Tensor:
-    """Averages scores over the training samples of each client: `[number, c]`, 0 for a client without samples.
+    """Returns scores averaged over each client's training samples, `[number, c]`; 0 for a client without samples.
 
     Args:
         host: The process that computes.
         world: The world.
         client: Ids of the clients, `[c]`.
         score: A function that returns the scores of each sample.
-        number: How many scores a sample has.
+        number: Number of scores of a sample.
     """
     study = host.study
     fetched = study.shards.fetch(np.full(len(client), world), client)
