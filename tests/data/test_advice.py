@@ -75,30 +75,6 @@ def test_columns_whose_names_are_numbers_ended_in_a_type_error(tmp_path: Path) -
     assert fedray.run(SMALL, data=frame, data__target=0, data__input=[1, 2], partition=deal).study.clients.number == 3
 
 
-def make_text(frame: pd.DataFrame | None = None, **how: Any) -> str:
-    """A table as text of a CSV file."""
-    return str((make_table() if frame is None else frame).to_csv(index=False, **how))
-
-
-UMLAUTS = make_text(make_table(city=["M\u00fcnchen", "K\u00f6ln"] * 30))
-
-
-def test_what_is_said_of_files_helps(tmp_path: Path) -> None:
-    """The remedies are done as the lines say them."""
-    file = tmp_path / "t.csv"
-    file.write_bytes(UMLAUTS.encode("latin-1"))
-    pd.read_csv(file, encoding="cp1252").to_parquet(tmp_path / "t.parquet")
-    with pytest.warns(UserWarning, match="text, read as categories .*: city"):
-        assert "city=M\u00fcnchen" in adapt(tmp_path / "t.parquet", target="kind").features
-    for encoding in ("utf-16", "utf-8-sig"):  # which say so themselves
-        file.write_bytes(make_text().encode(encoding))
-        assert adapt(file, target="kind").features == ("a", "b")
-    table = pa.Table.from_pandas(make_table())
-    with pa.ipc.new_stream(str(tmp_path / "t.arrow"), table.schema) as stream:
-        stream.write_table(table)
-    assert adapt(tmp_path / "t.arrow", target="kind").features == ("a", "b")
-
-
 def test_a_column_of_numbers_that_are_objects_was_text_of_too_many_values() -> None:
     """Naming it, as the line said, made 60 inputs of 60 rows."""
     half = [Decimal(i) / 7 for i in range(N)]
@@ -123,14 +99,6 @@ def test_a_column_of_numbers_that_are_objects_was_text_of_too_many_values() -> N
     assert run.predict(frames["objects"][:3]).mean.shape == (3, 2)
     pa_table = pa.table({"a": pa.array([Decimal(i) / 8 for i in range(N)]), "kind": ["no", "yes"] * 30})
     assert adapt(pa_table, target="kind").features == ("a",)
-    with pytest.warns(UserWarning, match="text of numbers, read as numbers: a"):
-        adapt(frames["texts"], target="kind")
-    texts = np.array([str(i / 7) for i in range(N)])
-    with pytest.warns(UserWarning, match="the labels are text of numbers, read as targets of a regression"):
-        assert adapt((np.arange(2.0 * N).reshape(N, 2), texts)).classes == 0
-    assert adapt((np.arange(2.0 * N).reshape(N, 2), np.arange(N).astype(str)), task="regression").classes == 0
-    with pytest.warns(UserWarning, match="column ticket is text, and makes 60 inputs of 60 rows"):
-        adapt(make_table(ticket=[f"t{i}" for i in range(N)]), target="kind", input=["a", "ticket"])
 
 
 def test_whole_numbers_of_more_than_20_values_are_classes_in_every_form_and_it_is_said(tmp_path: Path) -> None:

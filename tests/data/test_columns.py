@@ -12,13 +12,11 @@ import pytest
 from small import scenario
 
 import fedray
-from fedray.core.errors import BadInput, FedrayWarning
+from fedray.core.errors import FedrayWarning
 from fedray.data import Split, adapt, classification, regression
 from fedray.data.adaptation import read_inputs
 from fedray.data.store import open_dataset
-from fedray.data.types import Array, Dataset, check_dataset
-
-AGES = [str(20 + i) for i in range(40)]
+from fedray.data.types import Array, Dataset
 
 
 def write_table(folder: Path, **columns: Any) -> dict[str, Any]:
@@ -103,17 +101,6 @@ INPUTS, LABELS = RNG.normal(size=(60, 3)).astype(np.float32), np.arange(60) % 2
 def own(x: Array = INPUTS, y: Array = LABELS, **more: Any) -> Dataset:
     """A data set of one's own with two classes."""
     return classification("mine", Split(x, y), Split(x[:9], y[:9]), ("no", "yes"))._replace(**more)
-
-
-@pytest.mark.parametrize("offset", [1e8, -1e9, 3e12])
-def test_errors_were_measured_against_targets_that_float32_had_rounded(offset: float) -> None:
-    """Around 1e9 float32 knows every 64th number: an RMSE of 0.02 stood where the truth was 2.6."""
-    y = INPUTS @ np.array([1.0, 2.0, -1.0]) + offset
-    made = regression("mine", Split(INPUTS, y - offset), Split(INPUTS[:9], y[:9] - offset))
-    whole = y.astype(np.float32).astype(np.float64)[:, None]
-    check_dataset(made._replace(train=Split(INPUTS, whole), test=Split(INPUTS[:9], whole[:9])))  # float32 holds them
-    with pytest.raises(BadInput, match="the targets are near"):
-        check_dataset(made._replace(train=Split(INPUTS, y[:, None]), test=Split(INPUTS[:9], y[:9, None])))
 
 
 def test_labels_in_int32_train_to_the_bits_of_int64() -> None:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from small import run_quietly, scenario
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import fedray
@@ -25,8 +25,6 @@ from fedray.data import Dataset, Split, adapt, classification, store
 from fedray.data.shards import hash_array
 from fedray.data.store import load_data
 from fedray.data.types import Array
-from fedray.scenario.identity import list_result_keys
-from fedray.scenario.loader import read_scenario, to_plain
 
 # -- One set of digits in every form that people have: wherever the rows are the same, the models are the same
 
@@ -309,23 +307,6 @@ def test_a_named_data_set_comes_from_the_cache_without_the_network(
 # -- Networks that get inputs as they are: a network that standardizes by itself trains as before
 
 THREE: dict[str, Any] = {"rounds": 2, "method": {"name": "fedavg"}, "clients": {"number": 3}, "report": False}
-RAW = {"data": {"standardize": False}}
-
-
-class Standardizing(nn.Module):
-    """Two layers behind `(x - shift) / scale`, with the statistics of the digits, or behind nothing."""
-
-    def __init__(self, itself: bool) -> None:
-        nn.Module.__init__(self)
-        self.first, self.last = nn.Linear(64, 6), nn.Linear(6, 10)
-        digits = load_data("digits")
-        self.shift, self.scale = (torch.from_numpy(part[0]) for part in (digits.shift, digits.scale))
-        self.itself = itself
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = (x - self.shift) / self.scale if self.itself else x
-        out: Tensor = self.last(self.first(x.flatten(1)).relu())
-        return out
 
 
 def models(run: fedray.Run) -> Tensor:
@@ -344,17 +325,3 @@ def test_pixels_from_0_to_1_train_as_those_that_were_divided_before() -> None:
             for y in (digits.train.y[:200],)
         ]
         assert runs[0].summary["model_hash"] == runs[1].summary["model_hash"]
-
-
-def test_a_network_that_standardizes_by_itself_trains_and_answers_as_before() -> None:
-    usual = fedray.run(scenario(THREE), model=lambda: Standardizing(False))
-    raw = fedray.run(scenario(THREE, RAW), model=lambda: Standardizing(True))
-    torch.testing.assert_close(models(usual), models(raw), rtol=1e-4, atol=1e-5)
-    assert raw.metrics["nll"] == pytest.approx(usual.metrics["nll"], rel=1e-4)
-    images = load_data("digits").test.x[:5]
-    np.testing.assert_allclose(raw.predict(images).mean, usual.predict(images).mean, rtol=1e-3, atol=1e-5)
-
-
-def test_runs_from_before_the_key_go_on_and_one_that_has_it_is_another() -> None:
-    usual, raw = (list_result_keys(to_plain(read_scenario(keys))) for keys in ({}, RAW))
-    assert raw.keys() - usual.keys() == {"data.standardize"}

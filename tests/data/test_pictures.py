@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import struct
 import warnings
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from PIL import Image
 from small import scenario
 
 import fedray
-from fedray.core.errors import BadInput, FedrayWarning
+from fedray.core.errors import FedrayWarning
 from fedray.data import Dataset, adapt
 from fedray.data.types import Array
 
@@ -92,45 +90,6 @@ def test_pictures_of_more_than_8_bits_were_white(tmp_path: Path, ending: str, pa
         named = fedray.run(scenario(SCENARIO, {"data": {"name": "folder", "path": str(folder)}}))
         array = fedray.run(scenario(SCENARIO), data=(DEEP, LABELS))
         assert named.metrics["accuracy"] == 1.0 and named.summary["model_hash"] == array.summary["model_hash"]
-
-
-def pack_png(levels: Array) -> bytes:
-    """A PNG of 16 bits a color, which Pillow does not write."""
-    lines = b"".join(b"\0" + np.repeat(line.astype(">u2"), 3).tobytes() for line in levels)
-    head = struct.pack(">IIBBBBB", *levels.shape[::-1], 16, 2, 0, 0, 0)
-    packed = b"\x89PNG\r\n\x1a\n"
-    for name, content in ((b"IHDR", head), (b"IDAT", zlib.compress(lines)), (b"IEND", b"")):
-        packed += struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-    return packed
-
-
-@pytest.mark.parametrize(
-    ("ending", "pack", "why"),
-    [
-        (".png", pack_png, "has 16 bits a color, of which 8 would be left: convert it, or give pictures as arrays"),
-        (".ppm", lambda a: b"P6 8 8 65535\n" + np.repeat(a.astype(">u2"), 3).tobytes(), "has 16 bits a color"),
-        (".jpg", lambda a: Image.fromarray((a // 16).astype(np.uint8)).convert("CMYK"), "is in CMYK, whose numbers"),
-        (".tif", lambda a: Image.fromarray((a // 16).astype(np.uint8)).convert("RGB").convert("HSV").convert("RGB")
-         .convert("YCbCr"), "is in YCbCr, whose numbers"),
-    ],
-)  # fmt: skip
-def test_pictures_whose_numbers_would_change_are_refused(
-    tmp_path: Path, ending: str, pack: Callable[[Array], Any], why: str
-) -> None:
-    """16 bits a color became 8, and other modes were mixed, in silence."""
-    folder = write_folder(tmp_path / "deep", [pack(levels) for levels in DEEP], LABELS, ending)
-    with pytest.raises(BadInput, match=rf"^data: a/000{ending} {why}"):
-        adapt(folder)
-    with pytest.raises(BadInput, match=why):
-        adapt(folder, size=4)
-
-
-def test_pictures_of_8_and_of_more_bits_are_not_mixed(tmp_path: Path) -> None:
-    mixed: list[Any] = [Image.fromarray(levels.astype(np.uint16)) for levels in DEEP]
-    mixed[39] = Image.fromarray((DEEP[39] // 16).astype(np.uint8))
-    for thing in (write_folder(tmp_path / "mixed", mixed, LABELS), make_hub(mixed, LABELS), Pairs(mixed, LABELS)):
-        with pytest.raises(BadInput, match=r"is of 8 bits, but .* of whole .* bits: convert"):
-            adapt(thing)
 
 
 def test_the_order_of_names_decided_whether_gray_and_color_fit(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -69,10 +70,7 @@ def test_a_stored_data_set_is_the_loaded_one_and_the_source_is_not_read_again(
 def test_a_changed_source_is_read_again(tmp_path: Path) -> None:
     raw = originals.fake_mnist(tmp_path)
     store.open_dataset("mnist", tmp_path)
-    for path in raw.iterdir():
-        path.unlink()
-    raw.rmdir()
-    raw.parent.rmdir()
+    shutil.rmtree(raw.parent)
     originals.fake_mnist(tmp_path, rows=50)
     assert len(store.open_dataset("mnist", tmp_path).train.y) == 50
 
