@@ -1,1 +1,1 @@
-"""Pieces that only some methods add to a client's job; other packages use them only by the methods of `Piece`."""
+"""Pieces that only some methods add to a client's job. Other packages call only the methods of `Piece`."""

@@ -1,4 +1,8 @@
-"""Lets clients fit decision trees instead of training by gradients, and measure on which samples trees are wrong."""
+"""Lets clients fit decision trees instead of training by gradients, and combines the trees by boosting.
+
+A *learner* is one fitted tree. Each round adds learners to an ensemble. To choose a learner, the server lets clients
+measure the errors of *candidates*. A candidate is one learner, or all learners of the round as one committee.
+"""
 
 from __future__ import annotations
 
@@ -19,41 +23,38 @@ from fedray.features.stacking import make_classifier
 from fedray.training.update import Site
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A boosted ensemble as a network: the numbers of the network are trees and their weights. It predicts vote shares.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Decision trees as plain numbers: three float32 for each node, which predict exactly what scikit-learn's tree does.
+# Decision trees as arrays of three float32 values for each node. They predict exactly as scikit-learn's trees do.
 #
 # A node is (kind, value, child):
 #
-# - An inner node has kind = feature + 1, value = threshold and child = its left child; the right child is the next
-# node. A sample goes left where its feature is at most the threshold.
+# - An inner node has kind = feature + 1, value = threshold and child = the index of its left child. The right child is
+# the node after the left child. A sample goes left if its feature is at most the threshold.
 # - A leaf has kind = -1 and value = its class.
 # - Three zeros mean that there is no node. A tree without a root is *absent*.
 #
 # A tree of L leaves has 2 L - 1 nodes. scikit-learn compares float32 features with float64 thresholds. Here the
 # threshold is rounded down to float32. No float32 lies between the threshold and the rounded threshold, so every
-# sample goes the same way.
+# sample goes the same way as in scikit-learn's tree.
 
-NUMBERS = 3  # numbers of a node
+NUMBERS = 3  # values of a node
 LEAF = -1.0
 
 
 def tree_nodes(leaves: int) -> int:
-    """Returns the number of nodes of a tree with a number of leaves."""
+    """Returns the number of nodes of a tree with this number of leaves."""
     return 2 * leaves - 1
 
 
 def write_tree(tree: Any, leaves: int) -> Tensor:
-    """Returns a fitted tree as an array of numbers.
+    """Returns a fitted tree as an array of node values.
 
     Args:
         tree: A fitted `sklearn.tree.DecisionTreeClassifier` with at most `leaves` leaves, on float32 inputs.
         leaves: L, the number of leaves for which the array has room.
 
     Returns:
-        The nodes of the tree, `[2 L - 1, 3]` float32. The class of a leaf is its most frequent class; in a tie the
-        first of these classes.
+        The nodes of the tree, `[2 L - 1, 3]` float32. The class of a leaf is its most frequent class. If several
+        classes are equally frequent, it is the first of them.
 
     Example:
         >>> from sklearn.tree import DecisionTreeClassifier
@@ -65,7 +66,7 @@ def write_tree(tree: Any, leaves: int) -> Tensor:
     """
     inner, classes = tree.tree_, tree.classes_
     nodes = np.zeros((tree_nodes(leaves), NUMBERS), dtype=np.float32)
-    old = [0]  # scikit-learn's number of each node; children get neighbouring numbers
+    old = [0]  # scikit-learn's index of each node; the two children of a node become neighbors here
     for new in range(inner.node_count):
         at = old[new]
         left, right = int(inner.children_left[at]), int(inner.children_right[at])
@@ -73,14 +74,14 @@ def write_tree(tree: Any, leaves: int) -> Tensor:
             nodes[new] = LEAF, classes[inner.value[at, 0].argmax()], 0.0
             continue
         threshold, near = float(inner.threshold[at]), np.float32(inner.threshold[at])
-        below = near if float(near) <= threshold else np.nextafter(near, np.float32(-np.inf))  # or equal, as a float32
+        below = near if float(near) <= threshold else np.nextafter(near, np.float32(-np.inf))  # rounded down to float32
         nodes[new] = inner.feature[at] + 1, below, len(old)
         old += [left, right]
     return torch.from_numpy(nodes)
 
 
 def has_root(trees: Tensor) -> Tensor:
-    """Returns whether each entry of an array of trees `[..., n, 3]` holds a tree, `[...]`."""
+    """Returns for each entry of an array of trees `[..., n, 3]` whether it holds a tree, `[...]`."""
     return trees[..., 0, 0] != 0
 
 
@@ -98,7 +99,7 @@ def classify_rows(trees: Tensor, x: Tensor) -> Tensor:
     kind, value, child = trees.reshape(-1, NUMBERS).unbind(-1)
     step, first = child.long().clamp(0, n - 1), torch.arange(number) * n
     at = first.expand(len(x), number)  # [B, M]
-    for _ in range(n // 2):  # the depth of the deepest tree of so many nodes
+    for _ in range(n // 2):  # the largest depth of a tree with n nodes
         split = kind[at]
         is_inner = split > 0
         if not bool(is_inner.any()):
@@ -110,7 +111,7 @@ def classify_rows(trees: Tensor, x: Tensor) -> Tensor:
 
 
 def vote(classes: Tensor, number: int) -> Tensor:
-    """Returns the class that gets the most votes of a committee (in a tie the first such class); -1 without votes.
+    """Returns the class with the most votes of a committee, or -1 if nobody votes. In a tie the first class wins.
 
     Args:
         classes: The class that each of S members votes for, `[..., S]`; -1 for an absent member.
@@ -127,22 +128,24 @@ def vote(classes: Tensor, number: int) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The trees of a run are a row of the state, like the weights of any model. Checkpoints, hashes, exports, evaluation and
-# `Run.predict` treat trees and weights alike, and nothing is ever unpickled.
+# A boosted ensemble as a network that predicts shares of votes.
+#
+# In place of network parameters, a row of the state holds the trees of a run and their weights. Checkpoints, hashes,
+# exports, evaluation and `Run.predict` therefore treat them like any model, and nothing is ever unpickled.
 
-CHUNK = 256  # trees that classify together: [500 rows, 256 trees] int64 are 1 MB
-NO_VOTE = torch.finfo(torch.float32).eps  # stands for a share of 0: smaller ones add nothing to 1
+CHUNK = 256  # trees that classify together: [500 samples, 256 trees] int64 are 1 MB
+NO_VOTE = torch.finfo(torch.float32).eps  # replaces a vote share of 0 in the logarithm; smaller values add nothing to 1
 
 
 class Ensemble(NamedTuple):
-    """The size of a boosted ensemble.
+    """The dimensions of a boosted ensemble.
 
     Attributes:
         rounds: T, the number of rounds of boosting.
         seats: S, the largest number of learners that a round adds.
         leaves: L, the largest number of leaves of a tree.
         classes: C, the number of classes.
-        committee: Whether the learners of a round have one vote together; otherwise each learner has a vote of its own.
+        committee: Whether the learners of a round have one vote together. If not, each learner has its own vote.
     """
 
     rounds: int
@@ -153,7 +156,7 @@ class Ensemble(NamedTuple):
 
     @property
     def tree_numbers(self) -> int:
-        """Returns the length of one tree as an array of numbers."""
+        """Returns how many values represent one tree."""
         return NUMBERS * tree_nodes(self.leaves)
 
 
@@ -164,8 +167,8 @@ class BoostedTrees(nn.Module):
         classes: C, the number of classes.
         committee: Whether the learners of a round have one vote together.
         alpha: Weight of each round's vote, `[T]`; 0 for a round that added nothing.
-        scale: For each round, the logarithm of the sum of all sample weights before they are normalized, `[T]`.
-        trees: Learners of each round, `[T, S, n, 3]`.
+        scale: Logarithm of the sum of all sample weights before normalization, for each round, `[T]`.
+        trees: Learners of each round, `[T, S, n, 3]` for trees of n nodes.
     """
 
     alpha: Tensor
@@ -180,7 +183,10 @@ class BoostedTrees(nn.Module):
         self.register_buffer("trees", torch.zeros(size.rounds, size.seats, tree_nodes(size.leaves), NUMBERS))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the log shares of the votes, `[B, C]`, for inputs `[B, *input]`; equal shares before round 1."""
+        """Returns the logarithms of the classes' vote shares, `[B, C]`, for inputs `[B, *input]`.
+
+        While the ensemble is empty, all classes have equal shares.
+        """
         inputs, votes = x.flatten(1), torch.zeros(len(x), self.classes, dtype=torch.float64)
         filled = torch.nonzero(self.alpha)[:, 0]
         for some in torch.split(filled, max(1, CHUNK // self.trees.shape[1])):
@@ -196,7 +202,7 @@ class BoostedTrees(nn.Module):
 
 
 def boosted_net(size: Ensemble) -> Net:
-    """Returns the network of a boosted ensemble, which is empty at first.
+    """Returns the network of a boosted ensemble. The initial ensemble is empty.
 
     Example:
         >>> net = boosted_net(Ensemble(rounds=2, seats=1, leaves=2, classes=3))
@@ -210,27 +216,26 @@ def boosted_net(size: Ensemble) -> Net:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Boosting's server: which learners of a round are asked about, which one joins the ensemble, and with what weight.
-
-# ---------------------------------------------------------------------------------------------------------------------
+# Boosting's server: which candidates of a round clients evaluate, which candidate joins the ensemble, and its weight.
+#
 # The weights of a client's samples are not part of the state, because they follow from the ensemble and the samples
-# (`FitTrees._weigh`). A client that was away, or a new actor, computes them again.
+# (`FitTrees._weigh`). A client that missed some rounds, or a new actor, computes them again.
 
-CANDIDATES = "broadcast/candidates"  # name of the extra tensor of the learners that clients are asked about
-SMOOTHING = 1e-10  # of the paper; it makes the weight of an error of 0 finite
-_ERRORS, _STEP = "errors/", 16  # first part of the names of sums of weights in statistics; step of the exponents of two
-CHOICE, ERROR = 8, 8  # bytes of a learner's number with its weight, and of a sum of weights
-Candidates = Callable[[Tensor], Tensor]  # learners of each client `[P, F, n, 3]` -> candidates `[M, S, n, 3]`
+CANDIDATES = "broadcast/candidates"  # name of the tensor in `State.extra` with the candidates that clients evaluate
+SMOOTHING = 1e-10  # of the paper; it makes the weight of a learner without errors finite
+_ERRORS, _STEP = "errors/", 16  # prefix of the names of sums of sample weights in statistics; step of exponents of two
+CHOICE, ERROR = 8, 8  # bytes of a chosen learner's index with its weight, and bytes of a sum of sample weights
+Candidates = Callable[[Tensor], Tensor]  # learners of P clients `[P, F, n, 3]` -> candidates `[M, S, n, 3]`
 
 
 class Sizes(NamedTuple):
-    """The sizes of a boosted ensemble in all worlds.
+    """The dimensions of a boosted ensemble in all worlds. A world is one seed of one fold of the data.
 
     Attributes:
         worlds: R, the number of worlds.
         seats: S, the largest number of learners that a round adds.
         classes: C, the number of classes.
-        layout: Layout of a row of the state: alpha, scale, trees.
+        layout: Layout of a row of the state. A row holds `alpha`, `scale` and `trees` of `BoostedTrees`.
     """
 
     worlds: int
@@ -240,7 +245,7 @@ class Sizes(NamedTuple):
 
 
 def samme(error: float, classes: int) -> float:
-    """Returns a learner's weight `log((1 - e) / (e + 1e-10)) + log(C - 1)`, rounded to the float32 that is sent.
+    """Returns a learner's weight `log((1 - e) / (e + 1e-10)) + log(C - 1)`, rounded to float32 as it is sent.
 
     Args:
         error: Weighted error e of the learner, in [0, 1 - 1 / C).
@@ -256,27 +261,27 @@ def samme(error: float, classes: int) -> float:
 
 
 def is_chance(error: float, classes: int) -> bool:
-    """Returns whether a learner is no better than guessing: its error is at least 1 - 1 / C."""
+    """Returns whether a learner is no better than guessing, which means an error of at least 1 - 1 / C."""
     return error >= 1.0 - 1.0 / classes
 
 
 def each_alone(learners: Tensor) -> Tensor:
-    """Makes each learner of each client a candidate of its own: `[P, F, n, 3]` -> `[P F, 1, n, 3]`."""
+    """Returns candidates that consist of one learner each: `[P, F, n, 3]` -> `[P F, 1, n, 3]`."""
     return learners.flatten(0, 1)[:, None]
 
 
 def as_committee(learners: Tensor) -> Tensor:
-    """Makes one candidate of all learners together, the only one of the round: `[P, F, n, 3]` -> `[1, P F, n, 3]`."""
+    """Returns a single candidate that consists of all learners: `[P, F, n, 3]` -> `[1, P F, n, 3]`."""
     return learners.flatten(0, 1)[None]
 
 
 def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
-    """Returns the candidates of a round in every world, `[R, M, S, n, 3]`, ordered by client; unused entries are zeros.
+    """Returns the candidates of a round in every world, `[R, M, S, n, 3]`, ordered by client. Unused entries are 0.
 
     Args:
         worlds: R, the number of worlds.
         stats: The statistics of the round, which hold the learners of each client.
-        candidates: Function that turns learners into candidates, such as `each_alone`.
+        candidates: Function: the learners of all clients -> the candidates, such as `each_alone`.
     """
     rows = stats["learners"].rows
     each = [[rows[key] for key in sorted(rows) if key[0] == world] for world in range(worlds)]
@@ -290,13 +295,13 @@ def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
 
 
 def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], State | None]:
-    """Returns a function that adds a round's candidates to the state; clients are then asked about these candidates.
+    """Returns a function (`Phase.ask`) that adds a round's candidates to the state, so that clients evaluate them.
 
-    The function returns None if the clients were already asked in this round.
+    The function returns None if the clients have already evaluated the candidates of this round.
 
     Args:
         worlds: R, the number of worlds.
-        candidates: Function that turns learners into candidates, such as `each_alone`.
+        candidates: Function: the learners of all clients -> the candidates, such as `each_alone`.
     """
 
     def ask(state: State, stats: Stats) -> State | None:
@@ -308,18 +313,19 @@ def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], S
 
 
 def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
-    """Returns the weights of a client's samples, divided by a power of two if they are too large to be added.
+    """Returns the weights of a client's samples. If they are too large to be added, a power of two divides them.
 
     If some clients did not take part in a round, the weights of all samples may add up to more than 1. For example, a
-    learner may never be wrong on the participants' samples. Its weight alpha is then 23 or more, and nothing is
-    normalized (log Z = 0). Weights of an absent client grow by e^23 for samples on which the learner is wrong.
+    learner may never be wrong on the participants' samples. The learner's weight alpha is then 23 or more, and the
+    normalization divides by 1 (log Z = 0). If the learner is wrong on samples of an absent client, the weights of these
+    samples grow by e^23.
 
     Args:
         log: Logarithms of the factors by which the weights have changed, `[n]`.
         rows: Number of samples of all clients.
 
     Returns:
-        The weights `[n]`, and the exponent b of the power of two: a multiple of 16, at least 0.
+        The weights `[n]`, and the exponent b of the power of two, which is a multiple of 16 and at least 0.
 
     Example:
         >>> bound_weights(torch.zeros(2, dtype=torch.float64), rows=4)
@@ -336,11 +342,13 @@ def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
 
 
 def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> Stats:
-    """Returns sums of sample weights, as statistics: of all samples, and of samples on which each candidate is wrong.
+    """Returns sums of sample weights as statistics of a round.
+
+    The first sum is over all samples. Each further sum is over the samples on which one candidate is wrong.
 
     Args:
         errors: These 1 + M sums for each client, `[J, 1 + M]`.
-        world: Number of the world of each client, `[J]`.
+        world: Index of the world of each client, `[J]`.
         worlds: R, the number of worlds.
         shift: Exponent of the power of two by which the sums were divided.
     """
@@ -349,7 +357,7 @@ def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> 
 
 
 def join_errors(stats: Stats) -> Tensor:
-    """Returns the sums `[R, 1 + M]` over all clients, divided by a power of two.
+    """Returns the sums of sample weights over all clients, `[R, 1 + M]`, divided by a power of two.
 
     In each world the divisor is the largest power of two by which a client of the world divided its sums.
 
@@ -372,14 +380,14 @@ def join_errors(stats: Stats) -> Tensor:
 
 
 def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = False) -> Server:
-    """Returns a server that adds the candidate with the least error to the ensemble; its weight is that of `samme`.
+    """Returns a server that adds the candidate with the smallest error to the ensemble. `samme` gives its weight.
 
-    A world stops when its best candidate is no better than guessing.
+    Boosting stops in a world when the best candidate is no better than guessing.
 
     Args:
-        sizes: The sizes of the ensemble.
+        sizes: The dimensions of the ensemble.
         candidates: Function that turns the learners of a round into candidates, such as `each_alone`.
-        keeps_pool: Whether the candidates of the first round serve in all rounds.
+        keeps_pool: Whether the candidates of the first round are the candidates of all rounds.
     """
 
     def init(_models: Tensor) -> dict[str, Tensor]:
@@ -398,7 +406,7 @@ def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = 
             share = [e / total if is_there else np.inf for e, is_there in zip(wrong, here, strict=True)]
             best = int(np.argmin(share))  # the first of several
             alpha = 0.0 if is_chance(share[best], sizes.classes) else samme(share[best], sizes.classes)
-            if alpha <= 0:  # also where only rounding is between the error and chance
+            if alpha <= 0:  # includes errors that differ from chance only by rounding
                 stopped[world] = t + 1
                 continue
             parts["alpha"][world, t] = alpha
@@ -410,7 +418,7 @@ def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = 
 
 
 def bagging_server(sizes: Sizes) -> Server:
-    """Returns a server that adds all learners of a round to the ensemble, each with a vote of its own."""
+    """Returns a server that adds all learners of a round to the ensemble. Each learner has its own vote."""
 
     def step(state: State, stats: Stats, t: int) -> State:
         found, parts = join_learners(sizes.worlds, stats, as_committee), _copy_parts(state, sizes.layout)
@@ -432,7 +440,7 @@ def until_chance(schedule: Schedule) -> Schedule:
 
 
 def explain_stop(state: State) -> str:
-    """Returns why boosting is over; an empty text while at least one world goes on."""
+    """Returns why boosting is over, or an empty text while boosting goes on in at least one world."""
     return "no learner is better than guessing" if bool((state.extra["stopped"] > 0).all()) else ""
 
 
@@ -446,22 +454,23 @@ def _join_parts(parts: dict[str, Tensor]) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Bytes of boosting: learners, errors and choices as they would really be sent.
+# Bytes of boosting: learners, errors and choices as they would be sent in a real federation.
 #
-# A learner takes 4 bytes per number, and a sum of weights 8 bytes. A choice takes 8 bytes: the number of a learner and
-# its weight. A client that was away for some rounds also fetches the learners that were chosen meanwhile: the weights
-# of the client's samples follow from these learners.
+# A learner takes 4 bytes per value, and a sum of sample weights takes 8 bytes. The server's choice takes 8 bytes: the
+# index of a learner and its weight. A client that missed some rounds also downloads the learners that were chosen in
+# these rounds, because the weights of the client's samples follow from them.
 
 
 class Sent(NamedTuple):
-    """The sizes of the messages of a method.
+    """The sizes of the messages that a method sends.
 
     Attributes:
         learner: Number of bytes of a learner.
         series: F, the number of learners that a client sends.
         seats: S, the number of learners that a round adds to the ensemble.
-        asked: Whether clients are asked about every learner separately; otherwise about all learners as one committee.
-        pool: Whether learners are sent in the first round only.
+        asked: Whether a client reports the error of each learner separately. If not, it reports one error, that of all
+            learners as one committee.
+        pool: Whether clients fit and send learners in the first round only.
     """
 
     learner: int
@@ -472,10 +481,12 @@ class Sent(NamedTuple):
 
 
 def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int], IntArray]:
-    """Returns a function from a round to the last earlier round in which each client had a job, `[R * N]`; -1 for none.
+    """Returns a function: round -> the last round before it in which each client had a job, `[R * N]`.
+
+    The entry is -1 if a client had no job before.
 
     Args:
-        schedule: A schedule that plans without a state.
+        schedule: A schedule that needs no state.
         worlds: R, the number of worlds.
         clients: N, the number of clients.
 
@@ -501,10 +512,10 @@ def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int],
 
 
 def boosting_traffic(schedule: Schedule, worlds: int, clients: int, sent: Sent) -> Traffic:
-    """Returns a function that gives the bytes up and down of the jobs of a round.
+    """Returns a function that counts the bytes that each job of a round sends and receives.
 
     Args:
-        schedule: The schedule of the method, which plans without a state.
+        schedule: The schedule of the method, which needs no state.
         worlds: R, the number of worlds.
         clients: N, the number of clients.
         sent: The sizes of the messages.
@@ -514,13 +525,13 @@ def boosting_traffic(schedule: Schedule, worlds: int, clients: int, sent: Sent) 
     def traffic(t: int, plan: Plan) -> tuple[IntArray, IntArray]:
         last = before(t)[plan.world * clients + plan.client]
         makers = plan if t == 0 or not sent.pool else schedule(0, None)
-        learners = sent.series * np.bincount(makers.world, minlength=worlds)[plan.world]  # of the round, or the pool
+        learners = sent.series * np.bincount(makers.world, minlength=worlds)[plan.world]  # of this round, or of round 0
         everything = sent.learner * learners
         fitted = 0 if sent.pool and t > 0 else sent.learner * sent.series
         up = fitted + ERROR * (1 + (learners if sent.asked else np.ones_like(learners)))
         if sent.pool:
             return up, np.where(last < 0, everything + CHOICE * t, CHOICE * (t - last))
-        missed = t - 1 - last  # rounds whose learners the client has not got
+        missed = t - 1 - last  # rounds whose learners the client has not received
         down = everything + CHOICE * (last >= 0) + missed * (CHOICE + sent.learner * sent.seats)
         return up, down
 
@@ -528,7 +539,7 @@ def boosting_traffic(schedule: Schedule, worlds: int, clients: int, sent: Sent) 
 
 
 def bagging_traffic(learner: int) -> Traffic:
-    """Returns the traffic of bagging: a client sends a learner, and receives nothing.
+    """Returns a function that counts the bytes of bagging, in which a client sends a learner and receives nothing.
 
     Args:
         learner: Number of bytes of a learner.
@@ -541,9 +552,9 @@ def bagging_traffic(learner: int) -> Traffic:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The weights of a client's samples follow from the ensemble and the samples. A process keeps them from round to round,
-# as long as the received ensemble continues the ensemble from which the weights were computed. Otherwise the process
-# computes the weights again, with equal results bit for bit.
+# The work of clients. The weights of a client's samples follow from the ensemble and the samples. A process keeps these
+# weights from round to round as long as each new ensemble only adds learners to the ensemble from which the weights
+# were computed. Otherwise the process computes the weights again; the results are the same bits.
 
 Draw = Literal["rows", "weights", "bootstrap"]
 
@@ -552,7 +563,7 @@ class ClientRows(NamedTuple):
     """The training samples of a client.
 
     Attributes:
-        x: Inputs as a network would get them, `[n, f]` float32.
+        x: Standardized inputs, as a network would receive them, `[n, f]` float32.
         y: Classes, `[n]`.
     """
 
@@ -577,7 +588,7 @@ class Known:
     """The results that a process keeps about its clients between rounds.
 
     Attributes:
-        row: The ensemble of each world, as it was last sent.
+        row: The last ensemble of each world that the process received.
         weights: The weights of each client's samples, by (world, client).
         classes: The classes that the candidates predict for each client's samples, by (world, client).
         pool: The candidates to which `classes` belong; None if there are none yet.
@@ -592,7 +603,17 @@ class Known:
 
 
 class OneJob(NamedTuple):
-    """A client's job: the site, the results that the process keeps, the round, the state, the client, its samples."""
+    """A client's job, with everything that the job needs.
+
+    Attributes:
+        site: The worker.
+        known: The results that the worker's process keeps.
+        t: The round, from 0.
+        state: The state of the server.
+        client: Id of the client.
+        world: Index of the world.
+        rows: The training samples of the client.
+    """
 
     site: Site
     known: Known
@@ -605,16 +626,18 @@ class OneJob(NamedTuple):
 
 @dataclass(frozen=True)
 class FitTrees(Work):
-    """The work of clients that fit learners of scikit-learn, which are sent as arrays of numbers.
+    """The work of clients that fit scikit-learn's decision trees. Clients send the trees as arrays of values.
 
     Attributes:
         options: Options of the decision tree, by scikit-learn's names.
         leaves: L, the largest number of leaves of a tree.
         classes: C, the number of classes.
-        draw: How a client's weights are used. `rows`: samples are drawn with odds equal to the weights. `weights`: the
-            learner gets the weights. `bootstrap`: the weights are not used, and samples are drawn with equal odds.
-        series: F, the number of learners that a client boosts one after another on its own samples; 1: one learner.
-        numbers: Length of one learner as an array of numbers.
+        draw: How the weights of a client's samples are used. `rows` draws samples with odds equal to the weights.
+            `weights` gives the weights to the learner. `bootstrap` ignores the weights and draws samples with equal
+            odds.
+        series: F, the number of learners that a client boosts one after another on its own samples. 1 means that the
+            client fits one learner, without boosting of its own.
+        numbers: How many values represent one learner.
     """
 
     options: Mapping[str, Any]
@@ -631,9 +654,10 @@ class FitTrees(Work):
         return "sklearn", f"every client fits decision trees of at most {self.leaves} leaves"
 
     def begin(self, site: Site, kept: dict[Any, Any], t: int, state: State) -> None:
-        """Drops kept results that do not belong to the ensembles and candidates that are sent now.
+        """Drops kept results that do not belong to the ensembles and candidates of this round.
 
-        Kept weights of samples stay if the sent ensemble continues the ensemble from which they were computed.
+        Kept sample weights stay valid if the ensemble of this round starts with the ensemble from which they were
+        computed.
         """
         known = _known(kept)
         pool = state.extra.get(CANDIDATES)
@@ -650,11 +674,12 @@ class FitTrees(Work):
             known.row[world] = row.clone()
 
     def do(self, site: Site, kept: dict[Any, Any], t: int, job: SizedPlan, state: State) -> tuple[Stats, Tensor]:
-        """Fits the learners of round t; if the state holds candidates, measures the errors of the candidates instead.
+        """Fits the learners of round t. If the state holds candidates, measures the candidates' errors instead.
 
         Returns:
-            The learners, or the sums of weights; and the loss. The loss is the first learner's weighted error on the
-            client's samples, or the least error of a candidate on these samples.
+            The statistics and the loss. If learners are fitted, the statistics hold the learners, and the loss is the
+            first learner's weighted error on the client's samples. If candidates are evaluated, the statistics hold
+            sums of sample weights, and the loss is the smallest weighted error of a candidate on these samples.
         """
         (client,), (world,) = job.plan.client.tolist(), job.plan.world.tolist()
         work = self._fit if CANDIDATES not in state.extra else self._count_errors
@@ -662,7 +687,7 @@ class FitTrees(Work):
         return stats, torch.tensor([error])
 
     def _fit(self, job: OneJob) -> tuple[Stats, float]:
-        """Returns the learners of a client, `[F, n, 3]`.
+        """Fits the learners of a client, `[F, n, 3]`, and returns them with the loss.
 
         The first learner uses the weights that follow from the ensemble. Each later learner uses the weights after the
         learner before it (local AdaBoost).
@@ -684,7 +709,7 @@ class FitTrees(Work):
         return {"learners": Kept({(job.world, 0, job.client): learners})}, first
 
     def _fit_one(self, job: OneJob, weight: FloatArray, number: int) -> Tensor:
-        """Returns one learner, `[n, 3]`, fitted on samples that are drawn from a random key, or with weights."""
+        """Fits one learner, `[n, 3]`, with sample weights or on samples that are drawn from a random key."""
         seed, address = int(job.site.seeds[job.world]), (job.t, job.client, number)
         x, y = job.rows.x.numpy(), job.rows.y.numpy()
         random_state = int(rng.keys(seed, "learner", *address) % np.uint64(2**32))
@@ -696,11 +721,11 @@ class FitTrees(Work):
         return write_tree(tree.fit(x[drawn], y[drawn]), self.leaves)
 
     def _count_errors(self, job: OneJob) -> tuple[Stats, float]:
-        """Returns sums of a client's weights: of all samples, and of the samples on which each candidate is wrong."""
+        """Returns sums of a client's sample weights: over all samples, and over the errors of each candidate."""
         rows, asked, known, world = job.rows, job.state.extra[CANDIDATES], job.known, job.world
         weight, shift = self._weigh(job)
         key = (world, job.client)
-        if self.series == 1 or key not in known.classes:  # a pool stays the same
+        if self.series == 1 or key not in known.classes:  # candidates of a pool stay the same in all rounds
             flat = classify_rows(asked[world].flatten(0, 1), rows.x).view(len(rows.y), *asked.shape[1:3])
             known.classes[key] = vote(flat, self.classes).numpy().astype(np.int16)  # [n, M]
         wrong = known.classes[key] != rows.y.numpy()[:, None]
@@ -709,7 +734,7 @@ class FitTrees(Work):
         return stats, float(sums[1:].min() / sums[0])
 
     def _weigh(self, job: OneJob) -> tuple[FloatArray, int]:
-        """Returns the weights of a client's samples before round t, in the form of `bound_weights`.
+        """Returns the weights of a client's samples before round t, as `bound_weights` returns them.
 
         The weights of all clients add up to 1 if all clients took part in every round.
         """
@@ -732,7 +757,7 @@ class FitTrees(Work):
 
 
 def _known(kept: dict[Any, Any]) -> Known:
-    """Returns the memory of this process."""
+    """Returns the results that this process keeps."""
     found: Known = kept.setdefault("boosting", Known())
     return found
 

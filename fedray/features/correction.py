@@ -1,4 +1,4 @@
-"""Changes the local gradient: corrections, sharpness-aware steps, layers that train in turns, a contrastive loss."""
+"""Changes the local gradient: by corrections, sharpness-aware steps, layers that train in turns, a contrastive loss."""
 
 from __future__ import annotations
 
@@ -23,15 +23,12 @@ from fedray.training.block import weigh_gradients
 from fedray.training.update import Update
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A private vector of each client that corrects its gradient (SCAFFOLD, FedDyn).
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Vectors that travel beside the models, with every job.
+# Vectors that are sent with the models in every job.
 
 
 @dataclass(frozen=True)
 class Vectors(Piece):
-    """Sends and receives vectors of a model's length beside each model.
+    """Counts vectors of a model's length that a job sends or receives in addition to the model.
 
     Attributes:
         up: Number of vectors that a client sends.
@@ -39,7 +36,7 @@ class Vectors(Piece):
         model: Whether a client receives a model at all.
 
     Example:
-        >>> Vectors(down=1).down_vectors, Vectors(model=False).down_vectors  # beside the model; not even the model
+        >>> Vectors(down=1).down_vectors, Vectors(model=False).down_vectors  # one more vector; one fewer: no model
         (1, -1)
     """
 
@@ -62,20 +59,20 @@ class Vectors(Piece):
 
 @dataclass(frozen=True)
 class Correction(Piece):
-    """A private vector for each client and model that corrects the local gradient.
+    """Corrects the local gradient by a private vector that each client keeps for each model.
 
-    If the server also broadcasts a vector, clients send the change of the private vector beside the delta; its bytes
-    count.
+    If the server also broadcasts a vector, clients send the change of the private vector in addition to the delta. The
+    bytes of this change count as uplink.
 
     Attributes:
         name: Name of the private vector.
-        offset: Function that returns the term `offset` of the local gradient (see `Local`), `[W, d]`, from the private
-            vectors and the server's vectors (or None).
-        update: Function that returns the private vectors after local training. It has four arguments: the private
-            vectors, the server's vectors (or None), the deltas, and the learning rate times the number of steps, `[W,
-            1]`. With momentum it is the rate times the weights of the steps' gradients (`block.weigh_gradients`), so
-            that `delta` divided by it is minus a mean gradient.
-        shared: Name of the server's vector that is broadcast with the models; None if there is none.
+        offset: Function (private vectors, server's vectors or None) -> the term `offset` of the local gradient (see
+            `Local`), `[W, d]`.
+        update: Function (private vectors, server's vectors or None, deltas, lengths) -> the private vectors after local
+            training, `[W, d]`. A length is the learning rate times the number of steps, `[W, 1]`. With momentum, each
+            step counts with the total weight of its gradient in the model (`block.weigh_gradients`). In both cases
+            `-delta / length` is a mean gradient.
+        shared: Name of the server's vector that is broadcast with the models; None if the server has no such vector.
 
     Example:
         >>> dynamic = Correction("dynamic", lambda h, _shared: -h, lambda h, _shared, delta, _length: h - 0.1 * delta)
@@ -124,7 +121,7 @@ class Correction(Piece):
 # ---------------------------------------------------------------------------------------------------------------------
 # Changes of the local gradient: sharpness-aware minimization, layers that train in turns, a contrastive loss.
 
-_TINY = 1e-12  # smallest divisor, for the norm of a gradient that is 0
+_TINY = 1e-12  # the smallest divisor; it replaces the norm of a gradient that is 0
 
 
 def sharpness_aware(rho: float) -> Transform:
@@ -146,10 +143,12 @@ def sharpness_aware(rho: float) -> Transform:
 
 
 def chain(*rules: Transform | None) -> Transform | None:
-    """Joins transformations in order: the first one gets the gradient of the data; None if all of them are None.
+    """Returns one transformation that applies several in order; None if all of them are None.
+
+    The first transformation gets the gradient of the data, and each other one the result of the one before.
 
     Raises:
-        BadInput: Two transformations choose where a step takes its gradient.
+        BadInput: Two transformations choose the parameters at which a step computes its gradient.
     """
     known = [rule for rule in rules if rule is not None]
     if len(known) < 2:
@@ -173,14 +172,13 @@ def chain(*rules: Transform | None) -> Transform | None:
 
 
 def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Transform:
-    """Returns SGD that trains only the head first, and only the other layers (the body) in the last epochs.
+    """Returns SGD that first trains only the head, and in the last epochs only the other layers (the body).
 
     Args:
         head: Mask of the parameters that belong to the head, `[p]`.
-        body: Number of epochs, at most `epochs`, in which the body trains: the last ones. The body trains at least one
-            step.
+        body: Number of epochs at the end in which the body trains, at most `epochs`. The body trains at least one step.
         epochs: Number of epochs of a local training.
-        momentum: Momentum of SGD, 0 to 1; parameters that stay fixed have no momentum.
+        momentum: Momentum of SGD, 0 to 1. While parameters are fixed, their velocity is 0.
 
     Example:
         >>> import torch
@@ -200,7 +198,7 @@ def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Tra
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A loss that compares features: near those of the broadcast model, and far from those of the client's previous model.
+# A contrastive loss: features should be near those of the broadcast model, and far from those of the previous model.
 
 
 def contrast_models(mu: float, temperature: float) -> LocalLoss:

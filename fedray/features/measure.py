@@ -1,11 +1,11 @@
-"""Measures numbers at a client's trained model, over the client's samples; the client sends them beside the model.
+"""Measures a client's trained model on the client's samples. The client sends the measured values with the model.
 
-These numbers depend only on the client's samples, its model and a random key of the job. The other clients of a block
-do not change them.
+These values depend only on the client's samples, the client's model and a random key of the job. The other clients of a
+block do not change them.
 
 Example:
-    The first example counts the samples of each class. In the second, the Fisher diagonal of a linear model's squared
-    loss is the second moment of the inputs, for any weights.
+    The first example counts the samples of each class. The second example computes the Fisher diagonal of a linear
+    model with the squared loss. This diagonal is the second moment of the inputs, whatever the weights are.
 
     >>> count = ClientSums(lambda seen: torch.bincount(seen.targets, minlength=3), numbers=3)
     >>> count.function(SeenRows(None, None, None, torch.tensor([0, 2, 2]))).tolist()
@@ -35,11 +35,11 @@ from fedray.models.net import factor_fisher, per_sample
 from fedray.training.client_code import read_features, watching_features
 from fedray.training.update import Site, Update
 
-MAPPED_NUMBERS = 8 << 20  # numbers of the gradients that are computed at a time: 32 MB of float32
+MAPPED_NUMBERS = 8 << 20  # total length of the gradients that are computed at a time: 32 MB of float32
 
 
 class Measure(Piece):
-    """The base class of both measures: the client calls the network's module."""
+    """The base class of `Curvature` and `ClientSums`. Both call the network's module after training."""
 
     @property
     def calls_module(self) -> bool:
@@ -48,15 +48,15 @@ class Measure(Piece):
 
 @dataclass(frozen=True)
 class Curvature(Measure):
-    """Measures the diagonal of the Fisher information, a vector as long as a model; 0 without samples.
+    """Measures the diagonal of the Fisher information, a vector as long as a model. It is 0 for a client without data.
 
     For `model` the diagonal is the mean over the client's samples of `sum_y p(y | x, w) (d log p(y | x, w) / dw)^2`,
-    `[d]`. For `empirical` it is the mean square of the gradient of the loss at the sample's true label. The loss is the
-    network's own.
+    `[d]`. For `empirical` the diagonal is the mean square of the gradient of the network's own loss at the sample's
+    true label.
 
     Attributes:
         kind: `model` or `empirical`.
-        rows: Number of samples of a client that are used, drawn anew in each round; None means all of them.
+        rows: How many samples of each client are used. Each round draws them anew. None means all samples.
     """
 
     kind: Literal["model", "empirical"] = "model"
@@ -82,7 +82,7 @@ class Curvature(Measure):
         return update._replace(beside=found)
 
     def _draw_rows(self, site: Site, t: int, client: int, world: int) -> IntArray:
-        """Draws the samples that are used, and returns their indices among the client's samples, rising."""
+        """Draws the samples that are used. Returns their indices among the client's samples, in ascending order."""
         size = int(site.shards.sizes(np.array([world]), np.array([client]))[0])
         if self.rows is None or self.rows >= size:
             return np.arange(size)
@@ -108,14 +108,15 @@ class SeenRows(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientSums(Measure):
-    """Adds up a user's function over a client's training samples, such as the features by class (FedProto).
+    """Adds up a function over a client's training samples, such as the features of each class (FedProto).
 
     The sum is 0 for a client without samples.
 
     Attributes:
-        function: Function from some samples (`SeenRows`) to their sum, `[numbers]`. The samples come in several parts,
-            and the sums of all parts are added. The global random generators start at the job's random key.
-        numbers: Length of the sum, which each job sends as float32.
+        function: Function: some samples (`SeenRows`) -> the sum over these samples, `[numbers]`. It is called for
+            several parts of the client's samples, and the sums of all parts are added. Before the first call, the
+            global random generators are seeded with the job's random key.
+        numbers: Length of the sum. Each job sends the sum as float32.
     """
 
     takes: ClassVar[Mapping[str, str]] = {"function": "seen"}
@@ -131,10 +132,10 @@ class ClientSums(Measure):
         return FORWARD * size
 
     def end(self, update: Update) -> Update:
-        """Adds up the sums of each job and attaches them to the update.
+        """Computes the sum of each job and attaches it to the update.
 
         Raises:
-            BadInput: The function did not return a tensor of `numbers` numbers.
+            BadInput: The function did not return a tensor of length `numbers`.
         """
         site, net, plan, models = update.site, update.site.net, update.real.plan, update.models()
         total = torch.zeros(len(plan.client), self.numbers, dtype=torch.float64, device=models.device)
@@ -158,7 +159,7 @@ class ClientSums(Measure):
 
 
 def _read_rows(site: Site, client: int, world: int, place: IntArray) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields network inputs and targets of some of a client's samples, piece by piece."""
+    """Yields network inputs and targets of the chosen samples of a client, at most `EVALUATED_ROWS` at a time."""
     fetched, where = site.shards.fetch(np.array([world]), np.array([client])), torch.tensor([world])
     rows = fetched.rows[0][torch.from_numpy(place)]
     for some in torch.split(rows, EVALUATED_ROWS) if len(rows) else []:
@@ -167,12 +168,12 @@ def _read_rows(site: Site, client: int, world: int, place: IntArray) -> Iterator
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The diagonal of the Fisher information of a network at a client's samples, by gradients of one sample at a time.
+# The diagonal of the Fisher information of a network on a client's samples, computed from gradients of single samples.
 #
 # Let J be the Jacobian of the outputs of a sample, and s_1, s_2, ... vectors whose outer products add up to the Fisher
 # matrix of these outputs. The diagonal is the sum over j of `(J' s_j)^2`. For `empirical`, the only vector is the
-# gradient of the loss. The gradients of many samples are computed in one mapped call; a module that cannot be mapped is
-# differentiated sample by sample. Networks predict in evaluation mode.
+# gradient of the loss. `torch.func.vmap` computes the gradients of many samples in one call. A module that `vmap` does
+# not support is differentiated sample by sample. The network is in evaluation mode.
 
 
 def sum_curvature(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
@@ -180,7 +181,7 @@ def sum_curvature(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Ten
 
     Args:
         net: The network.
-        row: The numbers of the model, `[d]`.
+        row: The parameters and buffers of the model, `[d]`.
         x: Inputs of the network, `[n, ...]`.
         y: Targets of the samples, `[n]` or `[n, q]`; not used for `model`.
         kind: `model` or `empirical`, as in `Curvature`.
@@ -193,7 +194,7 @@ def sum_curvature(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Ten
         some = x[a : a + size], y[a : a + size]
         try:
             found = _map_rows(net, row, *some, kind) if maps else _differentiate_rows(net, row, *some, kind)
-        except RuntimeError:  # of a layer of a user's that torch cannot map
+        except RuntimeError:  # a user's layer that `vmap` does not support
             found, maps = _differentiate_rows(net, row, *some, kind), False
         total[: net.layout.trainable] += found
     return total
@@ -210,7 +211,7 @@ def count_gradients(net: Net, kind: str) -> int:
 
 
 def _find_vectors(net: Net, out: Tensor, y: Tensor, kind: str) -> Tensor:
-    """Returns the vectors s of one sample, `[j, outputs]`, from its outputs `[outputs]`."""
+    """Returns the vectors s of one sample, `[j, outputs]`, given the sample's outputs `[outputs]`."""
     if kind == "model":
         return factor_fisher(net.objective, out)
     slope: Tensor = grad(lambda one: per_sample(net.objective, one[None], y[None])[0])(out)

@@ -1,7 +1,8 @@
-"""Weighs a client's samples before training, as a mixture of the distributions of K models (FedEM).
+"""Weighs a client's samples before training, under the assumption that they come from a mixture of K models (FedEM).
 
-`runtime/worker.py` (`deal_data`) multiplies the weights of a batch by the weights of its samples.
-`evaluation/mixture.py` computes the weights of the models with which such clients predict.
+The *share* of a model in a sample is the probability that this model explains the sample. `runtime/worker.py`
+(`deal_data`) weighs the samples of each batch by these shares. `evaluation/mixture.py` computes the weights of the
+models with which such clients predict.
 
 Example:
     Model 0 explains the first of two samples better. Both models explain the second sample equally well.
@@ -27,14 +28,17 @@ from fedray.metrics.classification import to_floats
 from fedray.models.net import per_sample
 from fedray.training.update import Site, Update
 
-MIXTURE = "mixture"  # name of the private number that a client gives to each model as its weight
-LEAST_SHARE = 1e-12  # no share is 0: samples of weight 0 are padding, and a model of share 0 would keep it
-STEPS = 20  # E steps of a client whose weights are not known yet
+MIXTURE = "mixture"  # name of the private value that holds a client's weight of each model
+LEAST_SHARE = 1e-12  # no share is 0: weight 0 marks padding, and a model with share 0 would have it in all later rounds
+STEPS = 20  # E steps for a client whose weights are not known yet
 
 
 @dataclass(frozen=True)
 class Mixture(Piece):
-    """Divides each client's samples among all models (the E step), and trains each model on its shares."""
+    """Computes the share of each model in each of a client's samples (the E step).
+
+    Each model is then trained on all of the client's samples, weighted by the model's shares.
+    """
 
     @property
     def keeps(self) -> tuple[str, ...]:
@@ -62,15 +66,15 @@ class Mixture(Piece):
         return update.keep(**{MIXTURE: self._shares(update).weights(update.jobs.plan)})
 
     def _shares(self, update: Update) -> Shares:
-        """Returns the shares of the round; all blocks of the round use the same ones."""
+        """Returns the shares of the round. All blocks of the round use the same `Shares`."""
         found: Shares = update.memo.setdefault(MIXTURE, Shares(update.site, update.state, update.phase.models))
         return found
 
 
 def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
-    """Returns the shares of the E step, `q_j(m)` in proportion to `pi_m exp(-l(h_m(x_j), y_j))`, `[K, n]`.
+    """Returns each model's share in each sample, `q_j(m)` in proportion to `pi_m exp(-l(h_m(x_j), y_j))`, `[K, n]`.
 
-    The shares of a sample sum to 1 over the models.
+    This is the E step. The shares of all models in a sample sum to 1, apart from the lower bound `LEAST_SHARE`.
 
     Args:
         losses: Loss of each model on each sample (a negative log-likelihood), `[K, n]`.
@@ -86,10 +90,10 @@ def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
 
 
 def fit_weights(losses: ArrayLike, steps: int = STEPS) -> FloatArray:
-    """Returns a client's weights of models that stay unchanged, `[K]`, after E steps from equal weights.
+    """Returns a client's weights of K fixed models, `[K]`. They start equal; each E step replaces them by mean shares.
 
     Args:
-        losses: Loss of each model on each of the client's samples, `[K, n]`; without samples the weights stay equal.
+        losses: Loss of each model on each of the client's samples, `[K, n]`. Without samples the weights stay equal.
         steps: Number of E steps.
 
     Example:
@@ -104,14 +108,14 @@ def fit_weights(losses: ArrayLike, steps: int = STEPS) -> FloatArray:
 
 
 class _Shared(NamedTuple):
-    """The result of a client's E step: shares of its samples, `[K, n]` float32, and its new weights, `[K]`."""
+    """The result of a client's E step: shares in its samples, `[K, n]` float32, and weights of the models, `[K]`."""
 
     share: Tensor
     weights: FloatArray
 
 
 class Shares:
-    """The shares of samples in a round; a client's shares are computed when the first job of the client needs them.
+    """The shares of a round. A client's shares are computed when the first job of the client needs them.
 
     A client's shares depend only on the client's samples, the models of the round and the client's private weights. The
     other clients of a block do not change them.
@@ -121,7 +125,7 @@ class Shares:
         """Stores the site, the state and the number of models of the round.
 
         Args:
-            site: The site, which holds the weights of clients that took part before.
+            site: The worker. It holds the model weights of clients that took part before.
             state: The state with the models of the round.
             models: K, the number of models.
         """
@@ -129,10 +133,10 @@ class Shares:
         self._known: dict[tuple[int, int], _Shared] = {}
 
     def of_places(self, plan: Plan, place: Tensor) -> Tensor:
-        """Returns, for each sample in the batches of each lane, the share of the lane's model, `[S, W, B]`.
+        """Returns the share of each lane's model in each sample of the lane's batches, `[S, W, B]`.
 
         Args:
-            plan: The lanes, `[W]`.
+            plan: The jobs of the lanes, `[W]`.
             place: Indices of the samples among the samples of the lane's client, `[S, W, B]`.
         """
         lanes = [
@@ -142,7 +146,7 @@ class Shares:
         return torch.stack(lanes, dim=1)
 
     def weights(self, plan: Plan) -> Tensor:
-        """Returns the weight that each job's client gives to the job's model after the E step, `[J, 1]` float64."""
+        """Returns for each job the client's weight of the job's model after the E step, `[J, 1]` float64."""
         rows = zip(*(column.tolist() for column in plan), strict=True)
         return torch.tensor([[self._of(world, client).weights[model]] for client, model, world in rows])
 
@@ -162,10 +166,10 @@ def sample_losses(site: Site, state: State, models: int, world: int, client: int
     """Returns the loss of each model of a world on each training sample of a client, `[K, n]` float64.
 
     Args:
-        site: The site of the worker. The loss of the site's network must be a negative log-likelihood.
+        site: The worker. The loss of its network must be a negative log-likelihood.
         state: The state with the models.
         models: K, the number of models.
-        world: Number of the world.
+        world: Index of the world.
         client: Id of the client.
     """
     k, where = models, torch.tensor([world])

@@ -1,6 +1,6 @@
-"""Moves the K models of a client together, as particles of one distribution; a client also keeps particles (DSVGD).
+"""Trains the K models of a client together, as samples (*particles*) of one distribution over parameters (DSVGD).
 
-The lanes of a client are neighbors in a block (`runtime/exchange.py`), so a step can use all of them.
+The lanes of a client are neighbors in a block (`runtime/exchange.py`), so a step can use all K models of the client.
 
 Example:
     The particles of each client all move by the mean of their gradients.
@@ -36,27 +36,26 @@ from fedray.core.method import Local, Piece, StepContext, Transform
 from fedray.training.block import Couple, make_optimizer
 from fedray.training.update import Update
 
-PARTICLES = "particles"  # name of the private vectors that are a client's own particles, one for each model
+PARTICLES = "particles"  # name of the private vectors that hold a client's own particles, one for each model
 _FUDGE = 1e-6  # added to the root of a running mean of squares
 
 
 @dataclass(frozen=True)
 class Particles(Piece):
-    """The K models of a client are particles of one distribution: they move together (DSVGD).
+    """Trains the K models of a client together, as particles of one distribution (DSVGD).
 
-    A client also keeps K particles of its own, which stand for its factor of the distribution. Before the client's
-    first training these are the first models. After each training they learn what the training has changed. The
-    functions below take the tensors of one client, `[K, p]` each.
+    A client also keeps K particles of its own. They represent the client's factor of the distribution. Before the
+    client's first training, its own particles are the initial models. After each training, its own particles move so
+    that they represent what the training has changed. The functions below take the tensors of one client, `[K, p]`
+    each.
 
     Attributes:
         models: K, the number of models.
-        move: Function that returns the direction of a descent step. Its arguments are the gradients of the loss, the
-            received particles, the current particles, the client's own particles, and the number of the client's
-            samples.
-        learn: Function that returns the direction of a descent step of the client's own particles. Its arguments are
-            the own particles as they are now, the received particles, the trained particles, and the own particles
-            before.
-        steps: Number of steps of the client's own particles after its training.
+        move: Function (gradients of the loss, received particles, current particles, client's own particles, number of
+            the client's samples) -> the direction of a descent step of the models.
+        learn: Function (client's own particles as they are now, received particles, trained particles, client's own
+            particles before this round) -> the direction of a descent step of the client's own particles.
+        steps: Number of steps that the client's own particles make after training.
     """
 
     models: int
@@ -86,10 +85,10 @@ class Particles(Piece):
         return update.keep(**{PARTICLES: own})._replace(couple=self._couple(update.start, own, size))
 
     def end(self, update: Update) -> Update:
-        """Lets the clients' own particles learn what the training has changed.
+        """Moves the clients' own particles, so that they represent what the training has changed.
 
-        The particles continue from their last positions. They move with the optimizer of the training, which starts
-        without memory.
+        The particles continue from their last positions. They move with the optimizer of the training. The optimizer
+        starts without memory.
         """
         assert update.block is not None and update.final is not None
         own, received, trained = update.own[PARTICLES], update.block.start, update.final
@@ -99,7 +98,7 @@ class Particles(Piece):
         return update.keep(**{PARTICLES: now})
 
     def _couple(self, received: Tensor, own: Tensor, size: Tensor) -> Couple:
-        """Returns a function that joins the gradients of each client's K lanes, which are neighbors in the block."""
+        """Returns a function that computes the steps of each client's K lanes from the gradients of all of them."""
 
         def move(g: Tensor, received: Tensor, now: Tensor, own: Tensor, size: Tensor) -> Tensor:
             return self.move(g, received, now, own, size[0])
@@ -111,7 +110,7 @@ class Particles(Piece):
         return couple
 
     def _read(self, update: Update) -> Tensor:
-        """Returns the clients' own particles, `[W, d]`; before the first training these are the first models."""
+        """Returns the clients' own particles, `[W, d]`; before a client's first training, the initial models."""
         site, plan, like = update.site, update.jobs.plan, update.start
         rows = site.private.read(PARTICLES, plan).to(like)
         for job in np.flatnonzero(~np.array(site.private.has(PARTICLES, plan))):
@@ -121,18 +120,18 @@ class Particles(Piece):
 
 
 def for_each_client(models: int, function: Callable[..., Tensor], *lanes: Tensor) -> Tensor:
-    """Applies a function of one client's lanes to the lanes of each client, and returns the results `[W, p]`.
+    """Applies a function to the lanes of each client separately, and returns the results of all clients, `[W, p]`.
 
     Args:
         models: K, the number of lanes of a client.
         function: Function of one client: tensors `[K, ...]` -> `[K, p]`.
-        lanes: Tensors of all clients, `[W, ...]` each, W a multiple of K.
+        lanes: Tensors of all clients, `[W, ...]` each. W is a multiple of K.
     """
     return torch.cat([function(*parts) for parts in zip(*(torch.split(each, models) for each in lanes), strict=True)])
 
 
 def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tensor, int], None]:
-    """Returns a function (parameters `[W, p]`, direction, step) that makes one step, in place and without data."""
+    """Returns a function (parameters `[W, p]`, direction, step) that makes one step in place. It uses no samples."""
     rule = local.step
     if not isinstance(rule, Transform):
         optimize = make_optimizer(local, lr, [], [])
@@ -153,21 +152,21 @@ def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tenso
 
 
 def _refuse_data(_parameters: Tensor) -> Tensor:
-    """Raises an error if a rule uses data: a client's own particles learn without samples."""
+    """Raises an error, because an optimizer asks for gradients of data, and a client's own particles have none."""
     raise FedrayError("local.step reads a gradient or a loss, but the particles that clients keep have no rows")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Stein variational gradient descent of particles, and of the factor of a posterior that a client keeps as particles.
-# The density of particles is the sum of one Gaussian kernel around each particle, with the bandwidth lambda.
+# Stein variational gradient descent of the models, and of the particles that represent a client's factor.
+# The density of particles is the sum of Gaussian kernels, one around each particle, with the bandwidth lambda.
 
 
 class Target(NamedTuple):
-    """The density that the particles should be samples of: `p_0(w) exp(-sum of all samples' losses / temperature)`.
+    """The density from which the particles should be samples, `p_0(w) exp(-sum of all samples' losses / temperature)`.
 
     Attributes:
         temperature: alpha, above 0, by which the losses are divided.
-        precision: Precision of the prior p_0, `N(0, 1 / precision)` in each number; 0 means a flat prior.
+        precision: Precision of the prior p_0, which is `N(0, 1 / precision)` for each parameter; 0 means a flat prior.
         bandwidth: lambda, the width of the Gaussian kernels around the particles.
     """
 
@@ -177,7 +176,7 @@ class Target(NamedTuple):
 
 
 def find_direction(score: Tensor, particles: Tensor) -> Tensor:
-    """Returns the direction in which particles move to become samples of a density, `[K, p]`.
+    """Returns the direction in which particles move so that they become samples of a density, `[K, p]`.
 
     The direction at w is `mean_j k(w_j, w) score_j + grad_{w_j} k(w_j, w)`. The kernel k is `exp(-|v - w|^2 / (2 h))`
     with `h = m / (2 log(K + 1))`, where m is the median of all K x K squared distances. A single particle moves along
@@ -193,16 +192,15 @@ def find_direction(score: Tensor, particles: Tensor) -> Tensor:
     median = (ranked[(k * k - 1) // 2] + ranked[k * k // 2]) / 2
     width = torch.where(median > 0, median / (2.0 * math.log(k + 1)), torch.ones_like(median))
     kernel = torch.exp(-squares / (2.0 * width))
-    away = particles - particles[:1]  # equal particles then have exactly no force between them
+    away = particles - particles[:1]  # the force between equal particles is then exactly 0
     apart = (kernel.sum(1, keepdim=True) * away - kernel @ away) / width
     return (kernel @ score + apart) / k
 
 
 def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
-    """Returns for each of some points the mean of particles, weighted by their Gaussian kernels at the point, `[n, p]`.
+    """Returns for each point a mean of the particles, weighted by their Gaussian kernels at the point, `[n, p]`.
 
-    The particles describe a density. At a point the gradient of the logarithm of this density is `(mean - point) /
-    bandwidth^2`.
+    The gradient of the logarithm of the particles' density at a point is `(mean - point) / bandwidth^2`.
 
     Args:
         at: The points, `[n, p]`.
@@ -214,17 +212,17 @@ def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
 
 
 def approach(target: Target, models: int, steps: int) -> Particles:
-    """Returns the piece that moves particles to a posterior, client by client, and learns each client's factor.
+    """Returns the piece with which clients move the particles to a posterior, and learn their factors of it.
 
-    The factor t_k of client k, times the prior, is the density t of the client's own particles. At first these are the
-    first models, which stand for draws from the prior, and `t_k = 1`. A client moves the received particles to the
-    density `q / t p_0 exp(-losses / temperature)`, where q is the density of the received particles. Then the client's
-    own particles move to the density `q_new / q t`.
+    The posterior is the prior times one factor t_k for each client k. The prior times t_k is the density t of the
+    client's own particles. At first these are the initial models, which stand for draws from the prior, so `t_k = 1`. A
+    client moves the received particles to the density `q / t p_0 exp(-losses / temperature)`, where q is the density of
+    the received particles. Then the client's own particles move to the density `q_new / q t`.
 
     Args:
-        target: The density that is the product of all factors.
+        target: The posterior.
         models: K, the number of particles.
-        steps: Number of steps of a client's own particles in each of its rounds.
+        steps: Number of steps that a client's own particles make in each round in which the client takes part.
     """
     scale = 1.0 / target.bandwidth**2
 
@@ -241,12 +239,12 @@ def approach(target: Target, models: int, steps: int) -> Particles:
 
 
 def divide_by_root(decay: float) -> Transform:
-    """Returns a transformation that divides steps by the root of a running mean of their squares.
+    """Returns a transformation that divides gradients by the square root of a running mean of their squares.
 
-    The running mean starts at the squares of the first step.
+    The running mean starts with the squares of the first step's gradient.
 
     Args:
-        decay: Share of the earlier squares, in [0, 1).
+        decay: Weight of the earlier mean in the running mean, in [0, 1).
     """
 
     def update(g: Tensor, mean: Tensor, _parameters: Tensor, context: StepContext) -> tuple[Tensor, Tensor]:
@@ -259,7 +257,8 @@ def divide_by_root(decay: float) -> Transform:
 def _square_distances(one: Tensor, other: Tensor) -> Tensor:
     """Returns `|v - w|^2` of all pairs, `[n, m]`.
 
-    The distances are computed by a product of matrices, relative to the first w, because the points may be far from 0.
+    A matrix product computes the distances. The first w is subtracted from all points before, because they may be far
+    from 0.
     """
     v, w = one - other[:1], other - other[:1]
     return (v.square().sum(1)[:, None] + w.square().sum(1) - 2.0 * v @ w.T).clamp(min=0.0)

@@ -1,4 +1,4 @@
-"""Keeps layers that clients never send (FedPer), and models of their own: trained beside (Ditto), or tuned at last."""
+"""Lets clients keep layers of a model private (FedPer), train personal models (Ditto), or fine-tune at prediction."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from fedray.training.update import Jobs, Site, Update
 # Layers that stay with the clients (LG-FedAvg), and the upload of the other layers. A client trains its own copy of the
 # private layers.
 #
-# A layer is a module that owns tensors of the model. Private layers, including their float buffers, are neither sent
-# nor counted.
+# A layer is a module that owns tensors of the model. Private layers and their float buffers are not sent, so their
+# bytes do not count.
 
 LAYERS = "layers"  # name of the private vector that holds a client's own layers
 
 
 @dataclass(frozen=True)
 class PrivateLayers(Piece):
-    """Keeps some layers with the client; the client trains and predicts with its own copy of these layers.
+    """Keeps some layers with the client. The client trains and predicts with its own copy of these layers.
 
     A client that has not trained yet takes these layers from the broadcast model.
 
     Attributes:
         layers: The names of the private layers.
-        memory: The names of those private layers that are used only in training, and not in prediction (PVI).
+        memory: The names of the private layers that are used only in training, and not in prediction (PVI).
     """
 
     layers: tuple[str, ...]
@@ -71,7 +71,7 @@ class PrivateLayers(Piece):
         return "private", f"layers {', '.join(self.layers)[:200]} stay with the clients"
 
     def _own_rows(self, site: Site, plan: Plan, rows: Tensor) -> Tensor:
-        """Returns the models `[J, d]` with the clients' own layers in place of the given ones."""
+        """Returns the models `[J, d]` with each private layer replaced by the client's own copy."""
         return torch.where(self._mask(site.net.layout, rows), site.private.rows_or(LAYERS, plan, rows), rows)
 
     def _mask(self, layout: Layout, like: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class PrivateLayers(Piece):
 
 
 def trained_layers(layout: Layout) -> tuple[str, ...]:
-    """Returns the names of the modules that own trainable tensors, in the order of the model's numbers.
+    """Returns the names of the modules that own trainable tensors, in the order of the model's parameters.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -111,22 +111,21 @@ def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: t
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Further local trainings of each job, one per personal model, which is pulled towards the received model (Ditto).
+# Personal models (Ditto): further local trainings of each job, one per personal model. A personal model is pulled
+# towards the received model.
 
 PREFIX = "personal/"  # the private vector `personal/p` holds the client's own model of pass p
 
 
 @dataclass(frozen=True)
 class PersonalPasses(Piece):
-    """Trains further models of each client, its personal models, after the received model.
+    """Trains the personal models of each client, after the client has trained the received model.
 
-    The batches of a personal model are drawn separately.
-
-    A known client predicts with its personal model. If it has several, it predicts with the model that is best on its
-    withheld samples.
+    The batches of personal models are drawn separately. A client of the run predicts with its personal model. If it has
+    several personal models, it predicts with the one that is best on its withheld samples.
 
     Attributes:
-        each: How each personal model is trained. Each personal model continues from its own last training.
+        each: How each personal model is trained. Training of a personal model continues from where it last ended.
 
     Example:
         >>> passes = PersonalPasses((Local(pull=0.1), Local(pull=1.0)))
@@ -173,18 +172,19 @@ class PersonalPasses(Piece):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Some steps on a known client's own training samples before it predicts (`evaluate.personal_steps`).
+# Fine-tuning: a client of the run makes some steps on its own training samples before it predicts
+# (`evaluate.personal_steps`).
 
 
 @dataclass(frozen=True)
 class Tuning(Piece):
-    """Lets a known client predict with the server's models after some steps on its own training samples.
+    """Lets each client of the run fine-tune the server's models on its own training samples before it predicts.
 
-    The client keeps and sends nothing, so the training does not change. The batches of a client are the same in every
-    evaluation. A client without training samples predicts with the models as they are.
+    The client keeps and sends nothing, so the training of the run does not change. The batches of a client are the same
+    in every evaluation. A client without training samples predicts with the server's models.
 
     Attributes:
-        phase: The training, of which `local` describes the steps.
+        phase: The training. Its `local` describes the steps of fine-tuning.
 
     Source: Wang, Mathews, Kiddon, Eichner, Beaufays, Ramage, *Federated Evaluation of On-device Personalization*,
     arXiv 1910.10252, 2019.

@@ -1,4 +1,8 @@
-"""Cuts slices of a network for the clients of each tier, and averages each number over its uploads (HeteroFL)."""
+"""Lets the clients of each tier train a slice of the network, and averages the slices at the server (HeteroFL).
+
+A slice of a network has the same layers with fewer hidden channels. Its parameters are a part of the whole network's
+parameters. A tier is a class of devices, with its own width of slices.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +28,21 @@ from fedray.training.choice import Engine
 from fedray.training.update import Site
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Slices of a network: the same layers with fewer hidden channels, and the positions of their numbers in the whole
-# model.
+# Slices of a network, and the positions of their parameters in the whole model.
 #
-# A slice of width r keeps `ceil(r c)` of the c channels of every hidden layer; inputs and outputs stay whole. After a
-# flattening, a channel of a convolution means all its positions.
+# A slice of width r keeps `ceil(r c)` of the c channels of every hidden layer. It keeps all inputs and outputs. A
+# Flatten layer turns each channel of a convolution into several features; a slice keeps or drops them together.
 
-First = Callable[[int], int]  # channels c of a hidden layer -> the first channel of the slice; the others follow, mod c
-_UNIT = (nn.ReLU, nn.Tanh, nn.Identity, nn.Dropout)  # layers that treat every number alike
-_CHANNEL = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout2d)  # layers that treat every channel alike
+# channels c of a hidden layer -> the first channel of the slice; the slice's other channels follow it, modulo c
+First = Callable[[int], int]
+_UNIT = (nn.ReLU, nn.Tanh, nn.Identity, nn.Dropout)  # layers that act on each activation separately
+_CHANNEL = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout2d)  # layers that act on each channel alone
 
 
 class Scaler(nn.Module):
-    """Divides by r. Sums over a slice's channels then become as large as sums over all channels.
+    """Divides activations by r. Sums over a slice's channels then become as large as sums over all channels.
 
-    The division also happens when the slice predicts, because the next layers were trained with it.
+    The slice also divides when it predicts, because the next layers were trained with divided activations.
 
     Attributes:
         width: r, the width of the slice.
@@ -58,9 +62,9 @@ class SlicedLayer(NamedTuple):
 
     Attributes:
         shape: Shape of the weights, `(out, in, ...)`.
-        bias: Whether the layer has biases, which follow the weights in a model's numbers.
-        reads: Number of channels of the hidden layer before this one; 0 if it takes the inputs, which stay whole.
-        last: Whether the layer gives the outputs, which stay whole.
+        bias: Whether the layer has biases. They follow the weights in a model's parameters.
+        reads: Number of channels of the hidden layer before this layer; 0 for the first layer, which gets all inputs.
+        last: Whether the layer computes the outputs of the network, which a slice keeps whole.
     """
 
     shape: tuple[int, ...]
@@ -70,13 +74,13 @@ class SlicedLayer(NamedTuple):
 
 
 class TierNet(NamedTuple):
-    """The network of a tier of clients.
+    """The network that the clients of a tier train.
 
     Attributes:
         width: r, the width of the slice, in (0, 1].
         net: The network of the slice; if r is 1, the whole network.
         layers: The layers of the whole network.
-        work: Arithmetic of the slice as a share of the whole network's.
+        work: How much the slice computes, as a fraction of what the whole network computes.
         scaler: Whether the slice has a `Scaler` after each hidden layer.
     """
 
@@ -98,7 +102,7 @@ def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bo
         who: Name of the method that slices the network, for messages.
 
     Raises:
-        BadInput: A network that should be sliced is not made of plain layers.
+        BadInput: The network has layers that cannot be sliced, and a width is below 1.
     """
     if all(width == 1 for width in widths):
         return tuple(TierNet(1.0, net, (), 1.0) for _ in widths)
@@ -109,7 +113,7 @@ def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bo
 
 
 def keep_channels(width: float, channels: int) -> int:
-    """Returns the number of channels of a slice: `ceil(r c)`, at least 1; rounding errors of `r c` do not count.
+    """Returns the number of channels of a slice, `ceil(r c)`, at least 1. Rounding errors of `r c` are ignored.
 
     Example:
         >>> keep_channels(0.1, 30), keep_channels(0.1, 31)
@@ -119,7 +123,7 @@ def keep_channels(width: float, channels: int) -> int:
 
 
 def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
-    """Returns the layers of a network that have weights, in their order.
+    """Returns the layers of a network that have weights, from the first to the last.
 
     Args:
         net: The network.
@@ -148,7 +152,7 @@ def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
         raise BadInput(f"{begin} is no nn.Sequential of plain layers, which is what {who} cuts: choose mlp or cnn")
     for part in net.module:
         can = type(part) in (nn.Linear, nn.Conv2d, nn.Flatten, *_UNIT, *_CHANNEL)
-        if isinstance(part, nn.Flatten):  # each channel goes through it by itself, or it is cut, too
+        if isinstance(part, nn.Flatten):  # one that flattens all dimensions of a sample
             can = (part.start_dim, part.end_dim) == (1, -1)
         if not can or (isinstance(part, nn.Conv2d) and part.groups != 1):
             raise BadInput(
@@ -163,7 +167,7 @@ def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
     for (start, before), (end, part) in zip([(-1, None), *weighted], weighted, strict=False):
         shape, reads = tuple(part.weight.shape), 0 if before is None else before.weight.shape[0]
         flattens = any(type(one) is nn.Flatten for one in list(net.module)[start + 1 : end])
-        several = isinstance(before, nn.Conv2d) and isinstance(part, nn.Linear)  # a channel has several numbers
+        several = isinstance(before, nn.Conv2d) and isinstance(part, nn.Linear)  # a channel gives several features
         if reads and not (shape[1] == reads if not several else flattens and shape[1] % reads == 0):
             raise BadInput(f"{begin} has a {type(part).__name__} that reads no whole channels, but {who} cuts channels")
         found.append(SlicedLayer(shape, part.bias is not None, reads, end == weighted[-1][0]))
@@ -171,12 +175,12 @@ def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
 
 
 def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> Tensor:
-    """Returns the indices of a slice's numbers in the whole model, `[s]`, rising.
+    """Returns the positions of a slice's parameters in the whole model, `[s]`, in ascending order.
 
     Args:
         layers: The layers of the whole network.
         width: r, the width of the slice.
-        first: Function that gives the first channel of the slice in a hidden layer.
+        first: Function: number of channels of a hidden layer -> the first channel of the slice.
     """
     begin, places = 0, []
     for (out, read, *kernel), bias, reads, last in layers:
@@ -184,7 +188,7 @@ def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> T
         rows = np.arange(out) if last else _channels(out, width, first)
         columns = np.arange(read)
         if reads:
-            each = read // reads  # numbers of a channel behind a flattening
+            each = read // reads  # features of a channel after a Flatten layer, otherwise 1
             columns = (_channels(reads, width, first)[:, None] * each + np.arange(each)).flatten()
         weights = ((rows[:, None] * read + columns)[..., None] * size + np.arange(size)).flatten()
         ends = out * read * size
@@ -194,7 +198,9 @@ def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> T
 
 
 def scale_hidden(layers: Sequence[SlicedLayer], width: float) -> Tensor:
-    """Returns the factor of `Scaler` for each number of a whole model, `[d]`: 1 / r, but 1 in the last layer.
+    """Returns multipliers of the whole model's parameters that replace the slice's `Scaler` layers, `[d]`.
+
+    The multiplier is 1 / r, and 1 in the last layer.
 
     Args:
         layers: The layers of the whole network.
@@ -206,17 +212,17 @@ def scale_hidden(layers: Sequence[SlicedLayer], width: float) -> Tensor:
 
 
 def _channels(channels: int, width: float, first: First) -> IntArray:
-    """Returns the channels of a hidden layer that belong to the slice, rising."""
+    """Returns the channels of a hidden layer that belong to the slice, in ascending order."""
     return np.sort((first(channels) + np.arange(keep_channels(width, channels))) % channels)
 
 
 def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
-    """Returns the network of a slice; if r is 1, the network itself.
+    """Returns the network of a slice; if r is 1, this is the whole network.
 
     Args:
-        net: The whole network, of layers that can be cut.
+        net: The whole network. All its layers can be sliced (`read_layers`).
         width: r, the width of the slice, in (0, 1].
-        scaler: Whether hidden layers are divided by r.
+        scaler: Whether the slice has a `Scaler` after each hidden layer.
     """
     if width == 1:
         return net
@@ -238,7 +244,7 @@ def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
 
 
 def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> nn.Module:
-    """Returns a layer of a slice; `reads` is the number of channels of the hidden layer before it (0: the inputs)."""
+    """Returns a layer of a slice. `reads` is the number of channels of the hidden layer before it; 0 means no layer."""
     if not isinstance(part, nn.Linear | nn.Conv2d):
         return copy.deepcopy(part)
     out, inside = part.weight.shape[:2]
@@ -251,16 +257,16 @@ def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Training a slice of a network: the numbers of the slice are cut out of the lanes, trained, and put back.
+# Training a slice of a network: its parameters are copied from the whole models, trained, and written back.
 
 
 def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
-    """Returns an engine that trains the slice within models of the whole network; the other numbers stay unchanged.
+    """Returns an engine that gets models of the whole network and trains only the slice. The rest stays unchanged.
 
     Args:
         engine: The engine that trains the slice.
         net: The network of the slice.
-        columns: Indices of the slice's numbers in a model of the whole network, `[s]`.
+        columns: Positions of the slice's parameters in a model of the whole network, `[s]`.
     """
 
     def train(_whole: Net, block: Block) -> Trained:
@@ -273,11 +279,11 @@ def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
 
 
 def cut_block(block: Block, columns: Tensor) -> Block:
-    """Returns a block of lanes of the whole network as a block of lanes of the slice.
+    """Returns a block that holds only the slice of each model of a block.
 
     Args:
-        block: The lanes, `[W, d]`.
-        columns: Indices of the slice's numbers in a whole model, `[s]`.
+        block: A block with models of the whole network, `[W, d]`.
+        columns: Positions of the slice's parameters in a whole model, `[s]`.
     """
 
     def cut(rows: Tensor | None) -> Tensor | None:
@@ -299,23 +305,27 @@ def cut_block(block: Block, columns: Tensor) -> Block:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Slices of a network that the clients of each tier train, their uploads, and the mean of each number (HeteroFL).
+# Slices of a network that the clients of each tier train, and the mean of their uploads (HeteroFL).
 
 Window = Callable[[int, int], int]  # (round, channels c of a hidden layer) -> the slice's first channel, 0 to c - 1
-_KEPT = 64  # pairs of round and tier whose indices are remembered
+_KEPT = 64  # pairs of round and tier for which the positions of the slice are cached
 
 
 @dataclass(frozen=True)
 class Slices(Piece):
-    """Trains in each of T tiers another slice of one network.
+    """Lets the clients of each of T tiers train their tier's slice of the network.
 
     Attributes:
-        tier_nets: The network of each tier; a tier that trains everything has the whole network.
-        places: Function from round and tier to the indices of the slice's numbers in the whole model, `[s]`, rising.
-        share: Arithmetic of each tier's network as a share of the whole network's, `[T]`, in (0, 1].
-        answers: Whether known clients predict with their tier's slice. The slice must then be the same in every round.
-        factors: For each tier, factors of the whole model's numbers `[d]`, applied when the tier's slice predicts. They
-            replace the division by the width in the slice's layers. None, or an empty tuple, means no factors.
+        tier_nets: The network of each tier. A tier without a slice has the whole network.
+        places: Function (round, tier) -> the positions of the slice's parameters in the whole model, `[s]`, in
+            ascending order.
+        share: How much each tier's network computes, as a fraction of what the whole network computes, `[T]`, in
+            (0, 1].
+        answers: Whether clients of the run (not new ones) predict with their tier's slice instead of the whole model.
+            The slice must then be the same in every round.
+        factors: Multipliers of the whole model's parameters for each tier, `[d]` each. A slice's hidden layers divide
+            by the slice's width (`Scaler`). The whole model has no such division, so its parameters are multiplied by
+            1 / width instead when the slice predicts. None for a tier, or an empty tuple, means no multipliers.
     """
 
     tier_nets: tuple[Net, ...]
@@ -336,23 +346,26 @@ class Slices(Piece):
         return found
 
     def own_models(self, site: Site, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
-        """Returns whole models in which all numbers outside the tier's slice are 0; they predict as the slice does."""
+        """Returns whole models in which all parameters outside the tier's slice are 0.
+
+        These models predict as the slice does.
+        """
         columns, factor = self.columns(0, tier), self.factors[tier] if self.factors else None
         kept = torch.zeros_like(broadcast).index_copy_(1, columns, broadcast[:, columns])
         return kept if factor is None else kept * factor.to(kept)
 
 
 def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False) -> Slices:
-    """Returns the slice of a network that each tier trains.
+    """Returns the piece with which each tier trains its slice of the network.
 
     Args:
         nets: The network of each tier.
-        window: Function that gives the first channel of the slices in a layer.
-        answers: Whether known clients predict with their tier's slice, provided that a slice is narrower than the
-            network. The window must then be the same in every round.
+        window: Function that returns the first channel of the slices in a hidden layer.
+        answers: Whether clients of the run predict with their tier's slice. This has an effect only if the slice of
+            some tier is narrower than the network. The window must then be the same in every round.
 
     Raises:
-        BadInput: The networks of the tiers are missing.
+        BadInput: `nets` is empty.
     """
     if not nets:
         raise BadInput(
@@ -373,7 +386,7 @@ def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False
 
 
 def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
-    """Returns a function: round -> marks of the numbers that each tier trains, `[T, d]` float64 of 0 and 1.
+    """Returns a function: round -> 1 for each parameter that a tier trains and 0 for the others, `[T, d]` float64.
 
     Args:
         slices: The slices of the tiers.
@@ -390,15 +403,17 @@ def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
 
 
 def mean_of_slices(rows: Rows, weighting: Weighting, held: Callable[[int], Tensor]) -> Server:
-    """Returns a server that averages each number over the uploads of slices that hold it; other numbers stay.
+    """Returns a server that averages each parameter over the uploads whose slices contain this parameter.
+
+    Parameters that no upload contains stay unchanged.
 
     Args:
         rows: The order in which the state holds the models.
         weighting: How the uploads are weighted.
-        held: Function: round -> marks of the numbers that each of T tiers trains, `[T, d]` float64 of 0 and 1.
+        held: Function: round -> 1 for each parameter that a tier trains and 0 for the others, `[T, d]` float64.
 
     Example:
-        There are two clients. The second client has trained only the first number.
+        There are two clients. The second client has trained only the first parameter.
 
         >>> server = mean_of_slices(Rows(1, 1), "uniform", lambda _t: torch.tensor([[1.0, 1.0], [1.0, 0.0]]).double())
         >>> delta, one = torch.tensor([[1.0, 5.0], [3.0, 0.0]]), np.array([0, 1])
@@ -415,19 +430,20 @@ def mean_of_slices(rows: Rows, weighting: Weighting, held: Callable[[int], Tenso
         return {"sum": exact_sum(uploads.delta, row, rows.number, weight), **totals}  # 0 outside of a slice
 
     def step(state: State, stats: Stats, t: int) -> State:
-        weight = stats["weight"].total.view(rows.number, tiers).double() @ held(t)  # of each number, [M, d]
+        weight = stats["weight"].total.view(rows.number, tiers).double() @ held(t)  # of each parameter, [M, d]
         return apply_delta(state, stats["sum"].value() / weight.clamp(min=1.0), stats)
 
     return Server(no_extra, reduce, step)
 
 
 def compress_slices(each: Sequence[Compress]) -> Compress:
-    """Returns a compression that compresses each tier's slice of the model; the other numbers arrive as 0.
+    """Returns a compression of each tier's slice of the model. The rest of the delta arrives at the server as 0.
 
-    If error feedback has kept a part of a number, this part waits until the number is in the client's slice again.
+    Error feedback may keep a residual for a parameter. The residual is sent when the parameter is in the client's slice
+    again.
 
     Args:
-        each: The compression of each tier's slice, `[s]`.
+        each: The compression of each tier's slice. It compresses deltas of s parameters.
     """
 
     def size(client: IntArray, tier: IntArray) -> IntArray:

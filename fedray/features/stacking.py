@@ -1,4 +1,8 @@
-"""Builds stacks of models: the samples for the base models and the meta model, and the networks of the second level."""
+"""Builds stacks: ensembles of base models whose predictions a meta model, or a fixed rule, combines.
+
+A *base* is one architecture of a stack, and a *sub model* is one trained model of a base. *Shards* are the data of all
+clients (`fedray.data.shards`).
+"""
 
 from __future__ import annotations
 
@@ -21,27 +25,29 @@ from fedray.data.types import Split
 from fedray.models.net import layout_of, net_of
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The two views of a federation's data that stacking trains on.
-
-# ---------------------------------------------------------------------------------------------------------------------
+# The data that stacking trains on.
+#
 # A base network is trained once for each fold, without the samples of that fold (`LeaveOutShards`). The meta model is
-# trained on the bases' predictions for samples that they were not trained on. `FeatureShards` gives these predictions
-# as the clients' inputs. Both classes wrap other shards, and both are shards themselves.
+# trained on the bases' predictions for samples that the bases were not trained on. `FeatureShards` returns these
+# predictions as the clients' inputs. Both classes wrap other shards and have the same methods as shards.
 
 Compute = Callable[[int, int], Tensor]  # (world, client) -> features of the client's training samples, `[n, F]` float32
 
 
 class FeatureShards:
-    """Shards that compute their training inputs when these are fetched; test and withheld samples stay as they are."""
+    """Shards whose training inputs are features that are computed when they are fetched.
+
+    Test samples and withheld samples are those of the wrapped shards.
+    """
 
     def __init__(self, whole: Shards, width: int, compute: Compute, pooled: bool = False) -> None:
         """Wraps other shards.
 
         Args:
-            whole: The shards that give the labels, and all samples that are not used for training.
+            whole: The wrapped shards. The labels and all samples that are not used for training come from them.
             width: F, the number of features.
-            compute: Function that gives the features of a client's samples.
-            pooled: Whether client 0 stands for a server that has the features of all clients; the other clients then
+            compute: Function (world, client) -> the features of the client's training samples, `[n, F]`.
+            pooled: Whether client 0 stands for a server that has the features of all clients. The other clients then
                 have no samples.
         """
         self.whole, self.width, self.compute, self.pooled = whole, width, compute, pooled
@@ -54,11 +60,11 @@ class FeatureShards:
 
     @property
     def at_server(self) -> bool:
-        """Returns whether client 0 stands for a server; only this client then has samples."""
+        """Returns whether client 0 stands for a server. If so, only client 0 has samples."""
         return self.pooled or isinstance(self.whole, ServerShards)
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns how many samples each job has, `[J]`, as the wrapped shards; if pooled, client 0 has all samples."""
+        """Returns how many samples each job has, `[J]`. If pooled, client 0 has all samples."""
         if not self.pooled:
             return self.whole.sizes(world, client)
         everyone = np.arange(self.number)
@@ -66,13 +72,13 @@ class FeatureShards:
         return np.where(client == 0, each.sum(axis=1), 0)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns the features, which are computed in this call, and the labels of the wrapped shards."""
+        """Computes the features, and returns them with the labels of the wrapped shards."""
         if not self.pooled:
             return self._fetch(world, client)
         each = self._fetch(np.repeat(world, self.number), np.tile(np.arange(self.number), len(world)))
         total = each.size.reshape(-1, self.number).sum(axis=1)
         start, size = np.cumsum(total) - total, np.where(client == 0, total, 0)
-        place = np.arange(size.max(initial=0))  # the rows of a world lie one after another, client after client
+        place = np.arange(size.max(initial=0))  # the samples of a world are adjacent, client after client
         rows = np.where(place < size[:, None], start[:, None] + place, 0)
         return each._replace(rows=torch.from_numpy(rows), size=size)
 
@@ -92,12 +98,12 @@ class FeatureShards:
         return x
 
     def standardization(self, world: IntArray) -> Standardization:
-        """Returns the standardization of the targets; features are not standardized."""
+        """Returns the standardization of the targets. Features are not standardized."""
         return self.whole.standardization(world)._replace(shift=None, scale=None)
 
 
 def mask_rows(fetched: Fetched, masks: list[NDArray[np.bool_]]) -> Fetched:
-    """Returns the samples of each job for which its mask `[n]` is true."""
+    """Returns only those samples of each job for which the job's mask `[n]` is true."""
     kept = [rows[: len(mask)][torch.from_numpy(mask)] for rows, mask in zip(fetched.rows, masks, strict=True)]
     size = np.array([len(rows) for rows in kept], dtype=np.int64)
     rows = torch.zeros(len(kept), int(size.max(initial=0)), dtype=torch.int64)
@@ -107,7 +113,9 @@ def mask_rows(fetched: Fetched, masks: list[NDArray[np.bool_]]) -> Fetched:
 
 
 class LeaveOutShards:
-    """Shards with one world for each pair of a world w and a fold f; world `w * folds + f` lacks the samples of fold f.
+    """Shards in which each world of the wrapped shards becomes `folds` worlds, one without each fold.
+
+    World `w * folds + f` has the samples of world w without the samples of fold f.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -125,12 +133,12 @@ class LeaveOutShards:
             whole: The shards with all samples.
             seeds: The seed of each world of the wrapped shards.
             folds: Number of folds.
-            within: Whether fold f is a part of every client's samples; otherwise it is all samples of client f.
+            within: Whether fold f is a part of every client's samples. If not, fold f is all samples of client f.
         """
         self.whole, self.seeds, self.folds, self.within = whole, seeds, folds, within
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds * folds
         self.data_folds = [fold for fold in whole.data_folds for _ in range(folds)]
-        # everything else is as in the wrapped shards, in the world that the fold belongs to
+        # everything else is as in the world of the wrapped shards from which the world was made
         self.normalize: Callable[[Tensor, Tensor], Tensor] = lambda x, world: whole.normalize(x, world // folds)
         self.targets = lambda y, world: whole.targets(y, world // folds)
         self.standardization = lambda world: whole.standardization(world // folds)
@@ -147,7 +155,7 @@ class LeaveOutShards:
         """Returns the fold of each sample of a client, `[n]`.
 
         Args:
-            world: Number of the world in the wrapped shards.
+            world: Index of the world in the wrapped shards.
             client: Id of the client.
             size: n, the number of samples of the client.
         """
@@ -172,11 +180,13 @@ class LeaveOutShards:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Samples that every client keeps back for a second training: shards without them, and shards with them alone.
+# Proxy samples: training samples that every client withholds from the first training and uses in a second training.
 
 
 class ProxyShards:
-    """Shards that show a part of each client's training samples; everything else is as in the wrapped shards.
+    """Shards with only the proxy samples of each client, or with all training samples except these.
+
+    Everything else is as in the wrapped shards.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -193,8 +203,8 @@ class ProxyShards:
         Args:
             whole: The shards with all samples.
             seeds: The seed of each world.
-            share: Share of a client's samples that are proxy samples, rounded down.
-            shows: Whether the proxy samples are shown; otherwise all others are.
+            share: Fraction of a client's samples that are proxy samples; their number is rounded down.
+            shows: Whether the shards have only the proxy samples. If not, they have all other samples.
         """
         self.whole, self._seeds, self._share, self._shows = whole, seeds, share, shows
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds
@@ -205,34 +215,31 @@ class ProxyShards:
         self.label_counts, self.clusters, self.cluster_test = whole.label_counts, whole.clusters, whole.cluster_test
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the number of shown samples, `[J]`."""
+        """Returns how many samples each job has, `[J]`."""
         size = self.whole.sizes(world, client)
         proxy = count_withheld(size, self._share)
         return proxy if self._shows else size - proxy
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns the shown samples."""
+        """Returns the samples of each job."""
         fetched = self.whole.fetch(world, client)
         jobs = zip(world.tolist(), client.tolist(), fetched.size.tolist(), strict=True)
         return mask_rows(fetched, [self._mask(*job) for job in jobs])
 
     def _mask(self, world: int, client: int, size: int) -> NDArray[np.bool_]:
-        """Returns which of a client's samples are shown, `[n]`."""
+        """Returns for each of a client's samples whether the shards have it, `[n]`."""
         place = rng.stream(self._seeds[world], "proxy", client).permutation(size)
         is_proxy: NDArray[np.bool_] = place < count_withheld(np.array(size), self._share)
         return is_proxy if self._shows else ~is_proxy
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Stacks: an ensemble of base networks of several architectures, and a meta model whose inputs are their probabilities.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Ways to combine the predictions of N clients' networks: a fixed rule, or a small network that gets the logits.
 #
-# `combine_outputs` computes `mean`, `label_shares` and `voting`. `build_aggregator` makes the trained ones:
-# `client_weights` (one weight per client), `class_weights` (one per client and class) and `neural` (`W2 relu(W1 z)`,
-# hidden width N * d). The first two start as the plain mean of the logits. `build_interpolation` makes β-Predictive
-# Bayes, which has one number.
+# `combine_outputs` computes the fixed rules `mean`, `label_shares` and `voting`. `build_aggregator` makes the small
+# networks: `client_weights` (one weight per client), `class_weights` (one weight per client and class) and `neural`
+# (`W2 relu(W1 z)`, hidden width N * d). The first two start as the plain mean of the logits. `build_interpolation`
+# makes the network of β-Predictive Bayes, which has a single parameter.
 #
 # Source: Allouah et al., *Revisiting Ensembling in One-Shot Federated Learning*, NeurIPS 2024, section 3.
 
@@ -240,7 +247,7 @@ TINY = torch.finfo(torch.float64).tiny  # stands for 0 in a logarithm
 
 
 class WeightedLogits(nn.Module):
-    """A weighted sum of the clients' logits.
+    """A network that returns a weighted sum of the clients' logits.
 
     Attributes:
         weight: Weight of each client, `[N, 1]`, or of each client and class, `[N, C]`.
@@ -252,18 +259,18 @@ class WeightedLogits(nn.Module):
         self.weight = nn.Parameter(torch.full((clients, classes if by_class else 1), 1.0 / clients))
 
     def forward(self, z: Tensor) -> Tensor:
-        """Returns the weighted logits `[B, C]` of the clients' logits side by side, `[B, N * C]`."""
+        """Returns the weighted sum of the clients' logits, `[B, C]`; `z` holds them side by side, `[B, N * C]`."""
         return (z.reshape(z.shape[0], -1, self.classes) * self.weight).sum(1)
 
 
 def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
-    """Returns a network that joins the logits of all clients' networks, which are its inputs, `[B, N * C]`.
+    """Returns a network that combines the logits of all clients' networks. Its inputs are these logits, `[B, N * C]`.
 
     Args:
         kind: `neural`, `client_weights` or `class_weights`.
         clients: N, the number of clients.
         classes: C, the number of classes.
-        width: d, the number of hidden units for each client; used by `neural` only.
+        width: d, the number of hidden units for each client. Only `neural` uses it.
 
     Example:
         >>> net = build_aggregator("client_weights", clients=3, classes=2, width=2)
@@ -282,14 +289,15 @@ def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
 
 
 def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) -> Tensor:
-    """Returns the logarithms of the joint probabilities, `[n, C]` float64.
+    """Returns the logarithms of the combined class probabilities, `[n, C]` float64.
 
     Args:
-        kind: The rule. `mean`: the mean of the clients' probabilities. `label_shares`: the probability of a class is a
-            weighted sum; a client's weight is its share of the samples of the class. `voting`: the share of clients
-            whose largest logit is that of the class.
+        kind: The rule. `mean` is the mean of the clients' probabilities. With `label_shares`, the probability of a
+            class is a weighted sum over the clients, normalized over the classes. A client's weight is its share of the
+            samples of the class. With `voting`, the probability of a class is the fraction of clients whose largest
+            logit is that of the class.
         outputs: Raw outputs of the clients' networks, `[N, n, C]`.
-        shares: For `label_shares`: each client's share of the samples of a class, `[N, C]`.
+        shares: Each client's share of the samples of a class, `[N, C]`. Only `label_shares` uses them.
 
     Example:
         >>> outputs = torch.tensor([[[0.0, 9.0]], [[1.0, 0.0]], [[1.0, 0.0]]])
@@ -309,7 +317,7 @@ def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) ->
 
 
 def side_by_side(outputs: Tensor) -> Tensor:
-    """Returns the outputs `[N, n, C]` of all clients' networks as inputs of an aggregator, `[n, N * C]` float32."""
+    """Returns the outputs of all clients' networks `[N, n, C]` as the inputs of an aggregator, `[n, N * C]` float32."""
     return outputs.permute(1, 0, 2).reshape(outputs.shape[1], -1).float()
 
 
@@ -331,11 +339,13 @@ class ProductAndMixture(nn.Module):
 
 
 def build_interpolation(classes: int, beta: float) -> Net:
-    """Returns a network with one number; its inputs are the logits of all clients' networks side by side, `[B, N * C]`.
+    """Returns a network whose only parameter is beta (`ProductAndMixture`).
+
+    The inputs of this network are the logits of all clients' networks side by side, `[B, N * C]`.
 
     Args:
         classes: C, the number of classes.
-        beta: Initial value of the number.
+        beta: Initial value of the parameter.
     """
     return net_of(lambda: ProductAndMixture(classes, beta), "product_and_mixture", "cross_entropy", classes)
 
@@ -343,9 +353,9 @@ def build_interpolation(classes: int, beta: float) -> Net:
 def interpolate_answers(outputs: Tensor, beta: Tensor) -> Tensor:
     """Returns log-probabilities between the product and the mixture of the clients' probabilities, `[n, C]`.
 
-    The result is `log p_beta = beta log P + (1 - beta) log Q - log sum_y exp(...)`, where negative factors count as 0.
-    P is the product of the clients' probabilities, normalized to sum 1 (a Bayesian committee machine with a uniform
-    prior of the classes). Q is the mean of the clients' probabilities.
+    The result is `log p_beta = beta log P + (1 - beta) log Q - log sum_y exp(...)`. If beta or 1 - beta is negative, it
+    counts as 0. P is the product of the clients' probabilities, normalized to sum 1 (a Bayesian committee machine with
+    a uniform prior over the classes). Q is the mean of the clients' probabilities.
 
     Source: Hasan et al., *Calibrated One Round Federated Learning with Bayesian Inference in the Predictive Space*,
     AAAI 2024.
@@ -365,17 +375,17 @@ def interpolate_answers(outputs: Tensor, beta: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `Stack` describes a stack, and `stacked_net` makes it one network, which runs like any other.
-# `fedray.assembly.features` makes a `Stack` from a scenario; its training is in `fedray.simulation.stacking`.
+# `Stack` describes a stack, and `stacked_net` makes one network of it, which runs like any other network.
+# `fedray.assembly.features` makes a `Stack` from a scenario. `fedray.simulation.stacking` trains it.
 
-SIDE_BY_SIDE = "side_by_side"  # features that are the predictions of all sub models, without averaging
+SIDE_BY_SIDE = "side_by_side"  # the meta model's inputs are the predictions of all sub models, without averaging
 
 
 class Voter(NamedTuple):
     """A scikit-learn classifier that every client fits on its own samples.
 
     Attributes:
-        name: Name as in the scenario, such as `sklearn/decision_tree`.
+        name: Name of the classifier in the scenario, such as `sklearn/decision_tree`.
         options: Options of the classifier, by scikit-learn's names.
     """
 
@@ -389,9 +399,10 @@ class Base(NamedTuple):
     Attributes:
         net: The network of this architecture.
         models: Number of models of this architecture in an ensemble.
-        voter: A classifier that takes the place of a trained network; `net` is then a `voting_net`. None for a network.
-        members: The clients that have this architecture; None means all of them.
-        answers: Whether this base counts in the mean that predicts if there is no meta model.
+        voter: A classifier that clients fit instead of training a network; `net` is then a `voting_net`. None means
+            that clients train the network `net`.
+        members: A function that tells which clients have this architecture; None means all clients.
+        answers: Whether the mean of the bases, which predicts without a meta model, includes this base.
     """
 
     net: Net
@@ -402,29 +413,31 @@ class Base(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """Several bases and a meta model; each base is trained once for each fold, without the samples of that fold.
+    """Several bases and a meta model. Each base is trained once for each fold, without the samples of that fold.
 
     Attributes:
         bases: The n architectures.
-        meta: The meta model. Its inputs are the n * C probabilities of the bases. None: the bases are averaged.
+        meta: The meta model. Its inputs are the n * C probabilities of the bases. None means that the predictions of
+            the bases are averaged.
         rounds: Number of rounds in which the bases are trained.
         folds: F, the number of folds; 1 means that no samples are left out.
-        within: Whether fold f is a part of every client's samples; otherwise it is all samples of client f.
+        within: Whether fold f is a part of every client's samples. If not, fold f is all samples of client f.
         meta_rounds: Number of rounds in which the meta model is trained.
         meta_lr: Learning rate of the meta model.
         meta_optimizer: Optimizer of the meta model.
-        combine: None for stacking. Otherwise there is one base, with a model of its own for each client. The inputs of
-            the meta model are then the logits of all these models. Without a meta model the logits are combined by this
-            rule (`combine_outputs`).
-        proxy: Share of each client's samples on which the meta model is trained if each client has a model of its own.
-            With 0 both trainings use all samples.
-        features: What the meta model learns from. `out_of_fold`: predictions of sub models that were not trained on the
-            sample. `all`: the mean of the predictions of all sub models of a base, as for a new sample. `side_by_side`:
-            the predictions of all sub models, without averaging.
-        pooled: Whether the clients upload these predictions with the labels of the samples, and the server trains the
-            meta model on them.
-        at_server: Whether the server trains the meta model on samples of its own.
-        answers_at_once: Whether the meta model, with its initial weights, predicts even before it was trained.
+        combine: A rule of `combine_outputs`, for a base in which each client has its own model. The inputs of the meta
+            model are then the logits of all these models. Without a meta model, this rule combines the logits. None
+            means ordinary stacking.
+        proxy: Fraction of each client's samples on which the meta model is trained, if each client has its own model.
+            With 0 the models and the meta model are both trained on all samples.
+        features: What the meta model learns from. `out_of_fold`: the prediction of the sub models that were not trained
+            on the sample. `all`: the mean of the predictions of all sub models of a base, as for a new sample.
+            `side_by_side`: the predictions of all sub models, without averaging.
+        pooled: Whether clients upload these predictions with the labels of their samples. The server then trains the
+            meta model.
+        at_server: Whether the server trains the meta model on its own samples.
+        answers_at_once: Whether the meta model predicts from the start, with its initial weights. If not, it predicts
+            only after it was trained.
         name: Name of the network in messages.
     """
 
@@ -458,12 +471,13 @@ class Stack(NamedTuple):
 
 
 class StackModule(nn.Module):
-    """The module of a stack. Its meta model gets the mean probabilities of each base, side by side.
+    """The module of a stack. The inputs of its meta model are the mean probabilities of each base, side by side.
 
-    Without a meta model, or until it has been trained, the bases whose `answers` is true are averaged.
+    The module averages the predictions of the bases whose `answers` is true if there is no meta model, or if the meta
+    model has not been trained yet.
 
     Attributes:
-        trained: Number of rounds in which the meta model was trained; a counter.
+        trained: Number of rounds in which the meta model was trained, an integer buffer.
         bases: The models of each base.
         meta: The meta model; None if there is none.
     """
@@ -498,7 +512,7 @@ class StackModule(nn.Module):
         return logits
 
     def _join_clients(self, x: Tensor, combine: str) -> Tensor:
-        """Returns the joint logits of the clients' own models."""
+        """Returns the combined logits of the clients' own models."""
         outputs = torch.stack([model(x) for models in self._models() for model in models])
         if self.meta is not None and bool(self.trained):
             logits: Tensor = self.meta(side_by_side(outputs))
@@ -514,7 +528,7 @@ class StackModule(nn.Module):
 
 
 class VotingModule(nn.Module):
-    """Stands in a stack for classifiers that clients fit. The module has no parameters and cannot predict by itself."""
+    """The module of a base whose classifiers are fitted by clients. It has no parameters and cannot predict."""
 
     def forward(self, _x: Tensor) -> Tensor:
         """Raises an error, because only the clients' classifiers can predict."""
@@ -522,7 +536,7 @@ class VotingModule(nn.Module):
 
 
 def voting_net(name: str, classes: int) -> Net:
-    """Returns a network without parameters; it stands for a base whose classifiers vote.
+    """Returns a network without parameters. It stands for a base whose classifiers vote.
 
     Example:
         >>> net = voting_net("sklearn/decision_tree", classes=10)
@@ -535,7 +549,7 @@ def voting_net(name: str, classes: int) -> Net:
 def stacked_net(stack: Stack) -> Net:
     """Returns the network of a stack.
 
-    The network's `init` gives zeros, because `fedray.simulation.stacking` draws the first models of each part.
+    The network's `init` returns zeros, because `fedray.simulation.stacking` draws the initial models of each part.
     """
     with torch.no_grad():
         bases = [
@@ -552,7 +566,7 @@ def make_classifier(name: str, options: Mapping[str, Any], seed: int) -> Any:
     """Returns a classifier of scikit-learn that is not fitted yet.
 
     Args:
-        name: Name as in the scenario, such as `sklearn/decision_tree`.
+        name: Name of the classifier in the scenario, such as `sklearn/decision_tree`.
         options: Options of the classifier, by scikit-learn's names.
         seed: Seed of the classifier's random numbers, below 2^32.
     """

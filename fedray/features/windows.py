@@ -1,12 +1,12 @@
-"""Samples local training: averages the models over windows of steps, and makes the upload from these means.
+"""Averages a client's models over windows of training steps, and makes the upload from these means (FedPA).
 
-The engine is called for each step as for a training of its own. Each call starts where the last one ended, on the batch
-of this step. All engines can therefore be sampled, and trainings without windows stay unchanged bit for bit. SGD's only
-memory is its velocity, which is kept here.
+A window is a number of consecutive steps of local training. The engine is called once for each step. Each call starts
+from the model that the call before returned, and trains on the batch of its step. This works with every engine, and
+trainings without windows keep the same bits. The velocity of SGD, its only memory between steps, is kept here.
 
 Example:
-    The first client makes ten steps: two before the first of three windows, and eight in the windows. The second client
-    makes only two steps.
+    The first client makes ten steps. Two steps come before the first of three windows, and eight lie in the windows.
+    The second client makes only two steps.
 
     >>> assign_windows(np.array([10, 2]), Windows(torch.sub, number=3, mixing=0.2)).T.tolist()
     [[-1, -1, 0, 0, 0, 1, 1, 1, 2, 2], [0, 1, -1, -1, -1, -1, -1, -1, -1, -1]]
@@ -33,23 +33,23 @@ from fedray.training.choice import Engine
 from fedray.training.update import Update
 
 Read = Callable[[int, int], tuple[Tensor, Tensor]]
-_STEP = -4  # the part of a random key for the draws of a step, where each step is a training of its own
+_STEP = -4  # marks random keys of single steps, as each step is a call of the engine
 
 
 @dataclass(frozen=True)
 class Windows(Piece):
     """Makes the upload from means over the models of local training, and not from the last model (FedPA).
 
-    The steps after the first ones are cut into windows of equal length, and the models after the steps of each window
-    are averaged. Clients train with SGD; of a user's own code, only a loss is allowed.
+    The first steps of a local training belong to no window. The other steps are cut into windows of equal length. The
+    models after each step of a window are averaged. Clients must train with SGD. A user's own code may be a loss, and
+    nothing else.
 
     Attributes:
-        combine: Function that returns the change of the parameters `[p]` that is sent. Its arguments are the parameters
-            at the start `[p]` and the means of the windows `[l, p]`, both float64.
-        number: l, the number of windows. A client with fewer than l steps after the first ones has one window for each
-            of them.
-        mixing: Share of the steps of a local training before its first window, in [0, 1).
-        burn_in: Number of rounds at the start without windows.
+        combine: Function (parameters at the start `[p]`, means of the windows `[l, p]`), both float64 -> the change of
+            the parameters that the client sends, `[p]`.
+        number: l, the number of windows. If fewer than l steps are left for windows, each of them is one window.
+        mixing: Fraction of the steps of a local training that come before the first window, in [0, 1).
+        burn_in: Number of rounds at the start of the run in which there are no windows.
     """
 
     combine: Callable[[Tensor, Tensor], Tensor]
@@ -88,10 +88,10 @@ class Windows(Piece):
         return "training", f"sampled in {self.number:,} windows"
 
     def _train(self, engine: Engine, net: Net, block: Block) -> Trained:
-        """Trains every lane of a block, and makes each lane's result from the means of its windows."""
+        """Trains every lane of a block. Each lane's result is made from the means of the lane's windows."""
         means, trained = _sample(engine, net, block, self)
         p = net.layout.trainable
-        change = trained.final - block.start  # of float buffers, behind p
+        change = trained.final - block.start  # columns from p on, the float buffers, keep this change
         for lane, each in enumerate(means):
             change[lane, :p] = self.combine(block.start[lane, :p].double(), each).to(change)
         return trained._replace(final=change if block.wants_change else block.start + change)
@@ -99,11 +99,11 @@ class Windows(Piece):
 
 @dataclass(frozen=True)
 class Finish(Piece):
-    """Replaces the model that a client has trained by another model, which the client then sends and keeps.
+    """Replaces the model that a client has trained. The client then sends and keeps the new model.
 
     Attributes:
-        finish: Function from the models before all steps and after them, `[W, d]` each, to the models that replace the
-            trained ones, `[W, d]`. It applies only to clients that have made steps.
+        finish: Function (models before training `[W, d]`, trained models `[W, d]`) -> the models that replace the
+            trained models, `[W, d]`. Models of clients that have made no step are not replaced.
     """
 
     takes: ClassVar[Mapping[str, str]] = {"finish": "start, final"}
@@ -128,7 +128,7 @@ def assign_windows(steps: IntArray, windows: Windows) -> IntArray:
 
     Args:
         steps: Number of optimizer steps of each lane, `[W]`, at least 1.
-        windows: The number of windows, and the share of steps before them.
+        windows: The piece, with the number of windows and the fraction of steps before the first window.
     """
     step = np.arange(int(steps.max()))[:, None]  # [S, 1]
     first = np.maximum(np.minimum((windows.mixing * steps + 1e-9).astype(np.int64), steps - 1), 0)
@@ -144,8 +144,9 @@ class _Sampled(NamedTuple):
     Attributes:
         rows: The models, `[W, d]`.
         counters: Integer buffers of the models, `[W, c]`.
-        velocity: Velocity of SGD with momentum, times the learning rate, `[W, p]`.
-        loss: Sum of the losses, `[W]`.
+        velocity: Last change of the parameters by SGD with momentum (minus the learning rate times the velocity),
+            `[W, p]`; width 0 without momentum.
+        loss: Sum of the steps' losses, `[W]`.
     """
 
     rows: Tensor
@@ -173,7 +174,7 @@ def _sample(engine: Engine, net: Net, block: Block, windows: Windows) -> tuple[l
 
 
 def _advance(engine: Engine, net: Net, one: Block, now: _Sampled, *, real: int, momentum: float) -> None:
-    """Makes one step (`one`) of the first `real` lanes, in place."""
+    """Makes one step of the first `real` lanes and writes the results into `now`. `one` is the block of this step."""
     trained = engine.train(net, one._replace(start=now.rows, counters=now.counters))
     before, after, p = now.rows[:real], trained.final[:real], net.layout.trainable
     if momentum:
@@ -185,7 +186,10 @@ def _advance(engine: Engine, net: Net, one: Block, now: _Sampled, *, real: int, 
 
 
 def _cut_steps(block: Block) -> Iterator[Block]:
-    """Yields each step of a block as a block of one step of plain SGD; the models are those of the first step."""
+    """Yields for each step of a block a block with this single step of plain SGD.
+
+    The yielded blocks still start from the models before the first step; `_advance` replaces them.
+    """
     plain, source = replace(block.local, momentum=0.0), block.source
     anchor = block.start if block.anchor is None else block.anchor
     steps = np.arange(int(block.steps.max()))
@@ -201,5 +205,5 @@ def _cut_steps(block: Block) -> Iterator[Block]:
 
 
 def _read_step(read: Read, step: int, _first: int, _end: int) -> tuple[Tensor, Tensor]:
-    """Serves as `Block.read` of a block of one step."""
+    """Returns the batch of one step. This function is the `Block.read` of a block with a single step."""
     return read(step, step + 1)
