@@ -29,13 +29,13 @@ __all__ = [
     "trainable",
     "tune",
 ]
-_HOMES = {  # where a public name is that is not in `api.py`
+_HOMES = {  # public names that are not in `api.py`, with their modules
     "register": "assembly.registry",
     "compare": "experiments.compare",
     "tune": "tuning.tune",
     "SweepResult": "tuning.tune",
 }
-_PACKAGES = ("data", "methods")  # with public names of their own
+_PACKAGES = ("data", "methods")  # packages that have public names of their own
 
 if TYPE_CHECKING:
     from fedray.api import Prediction, Run, load, resume, run, trainable
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Returns the object with a public name, and imports its module (and torch) when the name is first used."""
+    """Returns the object with a public name. Its module, which mostly needs torch, is imported only now."""
     if name in ("BadInput", "FedrayError"):
         from fedray.core import errors
 

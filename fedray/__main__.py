@@ -1,4 +1,4 @@
-"""The command `fedray`, also as `python -m fedray`. Handlers of signals are set before large modules are imported."""
+"""Runs the command `fedray`, also as `python -m fedray`. Signal handlers are set before large modules are imported."""
 
 import atexit
 import signal
@@ -15,10 +15,10 @@ def main() -> None:
 
     def stop_watching() -> None:
         stack.close()
-        for number in list_signals():  # the work is finished: from here on, a signal ends the process without a message
+        for number in list_signals():  # the work is finished, so a signal may now end the process without a message
             signal.signal(number, signal.SIG_DFL)
 
-    atexit.register(stop_watching)  # the first to be registered, the last to be called
+    atexit.register(stop_watching)  # the function that is registered first is called last
     from fedray.cli.commands import main as run_command_line
 
     status: int | str = 0

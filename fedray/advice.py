@@ -1,6 +1,7 @@
-"""Warns, before and after a run, of settings that do less, or more, than their author may expect.
+"""Warns, before and after a run, of settings whose effect their author may not expect.
 
-Nothing here stops a run. A rule looks at a study and yields pairs of lines: a finding, and the remedy.
+Nothing here stops a run. A rule is a function that looks at a scenario and its study (everything that the run needs)
+and yields findings with their remedies.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from fedray.training.choice import SLOWER
 if TYPE_CHECKING:  # checks of a scenario need no session
     from fedray.runtime.session import Snapshot, Watch
 
-MOST_COUNTS = 10**7  # clients x classes (80 MB); beyond that, every sample counts as some client's
-MOST_ROUNDS = 1000  # rounds planned ahead at most
+MOST_COUNTS = 10**7  # clients x classes (80 MB): with more, all samples are counted and not only those of clients
+MOST_ROUNDS = 1000  # no rule plans the jobs of more rounds
 Advice = Iterator[tuple[str, str]]  # a finding and its remedy; the remedy may be empty
 Rule = Callable[[Scenario, Study], Advice]
 
@@ -36,7 +37,7 @@ Rule = Callable[[Scenario, Study], Advice]
 
 
 def find_strange_test_rows(scenario: Scenario, study: Study) -> Advice:
-    """Warns where known clients should be scored on their own test samples, but none of them has test samples."""
+    """Warns if clients of the run should be scored on their own test samples, but none of them has test samples."""
     known = range(min(study.clients.number, EVALUATED_CLIENTS))
     asked = study.evaluation.gamma is not None or study.method.one_model_per_client
     if not (asked or study.method.phase.is_personal or study.method.phase.weighs):
@@ -53,7 +54,7 @@ def find_strange_test_rows(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
-    """Warns where a round is chosen by its score on the test samples, or by its score on the withheld samples."""
+    """Warns if a round is chosen by its score on the test samples, and says so if withheld samples are used instead."""
     for key, name in list_choosing_keys(study.evaluation).items():
         if name.startswith(WITHHELD):
             continue
@@ -67,7 +68,7 @@ def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
 
 
 def find_other_test_rows(_scenario: Scenario, study: Study) -> Advice:
-    """Warns where the partition changes the samples of groups of clients, but not the test samples."""
+    """Warns if the partition changes the samples of groups of clients, but not the test samples."""
     if study.tests_other_rows:
         yield (
             "data.partition changes the rows of groups of clients, but not the test rows by which known clients are "
@@ -77,7 +78,7 @@ def find_other_test_rows(_scenario: Scenario, study: Study) -> Advice:
 
 
 def find_unseen_classes(_scenario: Scenario, study: Study) -> Advice:
-    """Warns where test samples have classes that no client has.
+    """Warns if test samples have classes that no client has.
 
     Only the first world with such classes is reported. Generated clients are not checked.
     """
@@ -104,7 +105,7 @@ def find_unseen_classes(_scenario: Scenario, study: Study) -> Advice:
 
 
 def find_small_clients(scenario: Scenario, study: Study) -> Advice:
-    """Says how many clients `data.partition.min_rows` leaves out, with how many samples."""
+    """Says how many clients and how many of their samples `data.partition.min_rows` leaves out."""
     keys, shards = scenario.data.partition, study.shards
     least, whole = keys.options.get("min_rows"), keys.name in BY_VALUE and keys.object is None
     if least is None or not whole or not isinstance(shards, StoredShards):
@@ -120,7 +121,7 @@ def find_small_clients(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_partition_input(scenario: Scenario, study: Study) -> Advice:
-    """Warns where the column that names each sample's client is an input too, though `data.features` does not list it.
+    """Warns if the column that names each sample's client is an input, too, but `data.features` does not say so.
 
     All samples of a client then have the same value of this input. A model can use it to recognize the client.
     """
@@ -140,7 +141,7 @@ def find_partition_input(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_mixing_networks(_scenario: Scenario, study: Study) -> Advice:
-    """Warns where a prediction depends on the other samples of its batch, or where an engine is slow, and says why."""
+    """Warns if predictions depend on the other samples of a batch, or if the engine for a network is slow."""
     for one in study.trained:
         if find_mixing(one.net, one.example, training=False) == MIXES:
             yield (
@@ -154,7 +155,7 @@ def find_mixing_networks(_scenario: Scenario, study: Study) -> Advice:
 
 
 def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
-    """Warns where no client of a tier ever takes part, because a round has too few participants for the tier."""
+    """Warns if no client of a tier ever takes part, because a round has too few participants for the tier."""
     if scenario.participation.mode != "sync" or method_spec_of(scenario.method.name).walks:
         return
     places = participants_per_tier(scenario, study.clients)
@@ -168,9 +169,9 @@ def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
-    """Warns where a run is sure to leave models untrained.
+    """Warns if a run is sure to leave models untrained.
 
-    Such models are known beforehand only where the schedule does not depend on the state. The user's own schedules and
+    Such models are known beforehand only if the schedule does not depend on the state. The user's own schedules and
     methods are not checked.
     """
     method, phase = study.method, study.method.phase
@@ -190,9 +191,10 @@ def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
 
 
 def count_untrained(study: Study, rounds: int) -> IntArray:
-    """Returns for each world the number of models that no client with training samples ever gets, `[worlds]`.
+    """Returns for each world the number of models that no client with training samples ever trains, `[worlds]`.
 
-    All counts are 0 where more than `MOST_ROUNDS` rounds would have to be planned.
+    A world is one seed of one fold. All counts are 0 if the study has more than `MOST_ROUNDS` rounds and some model is
+    not trained in the first `MOST_ROUNDS` rounds.
 
     Args:
         study: a study whose schedule does not depend on the state.
@@ -234,7 +236,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def warn_of_study(scenario: Scenario, study: Study, rules: Sequence[Rule] = RULES) -> None:
-    """Warns of every setting of a study that does less, or more, than the author of the scenario may expect.
+    """Warns of every setting of a study whose effect the author of the scenario may not expect.
 
     Args:
         scenario: the scenario of the study.
@@ -247,11 +249,11 @@ def warn_of_study(scenario: Scenario, study: Study, rules: Sequence[Rule] = RULE
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Warns of what a run left out: failed clients, models that nobody trained, and scores without a mean.
+# Warnings of failed clients, of models that nobody trained, and of scores without a mean.
 
 
 def warn_of_failures(watch: Watch) -> Watch:
-    """Returns a watcher that calls another watcher, and warns once when jobs of clients have failed.
+    """Returns a function that calls `watch` with each snapshot of a run, and warns once when jobs have failed.
 
     Example:
         >>> seen = []

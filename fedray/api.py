@@ -1,4 +1,4 @@
-"""The Python API: `fedray.run`, `fedray.load` and `fedray.resume`; they return a `Run` (`experiments/results.py`).
+"""Defines the functions of the Python API. `run`, `load` and `resume` return a `Run` (`experiments/results.py`).
 
 Example:
     >>> import fedray
@@ -69,7 +69,8 @@ def load(
         callbacks: your callbacks, if the run was given any.
         modules: your modules that register names the run uses, such as `["mine"]` or `["mine.py"]`; they are imported
             first.
-        best: whether the run's models are taken from its best round (`checkpoint.best`) and not from the newest one.
+        best: whether the run's models are taken from its best round (`checkpoint.best`) instead of its newest
+            checkpoint.
 
     Raises:
         BadInput: `path` is no run directory, or a module cannot be imported.
@@ -154,7 +155,11 @@ def run(
 def _read_arguments(
     scenario: Mapping[str, Any] | str | Path, given: Mapping[str, Any], modules: tuple[str, ...], overrides: Any
 ) -> tuple[Callable[[Mapping[str, Any]], Scenario], UserObjects]:
-    """Returns a function that takes further overrides and makes the scenario, and the user's objects."""
+    """Reads the arguments of `run`.
+
+    Returns:
+        A function that takes further overrides and returns the scenario; and the user's objects.
+    """
     for name in overrides:
         if (top := name.replace("__", ".").partition(".")[0]) not in section_fields(""):
             known = tuple(dict.fromkeys((*section_fields(""), *OBJECTS)))
@@ -163,7 +168,7 @@ def _read_arguments(
     modules = import_first(scenario, modules)
     section = scenario.get("data") if isinstance(scenario, Mapping) else None
     if given.get("data") is not None and isinstance(section, Mapping) and "test_clients" in section:
-        dotted = {"data.test_clients": section["test_clients"], **dotted}  # the form of the data reads it, too
+        dotted = {"data.test_clients": section["test_clients"], **dotted}  # reading the data needs this key, too
     own = take_objects(given, dotted, modules)
     by_client = own.data is not None and own.data.train.group is not None
     if by_client and own.partition is None and not names_partition(scenario, dotted):
@@ -178,14 +183,14 @@ def trainable(
     """Returns a trainable for `ray.tune.Tuner`: a function that runs a scenario with the values of a trial.
 
     Each trial is a run of the scenario in which the keys of the trial's `config` replace those of the scenario. These
-    keys are nested or written with dots (`{"local.lr": 0.1}`). For every evaluated round after the initial state the
+    keys are nested or written with dots (`{"local.lr": 0.1}`). For every evaluated round except the initial one the
     trial reports `round`, the scores of the held-out samples (such as `hold_out_accuracy`) and the totals. The
     checkpoint of a trial is its run directory.
 
     Args:
         scenario: a dict, a YAML file, or YAML text; the key `data.hold_out` must be set.
-        actors: the number of client actors of each trial, each with one CPU besides the CPU of the trial; 0 means that
-            the process of the trial trains.
+        actors: the number of client actors of each trial. Each actor takes one CPU, in addition to the CPU of the
+            trial. 0 means that the process of the trial trains.
         modules: your modules that register names; they are imported first.
         given: further arguments of `run`: your own objects (`data`, `model`, ...), and scenario keys (`rounds=3`).
 
@@ -240,11 +245,10 @@ def resume(
         address: the address of an existing Ray cluster; None starts a cluster on this machine if the scenario runs on
             Ray.
         wait_for: the resources that the cluster must have before the run goes on.
-        rounds: the new total number of rounds, to make a run longer, also a finished one; None keeps the number of the
-            scenario.
+        rounds: the new total number of rounds, which makes the run longer, even if it has finished. None keeps the
+            number of the scenario.
         progress: whether phases and rounds are printed to stderr; None prints them in a notebook only.
-        overrides: not allowed: every further keyword raises `BadInput`, because no key of the scenario but `rounds` may
-            change.
+        overrides: not allowed. Every further keyword raises `BadInput`, because only `rounds` may change.
 
     Raises:
         BadInput: `path` is no run directory, or the scenario, the data or an object of the run has changed since the

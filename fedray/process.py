@@ -1,4 +1,4 @@
-"""How a command begins and ends: signals, children, streams, and warnings as plain lines."""
+"""Starts and ends the process of a command: signals, child processes, output streams, and warnings as plain lines."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from typing import Any
 from fedray.core.errors import FedrayWarning
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How a command ends when a signal asks it to: one line that says what goes on, and 128 + the number of the signal.
+# How a command ends when it gets a signal. It prints one line that says how to continue, and its exit status is 128 +
+# the number of the signal.
 #
-# A signal may arrive anywhere: while a module is imported, in a destructor, in a long call into a library. An
-# exception raised there may be swallowed, or end as a traceback. So a thread of its own takes the signal, stops what
-# the command started and ends the process. Nothing is lost, because everything in a run directory is written
+# A signal may arrive at any time: while a module is imported, in a destructor, or in a long call into a library. An
+# exception raised there may be swallowed, or end as a traceback. So a separate thread handles the signal, stops what
+# the command started, and ends the process. Nothing is lost, because everything in a run directory is written
 # atomically.
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGAIN = "type the command again"
-SHOW_CURSOR = "\x1b[?25h"  # a live display hides it
+SHOW_CURSOR = "\x1b[?25h"  # a live display hides the cursor
 
 
 def list_signals() -> list[signal.Signals]:
-    """Returns the signals that end a command: INT, TERM and HUP, but not HUP if this process ignores it (`nohup`)."""
+    """Returns the signals that end a command: INT, TERM, and HUP unless this process ignores HUP (`nohup`)."""
     return [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
@@ -44,7 +45,7 @@ class Ending:
     """What this process prints and does when a signal ends it.
 
     Attributes:
-        hooks: Functions that are called before the process ends, the last one first. A hook stops something that the
+        hooks: Functions that are called before the process ends, in reverse order. A hook stops something that the
             process has started, and must be quick.
     """
 
@@ -53,9 +54,9 @@ class Ending:
         self.hooks: list[Callable[[], object]] = []
 
     def advise(self, advice: str, needs: Path = Path("/")) -> None:
-        """Sets the advice that the user gets at the end.
+        """Sets the advice that the user gets when a signal ends this process.
 
-        The advice is printed only if the file or directory `needs` exists then.
+        The advice is printed only if the file or directory `needs` exists at that time.
         """
         self._advice, self._needs = advice, needs
 
@@ -68,7 +69,10 @@ _CURRENT: ContextVar[Ending | None] = ContextVar("_CURRENT", default=None)
 
 
 def current_ending() -> Ending:
-    """Returns the ending of the command that runs here; a new one without effect if fedray is used as a library."""
+    """Returns the `Ending` of the command that runs in this process.
+
+    If fedray is used as a library, the result is a new `Ending` that has no effect.
+    """
     return _CURRENT.get() or Ending()
 
 
@@ -79,9 +83,9 @@ def describe_end(number: int, advice: str) -> str:
 
 @contextmanager
 def end_on_signals() -> Iterator[Ending]:
-    """Makes INT, TERM and HUP end the process with one line while the block runs.
+    """Makes INT, TERM and HUP end the process with one printed line while the block runs.
 
-    Outside the main thread nothing changes.
+    Outside the main thread nothing changes, because Python handles signals only there.
 
     Example:
         >>> with end_on_signals() as ending:
@@ -109,7 +113,8 @@ def _watch_signals(ending: Ending) -> Iterator[None]:
     over = threading.Event()
 
     def take(number: int, _frame: Any) -> None:
-        os.write(writer, bytes([number]))  # again: a library may have taken the wakeup descriptor
+        # Python writes the number too, unless a library has replaced the wakeup descriptor; twice does no harm
+        os.write(writer, bytes([number]))
 
     before = {number: signal.signal(number, take) for number in list_signals()}
     before_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -119,7 +124,7 @@ def _watch_signals(ending: Ending) -> Iterator[None]:
         yield
     finally:
         over.set()
-        os.write(writer, b"\0")  # no signal: the thread ends
+        os.write(writer, b"\0")  # 0 is no signal: it only wakes the thread, which then ends
         thread.join()
         signal.set_wakeup_fd(before_wakeup)
         for number, handler in before.items():
@@ -137,11 +142,15 @@ def _take_signals(reader: int, ending: Ending, over: threading.Event) -> None:
 
 
 def end_process(number: int, ending: Ending) -> None:
-    """Prints the last line, calls the hooks, and ends this process with status 128 + the number of the signal."""
+    """Ends this process because of a signal.
+
+    Prints one line that names the signal and says how to continue, and calls the hooks. The exit status is 128 + the
+    number of the signal.
+    """
     cursor = SHOW_CURSOR + "\n" if os.isatty(2) else ""
     with suppress(OSError):
         os.write(2, f"{cursor}{describe_end(number, ending.read_advice())}\n".encode())
-    with suppress(OSError):  # other threads go on meanwhile, and see what they use disappear
+    with suppress(OSError):  # other threads still run, and may print errors about what the hooks remove
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for output in (1, 2):
             os.dup2(nowhere, output)
@@ -152,13 +161,13 @@ def end_process(number: int, ending: Ending) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The command `fedray` as a child process that ends when its parent does, however the parent ends.
+# The command `fedray` as a child process that ends when its parent ends.
 #
-# On Linux the kernel sends the child SIGTERM when its parent dies (`prctl`). Elsewhere a child is ended by a parent
-# that ends in order, but not by one that is killed.
+# On Linux the kernel sends the child SIGTERM when its parent dies for any reason (`prctl`). On other systems the child
+# keeps running if its parent is killed.
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-STOP_SECONDS = 10.0  # for children to end in order, before they are killed
+STOP_SECONDS = 10.0  # time for children to end by themselves before they are killed
 
 
 def start_child(
@@ -194,11 +203,11 @@ def start_child(
 
 
 def follow_child(child: subprocess.Popen[str], hear: Callable[[str], object]) -> int:
-    """Waits for a child to end, and returns its exit status; what the child writes to stdout is dropped.
+    """Waits for a child to end, and returns its exit status. The child's output to stdout is dropped.
 
     Args:
         child: The child, from `start_child`.
-        hear: A function that is called with each line that the child writes to stderr, as soon as it is written.
+        hear: A function that is called with each line that the child writes to stderr, as soon as the child writes it.
     """
     assert child.stdout is not None and child.stderr is not None  # `start_child` opens both
     with child, ThreadPoolExecutor(1) as pool:
@@ -209,9 +218,9 @@ def follow_child(child: subprocess.Popen[str], hear: Callable[[str], object]) ->
 
 
 def stop_children(children: Collection[subprocess.Popen[str]]) -> None:
-    """Ends children and the processes that they started.
+    """Ends child processes and the processes that they started.
 
-    All get SIGTERM. After ten seconds, the children that are still alive get SIGKILL.
+    All of these processes get SIGTERM. Children that are still alive after `STOP_SECONDS` get SIGKILL.
     """
     for number, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 1.0)):
         alive = [child for child in children if child.poll() is None]
@@ -243,12 +252,12 @@ if __name__ == "__main__":
 # ---------------------------------------------------------------------------------------------------------------------
 # Warnings for a user as one plain line, instead of Python's format.
 
-NOTE = "fedray: note: "  # begins the line
+NOTE = "fedray: note: "  # the beginning of each such line
 
 
 @contextmanager
 def show_notes(say: Callable[[str], object]) -> Iterator[None]:
-    """Prints each `FedrayWarning` that is raised in the block once, as one line; other warnings look as usual.
+    """Prints each `FedrayWarning` of the block once, as one line. Other warnings are printed in Python's format.
 
     Args:
         say: A function that prints a line.
@@ -266,7 +275,9 @@ def show_notes(say: Callable[[str], object]) -> Iterator[None]:
 
 
 def say_notes(say: Callable[[str], object]) -> None:
-    """Prints each `FedrayWarning` once from now on, as `show_notes` does; for a process that has no other task.
+    """Prints each `FedrayWarning` once from now on, as `show_notes` does.
+
+    The change is not undone, so this function is for processes that only run fedray.
 
     Args:
         say: A function that prints a line.
@@ -288,15 +299,15 @@ def say_notes(say: Callable[[str], object]) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Starting and ending in less time: imports without the garbage collector, and an exit without Python's tear-down.
 
-_TIDY = ["ray", "wandb", "mlflow", "tensorboard"]  # libraries that end what they began while Python is torn down
+_TIDY = ["ray", "wandb", "mlflow", "tensorboard"]  # libraries that finish their work while Python is torn down
 
 
 @contextmanager
 def import_quickly() -> Iterator[None]:
-    """Keeps the garbage collector from looking through the modules that the block imports, then and later.
+    """Keeps the garbage collector from scanning the modules that the block imports, during the import and afterwards.
 
-    Modules, classes and functions stay until the process ends. During an import the collector would look through all of
-    them many times (0.4 s of the import of torch).
+    Modules, classes and functions exist until the process ends. During an import the collector would scan all of them
+    many times (0.4 s of the import of torch).
 
     Example:
         >>> with import_quickly():
@@ -309,24 +320,24 @@ def import_quickly() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():  # once in a process: what a second call froze would include garbage
+        if not gc.get_freeze_count():  # only once in a process, because a second freeze would also keep garbage
             gc.freeze()
-            atexit.register(gc.unfreeze)  # an ordinary tear-down frees them: otherwise nanobind says that they leaked
+            atexit.register(gc.unfreeze)  # objects that stay frozen are reported by nanobind as leaks
         if before:
             gc.enable()
 
 
 def leave_untidy(library: str) -> None:
-    """Lets `exit_quickly` end the process although `library` is loaded and would wait for something that is gone."""
+    """Lets `exit_quickly` end the process without the tear-down of a loaded library, which would wait for nothing."""
     if library in _TIDY:
         _TIDY.remove(library)
 
 
 def exit_quickly(status: int) -> None:
-    """Ends the process at once, after the functions that were registered for its end have run.
+    """Calls the functions registered with `atexit`, and ends the process without Python's tear-down.
 
-    Without this function, to tear torch down takes 0.7 s. The function does nothing if something may still be at work:
-    Ray, a logger of runs, or a thread that Python would wait for.
+    The tear-down of torch takes 0.7 s. The function does nothing if Ray, a logger of runs, or a thread that Python
+    would wait for may still be at work.
 
     Args:
         status: Exit status of the process.
@@ -336,19 +347,19 @@ def exit_quickly(status: int) -> None:
         return
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # the process was started without it
+        if stream is not None:  # None means that the process was started without this stream
             with suppress(OSError, ValueError):  # the reader of the output is gone
                 stream.flush()
-    ctypes.CDLL(None).fflush(None)  # what C libraries have printed
+    ctypes.CDLL(None).fflush(None)  # flushes the output of C libraries
     os._exit(status)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Standard streams that are closed, on a full disk, or read by nobody: no training ends because of them.
+# Output streams that are closed, that nobody reads, or whose disk is full. No training ends because of them.
 
 
 class _Tolerant:
-    """A wrapper of a text stream that drops what cannot be written; all other attributes are those of the stream."""
+    """A wrapper of a text stream that drops text that cannot be written. All other attributes are the stream's."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -368,7 +379,7 @@ class _Tolerant:
 
 @contextmanager
 def tolerate_stderr() -> Iterator[None]:
-    """Drops what cannot be written to the standard error stream in the block, for example because its reader is gone.
+    """Drops text that cannot be written to stderr while the block runs, for example because its reader is gone.
 
     Example:
         >>> reader, writer = os.pipe()
@@ -383,18 +394,18 @@ def tolerate_stderr() -> Iterator[None]:
 
 
 def silence(stream: Any) -> None:
-    """Sends the output of a stream to nowhere from now on.
+    """Discards the output of a stream from now on.
 
-    Otherwise Python would fail again when it flushes at its end.
+    Otherwise Python would fail again when it flushes the stream at the end of the process.
     """
-    with suppress(OSError):  # it is none of the process
+    with suppress(OSError):  # the stream has no file descriptor of this process
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
 
 
 def settle_streams() -> None:
-    """Flushes the output streams of a process that is about to end; text that cannot be written is dropped."""
+    """Flushes stdout and stderr of a process that is about to end. Text that cannot be written is dropped."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

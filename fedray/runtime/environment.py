@@ -1,4 +1,7 @@
-"""Settings of a worker process, addresses of Ray clusters, and session folders of the Rays that fedray starts."""
+"""Prepares worker processes, finds the address of a Ray cluster, and keeps the folders of Ray clusters on this machine.
+
+Below, *a Ray* is a Ray cluster with its processes that fedray itself starts on this machine.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,13 @@ if TYPE_CHECKING:
     from fedray.scenario.sections import TierKeys
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Settings of a worker process that must be made before its first tensor product: threads, matrix products, memory.
+# Settings of threads, matrix products and memory. A worker process makes them before its first matrix product.
 
 _TRIM_THRESHOLD, _MOST_MAPS = -1, -4  # malloc.h
-# STRICT: a batched product gives each lane the same bits, whatever the batch (MKL's conditional numerical
-# reproducibility). The settings of malloc keep freed arrays in the process, also those above 32 MB. Otherwise the
-# kernel zeroes every page that it hands out, which took half of the processor time of 100 models of 159,000 numbers.
+# With STRICT a batched product gives each matrix of the batch the same bits, whatever the other matrices are (MKL's
+# conditional numerical reproducibility). The settings of malloc keep freed arrays in the process, also arrays above 32
+# MB. Otherwise the kernel zeroes every new page, which took half of the processor time of 100 models with 159,000
+# parameters.
 WORKER = {
     "MKL_CBWR": "AUTO,STRICT",
     "OMP_NUM_THREADS": "1",
@@ -55,7 +59,7 @@ def read_patience() -> float:
 
 
 def read_share() -> int:
-    """Returns the number of parts into which a cluster is divided (`FEDRAY_PARTS`); a run takes one part.
+    """Returns the number of parts into which a cluster is divided (`FEDRAY_PARTS`). Each run takes one part.
 
     Raises:
         BadInput: `FEDRAY_PARTS` is not a positive number.
@@ -71,7 +75,7 @@ def _read_number(variable: str, default: str, what: str) -> float:
 
 
 def _read_amount(text: str) -> float | None:
-    """Reads a finite number above 0 from a text; returns None for any other text."""
+    """Returns the number in a text, or None if the text is not a finite number above 0."""
     with suppress(ValueError):
         return number if 0 < (number := float(text)) < math.inf else None
     return None
@@ -80,8 +84,8 @@ def _read_amount(text: str) -> float | None:
 def prepare_process() -> None:
     """Sets the variables of `WORKER` for this process and its children, and checks `FEDRAY_PATIENCE`.
 
-    MKL reads its variables at its first product. malloc read the environment before Python started. So a function call
-    makes the two settings of malloc (glibc only).
+    MKL reads its variables at the first matrix product of the process. But malloc has read its variables before Python
+    started. So this process gets the two settings of malloc by a function call (only with glibc).
 
     Raises:
         BadInput: `FEDRAY_PATIENCE` is not a positive number.
@@ -97,13 +101,13 @@ def prepare_process() -> None:
 
 
 def enter_folder(folder: str) -> None:
-    """Makes a directory the working directory if it exists; then relative paths mean the same as in the driver."""
+    """Makes `folder` the working directory if it exists, so that relative paths mean the same as in the driver."""
     if folder and Path(folder).is_dir():
         os.chdir(folder)
 
 
 def use_one_thread() -> None:
-    """Limits torch to one thread: parallelism comes from lanes and processes."""
+    """Limits torch to one thread. Jobs run in parallel as lanes of a batch and in several processes instead."""
     import torch
 
     torch.set_num_threads(1)
@@ -142,13 +146,13 @@ def check_machine(tiers: Sequence[Tier], gpus: int) -> None:
 
 
 def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
-    """Returns the torch device of a process: `cuda` if it reserves a GPU (or a share) and may use it; else `cpu`.
+    """Returns the torch device of a process: `cuda` if the process reserves GPUs and may use them, else `cpu`.
 
     Args:
         gpus: Number of GPUs that the process reserves, possibly a fraction; 0 for none.
         device: Value of the key `clients.device`; with `cpu` no GPU is used.
-        tf32: Value of the key `clients.tf32`: whether products and convolutions on the GPU round their inputs to 10
-            bits.
+        tf32: Value of the key `clients.tf32`: whether matrix products and convolutions on the GPU round the mantissas
+            of their inputs to 10 bits.
 
     Raises:
         BadInput: torch sees no GPU, or TF32 is requested and the GPU is too old for it.
@@ -160,7 +164,7 @@ def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
     if gpus > 0 and not torch.cuda.is_available():
         raise BadInput(f"clients.tiers.NAME.num_gpus = {gpus:g}, but torch sees no CUDA device here: set it to 0")
     if gpus > 0:
-        if tf32 and torch.cuda.get_device_capability() < (8, 0):  # before Ampere CUDA ignores the switch
+        if tf32 and torch.cuda.get_device_capability() < (8, 0):  # GPUs before Ampere ignore the setting
             raise BadInput(f"clients.tf32 = true, but {torch.cuda.get_device_name()} has no TF32: leave it out")
         _fix_cuda_arithmetic(tf32)
     return "cuda" if gpus > 0 else "cpu"
@@ -181,7 +185,9 @@ def limit_gpu_memory(gpus: float) -> None:
 
 
 def pretend_gpus(tiers: Iterable[Tier | TierKeys], device: str) -> int | None:
-    """Returns the number of GPUs to report to a Ray on this machine if no GPU is used; None: the real number.
+    """Returns the number of GPUs that Ray on this machine should assume, or None for the real number.
+
+    If the device is `cpu`, no GPU is used. But tiers that reserve GPUs must still find them in Ray's resources.
 
     Args:
         tiers: The tiers of the clients.
@@ -198,9 +204,9 @@ def pretend_gpus(tiers: Iterable[Tier | TierKeys], device: str) -> int | None:
 def _fix_cuda_arithmetic(tf32: bool) -> None:
     """Makes CUDA add numbers in a fixed order, and compute in full float32 unless `tf32` is set.
 
-    By torch's defaults, convolutions round their inputs to 10 bits (TF32) and may add gradients by atomics. Then two
-    equal runs end in different bits. The same holds for some operations of a user's own modules. If an operation has no
-    deterministic version, torch warns.
+    By torch's defaults, convolutions round their inputs to 10 bits (TF32) and may add gradients by atomic operations.
+    Then two equal runs end in different bits. Some operations of a user's own modules have the same problem. If an
+    operation has no deterministic version, torch warns.
     """
     import torch
 
@@ -208,7 +214,7 @@ def _fix_cuda_arithmetic(tf32: bool) -> None:
         warnings.filterwarnings("ignore", "Please use the new API settings")
         torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.backends.cudnn.allow_tf32 = tf32
-    if getattr(torch.backends, "fp32_precision", None) is not None:  # it decides if cuDNN's flag is False
+    if getattr(torch.backends, "fp32_precision", None) is not None:  # this setting counts if allow_tf32 is False
         for part in ("conv", "rnn"):
             getattr(torch.backends.cudnn, part).fp32_precision = "tf32" if tf32 else "ieee"
     torch.backends.cudnn.deterministic = True
@@ -220,23 +226,25 @@ def _fix_cuda_arithmetic(tf32: bool) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Network addresses of Ray clusters.
 #
-# `--address` comes first, then Ray's own variable RAY_ADDRESS, which `ray job submit` sets. Without both, Ray is
-# started on this machine.
+# `--address` is used first, then Ray's own variable RAY_ADDRESS, which `ray job submit` sets. Without both, fedray
+# starts Ray on this machine.
 
 VARIABLE = "RAY_ADDRESS"
-LOCAL = "local"  # Ray's own word for a Ray that is started here
+LOCAL = "local"  # Ray's own word for a cluster that is started on this machine
 ANSWER_SECONDS = 5.0
 
 
 def find_address(runtime: str, address: str | None) -> str | None:
-    """Finds the network address of the cluster on which a scenario runs; None: Ray is started here, or is not used.
+    """Returns the network address of the cluster on which a scenario runs.
+
+    The result is None if the runtime does not use Ray, or if Ray is to be started on this machine.
 
     Args:
         runtime: The runtime of the scenario.
-        address: The address given by `--address`; None: none was given.
+        address: The address given by `--address`; None if no address was given.
 
     Raises:
-        BadInput: An address was given for a runtime without Ray, or it is of a kind that fedray cannot use.
+        BadInput: An address was given for a runtime without Ray, or the address is of a kind that fedray cannot use.
 
     Example:
         >>> find_address("ray", "10.0.0.1:6379")
@@ -258,11 +266,11 @@ def find_address(runtime: str, address: str | None) -> str | None:
 def refuse_unused_address(runtime: str, address: str | None) -> None:
     """Raises an error if `--address` is given for a runtime without Ray.
 
-    RAY_ADDRESS may be set, since others may need it.
+    The variable RAY_ADDRESS may be set, because other programs may need it.
 
     Args:
         runtime: The runtime of the scenario.
-        address: The address given by `--address`; None: none was given.
+        address: The address given by `--address`; None if no address was given.
 
     Example:
         >>> refuse_unused_address("inline", "auto")
@@ -276,7 +284,7 @@ def refuse_unused_address(runtime: str, address: str | None) -> None:
 
 
 def name_address(address: str) -> str:
-    """Returns an address in the form in which it was given, for messages.
+    """Returns an address as the user gave it, as the option or as the variable, for messages.
 
     Example:
         >>> name_address("10.0.0.1:6379")
@@ -308,10 +316,10 @@ def read_awaited(text: str) -> dict[str, float]:
     """Reads the amounts of resources in the text of `--wait-for`: `CPU`, `GPU`, custom resources, and `nodes`.
 
     Args:
-        text: `NAME=AMOUNT`, or several of them, separated by commas.
+        text: One or several `NAME=AMOUNT`, separated by commas.
 
     Raises:
-        BadInput: The text has another form, or has a name twice.
+        BadInput: The text has a different form, or has a name twice.
 
     Example:
         >>> read_awaited("hpc=32,lpc=8")
@@ -341,8 +349,8 @@ def refuse_unused_wait(awaited: Mapping[str, float] | None, address: str | None)
     """Raises an error if `--wait-for` is given without a cluster.
 
     Args:
-        awaited: Amounts of resources by name; None: the run waits for nothing.
-        address: Network address of the cluster; None: there is no cluster.
+        awaited: Amounts of resources by name; None means that the run waits for nothing.
+        address: Network address of the cluster; None means that there is no cluster.
 
     Example:
         >>> refuse_unused_wait({"hpc": 32.0}, None)
@@ -354,22 +362,22 @@ def refuse_unused_wait(awaited: Mapping[str, float] | None, address: str | None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The session folders of Rays that fedray starts: each holds the logs and sockets of one Ray.
+# Session folders. Each Ray that fedray starts has its own folder, which holds its logs and sockets.
 #
-# Each such Ray has its own folder. The process that started the Ray locks the folder as long as the process lives.
-# Ray's processes have the folder's name in their environment. So nothing is removed that belongs to another user or to
-# a run that is still going.
+# The process that started the Ray keeps a lock on the folder as long as the process lives. All processes of the Ray
+# have the folder's name in their environment. So fedray never removes files that belong to a different user or to a
+# run that is still going.
 
-PREFIX = "fedray-ray-"  # of the folders
+PREFIX = "fedray-ray-"  # beginning of the folders' names
 LOCK = "lock"
-MARK = "FEDRAY_RAY_SESSION"  # variable of Ray's processes: the folder
+MARK = "FEDRAY_RAY_SESSION"  # environment variable of Ray's processes with the path of the folder
 PROCESSES = Path("/proc")
-KILL_SECONDS = 5.0  # for killed processes to be gone
-ENDING_SECONDS = 10.0  # for a Ray to end whose driver was killed
+KILL_SECONDS = 5.0  # longest wait until killed processes are gone
+ENDING_SECONDS = 10.0  # longest wait until a Ray ends whose driver was killed
 
 
 def session_place() -> Path:
-    """Returns the directory in which session folders are made: RAY_TMPDIR or, without it, that of temporary files."""
+    """Returns the directory in which session folders are made: RAY_TMPDIR if set, else that of temporary files."""
     return Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
 
 
@@ -412,18 +420,18 @@ def find_sessions(places: Sequence[Path]) -> list[Path]:
 def is_abandoned(folder: Path) -> bool:
     """Returns whether the process that started the Ray of a session folder is gone.
 
-    Processes of this Ray may still be ending.
+    Other processes of this Ray may still run for a moment.
     """
     try:
         with (folder / LOCK).open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-    except OSError:  # it is locked, or was removed meanwhile
+    except OSError:  # the folder is locked, or was removed meanwhile
         return False
 
 
 def wait_for_ends(folders: Sequence[Path]) -> list[Path]:
-    """Waits until the Rays of abandoned session folders have ended by themselves, at most `ENDING_SECONDS`.
+    """Waits at most `ENDING_SECONDS` until the Rays of abandoned session folders have ended by themselves.
 
     Returns:
         The folders whose Ray is still running.
@@ -435,7 +443,7 @@ def wait_for_ends(folders: Sequence[Path]) -> list[Path]:
 
 
 def session_processes(folder: Path) -> list[int]:
-    """Returns the process ids of a session's Ray: Ray's own processes and its workers."""
+    """Returns the ids of all processes of a session's Ray, which include its workers."""
     mark, found = f"{MARK}={folder}".encode(), []
     for path in PROCESSES.iterdir():
         if path.name.isdigit() and int(path.name) != os.getpid():
@@ -446,7 +454,7 @@ def session_processes(folder: Path) -> list[int]:
 
 
 def kill_session(folder: Path) -> None:
-    """Ends all processes of a session's Ray at once, and waits until they are gone."""
+    """Kills all processes of a session's Ray, and waits at most `KILL_SECONDS` until they are gone."""
     deadline = time.monotonic() + KILL_SECONDS
     while (pids := session_processes(folder)) and time.monotonic() < deadline:
         for pid in pids:
@@ -461,7 +469,7 @@ def remove_session(folder: Path) -> None:
 
 
 def measure_size(paths: Sequence[Path]) -> int:
-    """Returns the total size, in bytes, of files and of all files in folders."""
+    """Returns the total size in bytes of the given files, and of all files in the given folders."""
     size = 0
     for path in (one for top in paths for one in (top, *top.rglob("*"))):
         with suppress(OSError):

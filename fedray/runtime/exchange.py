@@ -1,4 +1,9 @@
-"""An exchange of messages with the actors in a round, blocks of jobs, and finding clients whose training fails."""
+"""Divides the jobs of a round into blocks and among actors, and finds the clients whose training fails.
+
+A *job* trains one model of one world (one seed of one fold) at one client. A *block* is a set of jobs that are trained
+together as one computation, and a *lane* is one job of a block. An *exchange* is the conversation of a round between
+the coordinator, which runs the round loop, and the actors, which train.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +35,13 @@ from fedray.training.block import choose_batch_width, split_into_blocks
 from fedray.training.choice import LOOP_NUMBERS, Engine
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Finds the clients whose training fails, and limits the time of a job: a user's own code may raise, diverge or hang.
+# Jobs that fail or take too long, because a user's own code may raise, diverge or hang.
 #
-# If a block of jobs fails, its halves are trained again, until every job that fails is alone. The results of the
-# other jobs stay equal bit for bit: a lane does not depend on the other lanes of its block, a sum does not depend on
-# its order, and a block that fails has written nothing.
+# If a block of jobs fails, each half of it is trained again, until every job that fails is alone. The results of the
+# other jobs keep the same bits, for three reasons: a lane does not depend on the other lanes of its block, a sum does
+# not depend on the order of its terms, and a block that fails has stored nothing.
 
-MOST_TRACEBACK = 4_000  # characters of one traceback
+MOST_TRACEBACK = 4_000  # characters of a traceback that are kept
 LONE_ROW = (
     "batch normalization cannot train on one row: set local.last_batch to drop or merge, or choose layer or group "
     "normalization (model.norm) or clients with more rows (data.partition.min_rows)"
@@ -48,7 +53,7 @@ class TrainedBlock(NamedTuple):
 
     Attributes:
         jobs: Indexes of the jobs in the plan, `[W]`.
-        stats: Reduced statistics of the jobs.
+        stats: Statistics of the jobs for the server's step, added up.
         loss: Loss of each job, as a sum over the job's steps, `[W]`.
     """
 
@@ -67,11 +72,11 @@ def try_jobs(
     """Trains some jobs, and leaves out the jobs that fail.
 
     Args:
-        train: A function that trains some jobs of the plan, given by their indexes, as one block.
-        name: A function that describes a job, given by its index, for the message.
+        train: A function that trains the jobs with given indexes as one block.
+        name: A function that describes the job with a given index, for the message.
         skip: Whether jobs that fail are left out; otherwise the first failure is raised.
         index: Indexes of the jobs in the plan, `[W]`.
-        atom: Number of consecutive jobs that can only be trained together, and fail together.
+        atom: Number of consecutive jobs that can only be trained together. Such jobs also fail together.
 
     Returns:
         The blocks that were trained, and the tracebacks of the jobs that failed.
@@ -94,13 +99,13 @@ def try_jobs(
         if isinstance(error, Diverged) and not skip:
             raise  # its message names the clients
         if len(index) <= atom:
-            if isinstance(error, torch.OutOfMemoryError):  # not the client's fault, so nothing to skip
+            if isinstance(error, torch.OutOfMemoryError):  # not the client's fault, so the job must not be skipped
                 raise explain_full_gpu(error) from error
             if skip:
                 return [], dict.fromkeys(index.tolist(), "".join(traceback.format_exception(error))[-MOST_TRACEBACK:])
             who = name(int(index[0]))
             lone = isinstance(error, ValueError) and str(error).startswith("Expected more than 1 value per channel")
-            remedy = LONE_ROW if lone else "correct it"  # torch's error of batch normalization
+            remedy = LONE_ROW if lone else "correct it"  # `lone` means torch's error of batch normalization
             raise FedrayError(f"{who} failed: {_explain(error)}: {remedy}, or set on_client_error: skip") from error
     halves = np.array_split(index.reshape(-1, atom), 2)
     first, second = (try_jobs(train, name, skip, half.ravel(), atom=atom) for half in halves)
@@ -117,7 +122,7 @@ def score_clients(
         client: Ids of the clients, `[c]`.
         rows: Number of scores of each client.
         skip: Whether failures are skipped; otherwise they are raised.
-        limit: Wall seconds that one call of `score` may take, or None.
+        limit: Wall seconds that one call of `score` may take; None means no limit.
 
     Returns:
         The scores, `[rows, c]`.
@@ -139,17 +144,18 @@ def score_clients(
 
 
 def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, inputs: Tensor) -> Tensor:
-    """Computes raw outputs of models outside training, `[M, n, C]`; an error of a user's network becomes one line.
+    """Returns the raw outputs of models outside training, `[M, n, C]`.
 
     Args:
         engine: The engine that computes.
         net: The network.
         rows: The models, `[M, d]`.
-        counters: The counters of the models, `[M, c]`.
+        counters: The integer buffers of the models, `[M, c]`.
         inputs: Inputs of each model, `[M, n, ...]`.
 
     Raises:
-        FedrayError: The network raised an exception, or its outputs are not finite numbers.
+        FedrayError: A user's network raised an exception, or its outputs are not finite numbers. The message is one
+            line.
     """
     try:
         outputs = engine.outputs(net, rows, counters, inputs)
@@ -167,10 +173,10 @@ def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, in
 
 
 def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: Iterable[int]) -> Diverged:
-    """Returns the error of a round in which training diverged. The error names the clients and the step sizes to lower.
+    """Returns the error for a round in which training diverged. It names the clients, and the step sizes to lower.
 
     Args:
-        scenario: The scenario in plain types.
+        scenario: The scenario as a dictionary.
         t: The round, from 0.
         plan: The plan of the jobs.
         jobs: Indexes of the jobs that diverged.
@@ -182,7 +188,7 @@ def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: It
 
 
 def explain_full_gpu(error: BaseException) -> FedrayError:
-    """Returns the error of a GPU whose memory is full, in one line.
+    """Returns the error for a GPU whose memory is full. Its message is one line.
 
     Example:
         >>> full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
@@ -197,15 +203,16 @@ def explain_full_gpu(error: BaseException) -> FedrayError:
 
 
 def _explain(error: Exception) -> str:
-    """Describes an error in one line. For errors of fedray itself the line has no type of the error."""
+    """Describes an error in one line. The line names the type of the error, except for fedray's own errors."""
     return str(error) if isinstance(error, FedrayError) else describe_exception(error)
 
 
 @contextmanager
 def limit_seconds(seconds: float | None) -> Iterator[None]:
-    """Raises TimeoutError in the block after some seconds of wall time, between two steps of the interpreter.
+    """Raises TimeoutError in the body of the `with` statement after some seconds of wall time.
 
-    The limit uses a timer signal, so it works only in the main thread.
+    The limit uses a timer signal. So it works only in the main thread, and cannot interrupt a single long call into a
+    library.
     """
     if seconds is None:
         yield
@@ -217,7 +224,7 @@ def limit_seconds(seconds: float | None) -> Iterator[None]:
             raise TimeoutError(f"it took longer than client_timeout = {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)  # it repeats, because the body may catch the first exception
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)  # repeats, because the body may catch the first exception
     try:
         try:
             yield
@@ -238,13 +245,7 @@ def check_limit(seconds: float | None) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One exchange of a round with the actors: messages, chunks of jobs, and which actor trains which chunk.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The jobs of a round: from which row they start, which of them share a block, and which engine trains the block.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Jobs of asynchronous training in a worker: from which row they start, which train together, and how they are added up.
+# Jobs of asynchronous training: the row of the state from which a job starts, blocks of jobs, and sums by server step.
 
 
 def rows_of_state(plan: Plan, flight: Flight | None, models: int) -> IntArray:
@@ -252,17 +253,19 @@ def rows_of_state(plan: Plan, flight: Flight | None, models: int) -> IntArray:
 
     Args:
         plan: The jobs.
-        flight: In asynchronous training: the flights of the jobs, which name the rows; None: the training is in rounds.
+        flight: Start and destination of each job in asynchronous training, which name the rows. None means that
+            training goes in rounds.
         models: K, the number of models.
     """
     return plan.world * models + plan.model if flight is None else flight.row
 
 
 def group_versions(phase: Phase, version: IntArray) -> IntArray:
-    """Returns a group number below J for each job, `[J]`. Jobs with equal numbers may share a block.
+    """Returns a number below J for each job of asynchronous training, `[J]`. Jobs with equal numbers may share a block.
 
-    Two versions may share a block if their learning rates are equal and the pieces of the phase treat both alike. No
-    two versions may share a block if code in local training uses the round.
+    Jobs that start from different versions of a model may share a block if their learning rates are equal and the
+    phase's additions to a client's job (`Phase.pieces`) treat both versions alike. They may not share a block if local
+    training calls code, because code may use the version as the round.
 
     Args:
         phase: The training that the jobs belong to.
@@ -274,7 +277,7 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
         >>> group_versions(Phase(1, None, local, None, None), np.array([0, 1, 2])).tolist()
         [0, 0, 1]
     """
-    versions, place = np.unique(version, return_inverse=True)  # few, where there are many jobs
+    versions, place = np.unique(version, return_inverse=True)  # few versions, even if there are many jobs
     code, rate = phase.local.has_code or phase.couples, phase.local.lr_at
     kinds = [v if code else (rate(v), *(piece.group(v) for piece in phase.pieces)) for v in versions.tolist()]
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
@@ -285,7 +288,8 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
 def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
     """Prepares uploads for the server of asynchronous training.
 
-    The uploads are multiplied by their weights in place, and each group becomes a world.
+    The uploads are multiplied in place by their weights. The group of each upload (one model in one server step) takes
+    the place of its world, so that the server adds up each group by itself.
     """
     if (flight.weight != 1).any():
         uploads.delta.mul_(torch.from_numpy(flight.weight).to(uploads.delta)[:, None])
@@ -297,7 +301,9 @@ def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
 
 
 def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> list[IntArray]:
-    """Splits jobs into blocks of one learning rate and one batch width, and returns the indexes of each block's jobs.
+    """Splits jobs into blocks, and returns the indexes of each block's jobs.
+
+    All jobs of a block have the same learning rate and the same batch width.
 
     Args:
         study: The study that is trained.
@@ -311,7 +317,7 @@ def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> l
         kind = kind * len(kind) + group_versions(phase, jobs.flight.version)
     numbers = int((jobs.steps * width).max(initial=0)) * int(np.prod(study.input_shape))
     most, together = engine.width, phase.together
-    if most == 1 and study.client_timeout is None:  # the work around a block costs about two steps of a small network
+    if most == 1 and study.client_timeout is None:  # the overhead of a block is about two steps of a small network
         most = max(1, min(engine.jobs, LOOP_NUMBERS // max(1, numbers)))
     if together == 1:
         return split_into_blocks(jobs.steps, kind, most)
@@ -327,15 +333,15 @@ def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> l
 
 
 def batch_address(phase: Phase, plan: Plan) -> IntArray:
-    """Returns for each job the model number from which its batches are drawn, `[J]`.
+    """Returns for each job the model index that the random numbers of its batches depend on, `[J]`.
 
-    The number is 0 for all models that move together.
+    If the models of a client are trained jointly (`Phase.together`), the index is 0, so that their batches are equal.
     """
     return plan.model if phase.together == 1 else np.zeros_like(plan.model)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The engine of each block of a round: for the whole network, or for the slice that the clients of a tier train.
+# The engine that trains a block: one for the whole network, and one for each tier that trains a slice of the network.
 
 
 class TierEngine(NamedTuple):
@@ -391,7 +397,7 @@ def split_by_tier(
         phase: The training that the jobs belong to.
         jobs: The jobs, `[J]`, with samples and steps.
         whole: The engine of the whole network.
-        tiers: The engine of each tier; empty: all tiers train the whole network.
+        tiers: The engine of each tier; empty if all tiers train the whole network.
     """
     if not any(tiers):
         return split_jobs(study, phase, jobs, whole)
@@ -405,12 +411,9 @@ def split_by_tier(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One exchange of a round with the actors: messages, chunks of jobs, and which actor trains which chunk.
+# Messages between the coordinator and the client actors. They are tuples of NumPy arrays, without code or tensors.
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Messages between the coordinator and the client actors: NumPy arrays in plain tuples, no pickled code, no tensors.
-
-Piece = tuple[int, int]  # a piece of a question: (world, index of the first sample or client)
+Piece = tuple[int, int]  # (world, index of the first sample or client) of a part of the work of a `Question`
 
 
 class Page(NamedTuple):
@@ -418,7 +421,7 @@ class Page(NamedTuple):
 
     Attributes:
         models: The models, `[M, d]`.
-        counters: The counters of the models, `[M, c]`.
+        counters: The integer buffers of the models, `[M, c]`.
         extra: Further arrays of the state that are broadcast, by name.
     """
 
@@ -428,14 +431,15 @@ class Page(NamedTuple):
 
 
 class Order(NamedTuple):
-    """The message that asks a client actor to train jobs, to send its sums, or both.
+    """The message that asks a client actor to train jobs, to send the sums of its uploads, or both.
 
     Attributes:
         exchange: Number of the exchange to which the order belongs.
         t: The round, from 0.
-        jobs: The jobs to train; None: only the sums are requested.
-        kept: Number of chunks of this exchange whose sums the actor keeps.
-        sends: Whether the actor sends its sums.
+        jobs: The jobs to train; None if the actor must only send its sums.
+        kept: Number of earlier chunks of this exchange whose sums the actor should still hold. If it does not hold
+            them, it has been restarted.
+        sends: Whether the actor must send its sums with the reply.
     """
 
     exchange: int
@@ -449,7 +453,7 @@ class Reply(NamedTuple):
     """The message with which a client actor replies to an order.
 
     Attributes:
-        stats: Sums of the actor's uploads, in the small form of `thin`; None if the actor keeps the sums.
+        stats: Sums of the actor's uploads, in the compact form of `thin`; None if the actor keeps the sums.
         rows: Loss and error of each job; None if the order had no jobs.
     """
 
@@ -458,7 +462,7 @@ class Reply(NamedTuple):
 
 
 def to_page(state: State) -> Page:
-    """Packs a state into a message without copying. Of the extra tensors only those called `broadcast/...` are sent."""
+    """Packs a state into a message without copying. Extra tensors are sent only if their names are `broadcast/...`."""
     extra = {name: value.numpy() for name, value in state.extra.items() if name.startswith(SENT)}
     return Page(state.models.numpy(), state.counters.numpy(), extra)
 
@@ -490,21 +494,22 @@ def in_order(parts: Sequence[IntArray], rows: Sequence[JobRows]) -> JobRows:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Cuts the jobs of a round into chunks that actors take one after the other. Nothing here uses Ray.
+# Chunks: the jobs of a round are cut into chunks, which actors take one after the other. Nothing here uses Ray.
 #
 # Exact sums do not depend on which actor trains which job. So a quick actor may take more chunks than a slow one. The
-# chunks of a queue are in the order of their models: so most actors train, receive and send few models. Tiers whose
-# actors reserve the same share a queue: the speed of a device is simulated, so any of these actors can train its jobs.
+# chunks of a queue are ordered by model, so that most actors receive, train and send only a few models. Tiers share a
+# queue if their actors reserve the same resources. The speed of a device is only simulated, so any of these actors can
+# train the jobs of these tiers.
 
-LEAST_JOBS = 2  # of a chunk if actors take several chunks: engines train a lone job together with a copy of it
+LEAST_JOBS = 2  # fewest jobs of a chunk if actors take several: engines train a lone job together with a copy of it
 
 
 class Chunk(NamedTuple):
     """Jobs that one actor trains in one call.
 
     Attributes:
-        places: Indexes of the jobs in the plan, `[j]`, ascending.
-        rows: Rows of the state from which the jobs start, ascending.
+        places: Indexes of the jobs in the plan, `[j]`, in ascending order.
+        rows: Rows of the state from which the jobs start, in ascending order.
     """
 
     places: IntArray
@@ -512,7 +517,9 @@ class Chunk(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """Chunks, and the actors that may take them: actors with equal resources, or the one with the private vectors.
+    """Chunks, and the actors that may take them.
+
+    These are actors with equal resources, or the one actor that holds the private vectors of the clients.
 
     Attributes:
         actors: Numbers of the actors.
@@ -539,13 +546,13 @@ def cut_chunks(
         specs: The actors of the run.
         jobs: The jobs, `[J]`; the cost of a job is its number of optimizer steps.
         models: Number of models of a world, K.
-        at_home: Whether each job runs on the actor where its client lives, because the client's private vectors are
-            there. Then each actor has one chunk.
+        at_home: Whether each job runs on the actor that holds the private vectors of the job's client. Then each actor
+            has one chunk.
         laps: Number of chunks into which each actor's share is cut. The first has half of the share, the next a
-            quarter, and so on: the chunks that are taken last are small.
+            quarter, and so on. Small chunks at the end let all actors finish at about the same time.
 
     Returns:
-        The queues. An actor belongs to one queue at most.
+        The queues. An actor belongs to at most one queue.
 
     Example:
         Six jobs of two models, for two actors. Each actor gets one model and half of the work.
@@ -569,7 +576,7 @@ def cut_chunks(
         actors, of_kind = list(serving[k]), np.flatnonzero(kind == k)
         order = of_kind[np.lexsort((-jobs.steps[of_kind], row[of_kind]))]
         work = np.maximum(jobs.steps[order], 1)
-        within = 1.0 - 0.5 ** np.arange(laps)  # where chunks begin in an actor's share of the work: 0, 1/2, 3/4
+        within = 1.0 - 0.5 ** np.arange(laps)  # chunks begin at 0, 1/2 and 3/4 of an actor's share of the work
         starts = (np.arange(len(actors))[:, None] + within).ravel() / len(actors)
         begins, kept = np.searchsorted(np.cumsum(work) / work.sum(), starts + 1e-9), [0]
         least = 1 if laps == 1 else LEAST_JOBS
@@ -587,22 +594,23 @@ def _chunk(places: IntArray, row: IntArray) -> Chunk:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One exchange with the actors: an actor that finishes takes the next chunk of jobs, and sums are added as they arrive.
+# The exchange: an actor that finishes takes the next chunk of jobs, and sums are added as they arrive.
 #
-# An actor keeps the sums of its chunks until no chunk is left, and then sends them once. Chunks that an actor has lost
-# go back into its queue. Since sums are exact, the result does not depend on who trains what. Nothing here uses Ray.
+# An actor keeps the sums of its chunks until no chunk is left, and then sends them once. If an actor is restarted and
+# loses its sums, its chunks go back into its queue. Since sums are exact, the result does not depend on which actor
+# trains which chunk. Nothing here uses Ray.
 
 PULLED_LAPS = 3
-SECONDS_AN_ACTOR = 0.1  # length of a round for each actor: four calls of an actor cost the coordinator some 5 ms
+SECONDS_AN_ACTOR = 0.1  # shortest round, times actors, worth several chunks: four calls of an actor cost some 5 ms
 
 
 class Task(NamedTuple):
     """One task of an actor in an exchange.
 
     Attributes:
-        chunk: The jobs that the actor trains; None: only the sums are requested.
-        kept: Number of chunks of this exchange whose sums the actor keeps.
-        sends: Whether the actor sends its sums.
+        chunk: The jobs that the actor trains; None if the actor must only send its sums.
+        kept: Number of earlier chunks of this exchange whose sums the actor should still hold.
+        sends: Whether the actor must send its sums with the reply.
     """
 
     chunk: Chunk | None
@@ -610,8 +618,8 @@ class Task(NamedTuple):
     sends: bool
 
 
-Post = Callable[[int, Task], None]  # (actor, task) -> nothing; the answer comes from `Wait`
-Wait = Callable[[], "tuple[int, Reply | None]"]  # -> an actor and its reply; None if it has lost its sums
+Post = Callable[[int, Task], None]  # (actor, task) -> nothing; the reply comes from `Wait`
+Wait = Callable[[], "tuple[int, Reply | None]"]  # -> an actor and its reply, or None if the actor has lost its sums
 
 
 def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, JobRows]:
@@ -619,11 +627,11 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
 
     Args:
         queues: The chunks, and the actors that may take them.
-        post: A function that sends a task to an actor without a task.
-        wait: A function that waits for the reply of any actor with a task.
+        post: A function that sends a task to an actor that has no task.
+        wait: A function that waits until some actor replies to its task.
 
     Returns:
-        The sums of all uploads, and losses and errors of all jobs in the order of the plan.
+        The sums of all uploads; and the losses and errors of all jobs, in the order of the plan.
 
     Example:
         Two actors share four chunks of one job each. The second actor replies only when the first has no task left.
@@ -647,14 +655,14 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
     """
     queue_of = {a: n for n, queue in enumerate(queues) for a in queue.actors}
     left = [list(queue.chunks) for queue in queues]
-    pulls = [len(queue.chunks) > len(queue.actors) for queue in queues]  # else an actor sends its sums at once
+    pulls = [len(queue.chunks) > len(queue.actors) for queue in queues]  # if False, actors send their sums at once
     kept: dict[int, list[tuple[Chunk, JobRows]]] = {a: [] for a in queue_of}
     totals, done, doing = Totals(), list[tuple[Chunk, JobRows]](), dict[int, Task]()
 
     def give(actors: Iterable[int]) -> None:
         for a in actors:
             n, chunk = queue_of[a], None
-            if left[n]:  # best a chunk of models for which the actor has sums already
+            if left[n]:  # the best chunk is one whose models the actor has sums of already
                 had = {row for one, _ in kept[a] for row in one.rows.tolist()}
                 known = (i for i, one in enumerate(left[n]) if had.issuperset(one.rows.tolist()))
                 chunk = left[n].pop(next(known, 0))
@@ -666,7 +674,7 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
     while doing:
         a, reply = wait()
         chunk = doing.pop(a).chunk
-        if reply is None:  # its chunks are trained again, by idle actors
+        if reply is None:  # idle actors train the chunks of this actor again
             left[queue_of[a]] += [*(one for one, _ in kept[a]), *([] if chunk is None else [chunk])]
             kept[a] = []
             give([idle for idle in queue_of if idle not in doing])
@@ -682,7 +690,9 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
 
 
 def choose_laps(seconds: float, actors: int) -> int:
-    """Returns the number of chunks for each actor in a round: 1 for a short round, because every chunk costs a call.
+    """Returns the number of chunks for each actor in the next round.
+
+    It is 1 if rounds are short, because every chunk costs a call of the actor.
 
     Args:
         seconds: Seconds that the last round took; infinity before the first round.

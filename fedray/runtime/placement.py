@@ -13,11 +13,12 @@ from fedray.core.errors import BadInput
 from fedray.core.types import Clients, IntArray
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Seats of actors on the nodes of a cluster. An actor needs one node that has everything it reserves. Nothing here uses
-# Ray. Amounts are counted in ten thousandths, as Ray counts them, which avoids rounding errors in sums.
+# Seats: a seat is the room for one actor on a node of a cluster. An actor needs one node that has all the resources
+# that it reserves. Nothing here uses Ray. Amounts are counted in ten thousandths, as Ray counts them, which avoids
+# rounding errors in sums.
 
-UNIT = 10_000  # Ray counts amounts in fractions of this
-MEMORY = "GB of memory"  # resource name, besides Ray's own names; a GB is 10^9 bytes
+UNIT = 10_000  # an amount of 1 has so many parts
+MEMORY = "GB of memory"  # name of a resource in addition to Ray's names; a GB is 10^9 bytes
 ACTOR_GB = 0.4  # memory of an actor that has imported torch and trains (measured: 333 to 400 MB)
 Needs = Mapping[str, float]
 
@@ -46,7 +47,7 @@ class Cluster(NamedTuple):
 
     Attributes:
         whole: The nodes, each with all of its resources.
-        free: The nodes, each with the resources that nobody has reserved.
+        free: The nodes, each with the resources that no job has reserved.
     """
 
     whole: list[Node]
@@ -84,15 +85,17 @@ def seat(
 ) -> IntArray | None:
     """Seats actors of several kinds one by one, each on the node with most room.
 
-    If the required actors do not fit in this way, each actor is seated on the first node with room.
+    A node with resources that only other kinds need is used last. If the required actors do not fit in this way, each
+    of them goes to the first node with room.
 
-    A node with resources that only other kinds need is used last. The nodes of the required actors do not depend on
-    `most`. If the kinds differ, the actors may fit although this function finds no way.
+    The nodes of the required actors do not depend on `most`. If there are several kinds, a solution may exist that this
+    function does not find.
 
     Args:
         kinds: One actor of each kind.
-        least: Number of required actors of each kind. All of them are seated, or none.
-        most: Largest number of actors of each kind. The kind with the smallest share of its `most` is seated next.
+        least: Number of required actors of each kind. Either all of them are seated, or no actor is.
+        most: Largest number of actors of each kind. After the required actors, the kind that has the smallest share of
+            its `most` gets the next seat.
         nodes: The nodes with their free resources.
 
     Returns:
@@ -136,7 +139,7 @@ def seat(
 
 
 def list_actors(kinds: Sequence[ActorSpec], seats: IntArray, nodes: Sequence[Node]) -> list[ActorSpec]:
-    """Returns the actors that `seat` has seated, each with its node, kind by kind.
+    """Returns the actors in the order of their kinds, each with the node that `seat` has chosen for it.
 
     Args:
         kinds: One actor of each kind.
@@ -157,7 +160,9 @@ def list_actors(kinds: Sequence[ActorSpec], seats: IntArray, nodes: Sequence[Nod
 
 
 def bundle_seats(specs: Sequence[ActorSpec]) -> tuple[list[dict[str, float]], list[str], list[int]]:
-    """Returns the bundles of resources for actors: one bundle for each node, and one for each actor without a node.
+    """Returns the bundles of resources that Ray must reserve for actors.
+
+    There is one bundle for each node, and one for each actor whose node is not known.
 
     Args:
         specs: The actors.
@@ -206,7 +211,7 @@ def add_up(nodes: Sequence[Node]) -> dict[str, float]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Messages for actors that do not fit into a cluster: what they need, what the cluster has, and the remedy.
+# Messages if actors do not fit into a cluster. They say what the actors need, what the cluster has, and the remedy.
 
 
 def explain_misfit(least: Sequence[ActorSpec], counts: Sequence[int], nodes: Sequence[Node]) -> BadInput:
@@ -259,10 +264,10 @@ def describe_wait(least: Sequence[ActorSpec], cluster: Cluster) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Decides which actors a run has, on which actor each client lives, and which actors may train the jobs of a tier.
-# Nothing here uses Ray.
+# The actors of a run, the actor that holds each client's private vectors (the client's home), and the actors that may
+# train the jobs of a tier. Nothing here uses Ray.
 
-LEAST_CPUS = 0.01  # of an actor: memory does not hold a hundred actors for each CPU
+LEAST_CPUS = 0.01  # smallest share of a CPU for an actor: memory has no room for a hundred actors for each CPU
 
 
 def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, actors: int | str) -> list[ActorSpec]:
@@ -271,14 +276,15 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
     Args:
         clients: The tiers and their numbers of clients.
         nodes: The nodes of the cluster.
-        per_actor: Number of clients of each actor: a tier gets `ceil(N / per_actor)` actors. `auto`: see `actors`.
-        actors: Number of actors of the run, divided among the tiers by their numbers of clients. If both are `auto`,
-            the actors fill the cluster. Each tier gets one actor. Then the tier with the fewest actors for each client
-            gets one more, until no node has room for another actor.
+        per_actor: Number of clients of each actor. A tier of N clients gets `ceil(N / per_actor)` actors. `auto` means
+            that `actors` decides.
+        actors: Number of actors of the run, which are divided among the tiers by their numbers of clients. If
+            `per_actor` and `actors` are both `auto`, the actors fill the cluster. Each tier gets one actor. Then the
+            tier with the fewest actors for each client gets one more, until no node has room for a further actor.
 
     Returns:
-        The actors, tier by tier. If a tier leaves `num_cpus` open, each of its actors gets one CPU, a half, a third,
-        and so on: the largest share with which all actors fit.
+        The actors, tier by tier. If a tier does not set `num_cpus`, each of its actors gets one CPU, a half, a third,
+        and so on. The largest of these shares with which all actors fit is taken.
 
     Raises:
         BadInput: The cluster cannot hold the actors. The message names the resources that the actors need and those of
@@ -319,7 +325,7 @@ def _plan(
             break
     else:
         raise explain_misfit(share(kinds, open_, round(1 / LEAST_CPUS)), counts, nodes)
-    for k in open_:  # a tier that is pinned to scarce nodes does not hold back the others
+    for k in open_:  # a tier that fits only on few nodes does not lower the CPUs of the other tiers
         each = (share(sized, [k], more) for more in range(1, parts))
         sized = next((one for one in each if seat(one, counts, counts, nodes) is not None), sized)
     most = [clients.tiers[kind.tier].number for kind in kinds] if per_actor == actors == "auto" else counts
@@ -331,8 +337,8 @@ def _plan(
 def list_kinds(clients: Clients, per_actor: int | str, actors: int | str) -> tuple[list[ActorSpec], list[int]]:
     """Returns one actor of each tier that has clients, and the number of actors of each of these tiers.
 
-    An actor gets one CPU if its tier leaves the number open. A tier has at least one actor, and at most one for each
-    client. If `per_actor` and `actors` are both `auto`, a tier has one actor here.
+    An actor gets one CPU if its tier does not set `num_cpus`. A tier has at least one actor, and at most one actor for
+    each client. If `per_actor` and `actors` are both `auto`, a tier has one actor here.
     """
     tiers = [(c, tier) for c, tier in enumerate(clients.tiers) if tier.number]
     kinds = [
@@ -347,17 +353,18 @@ def list_kinds(clients: Clients, per_actor: int | str, actors: int | str) -> tup
 
 
 def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int, ...]]:
-    """Returns the actors that may train the jobs of each tier: those of all tiers whose actors reserve the same.
+    """Returns the actors that may train the jobs of each tier.
 
-    So no actor idles if tiers differ only in simulated speed and one tier has most of the work.
+    These are the actors of all tiers that reserve the same resources for an actor. So no actor idles if tiers differ
+    only in simulated speed and one tier has most of the work.
 
     Args:
         clients: The tiers.
         specs: The actors of the run.
 
     Returns:
-        For each tier the numbers of its actors, ascending. A tier without clients has no actors, unless another tier
-        reserves the same.
+        For each tier the indexes of these actors, in ascending order. A tier without clients has no actors, unless a
+        different tier reserves the same resources.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -371,7 +378,7 @@ def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int
 
 
 def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray) -> IntArray:
-    """Assigns clients to actors. The clients of a tier are dealt in turn to the actors that may train jobs of the tier.
+    """Assigns clients to actors. The clients of a tier go in turn to the actors that may train jobs of the tier.
 
     Args:
         clients: The tiers.
@@ -379,7 +386,7 @@ def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray)
         client: Ids of clients, `[J]`.
 
     Returns:
-        The number of the actor on which each client lives, `[J]`.
+        The index of each client's actor, which holds the client's private vectors, `[J]`.
     """
     tier, serving = clients.tier_of(client), list_serving(clients, specs)
     home: IntArray = np.zeros(len(client), np.int64)
@@ -389,17 +396,16 @@ def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which actors a run gets on a cluster that others use too. Nothing here uses Ray.
+# The actors that a run gets on a cluster that other jobs use, too. Nothing here uses Ray.
 
 
 class Choice(NamedTuple):
     """The actors that a run can reserve on a cluster now, and the reason why it waits.
 
     Attributes:
-        specs: The actors for which seats are reserved; empty if the run must wait.
+        specs: The actors for which resources are reserved; empty if the run waits for other jobs to end.
         why: The reason why the run waits, in words.
-        coming: Whether the run waits for new nodes and not for other jobs. Then `specs` are the actors that need the
-            new nodes.
+        coming: Whether the run waits for new nodes. Then `specs` are all actors that the run needs at least.
     """
 
     specs: list[ActorSpec]
@@ -410,17 +416,17 @@ class Choice(NamedTuple):
 def choose_seats(
     clients: Clients, per_actor: int | str, actors: int | str, parts: int = 1, *, cluster: Cluster, waits: bool
 ) -> Choice:
-    """Returns the actors for which seats are reserved, on a cluster that other jobs may use, too.
+    """Returns the actors for which a run reserves resources, on a cluster that other jobs may use, too.
 
     Args:
         clients: The tiers and their numbers of clients.
-        per_actor: Clients of each actor, or `auto`.
-        actors: Actors of the run, or `auto`.
-        parts: If `per_actor` and `actors` are `auto`: the number of parts into which the cluster is divided. The run
-            takes one part.
+        per_actor: Number of clients of each actor, or `auto`.
+        actors: Number of actors of the run, or `auto`.
+        parts: Number of parts into which the cluster is divided if `per_actor` and `actors` are `auto`. The run takes
+            one part.
         cluster: The resources of the cluster.
-        waits: Whether the run waits for more nodes if the cluster does not hold its smallest plan. In this plan, each
-            actor has one CPU or the resources that its tier requires.
+        waits: Whether the run waits for more nodes if the cluster is too small for its actors. It then waits for room
+            for actors with one CPU each, or with the resources that their tier requires.
 
     Raises:
         BadInput: The cluster cannot hold the actors, and the run does not wait for nodes.

@@ -1,4 +1,8 @@
-"""The runtime without Ray, and the session: the work of one process for a run."""
+"""Runs a study in its run directory, and provides the runtime without Ray.
+
+A *study* is everything that a run needs except a runtime, and a *world* is one seed of one fold of the data. A
+*session* is the work of one process for a run: from the first round or the newest checkpoint to the summary.
+"""
 
 from __future__ import annotations
 
@@ -36,19 +40,19 @@ from fedray.storage import summary as records
 from fedray.training.choice import COMPILED, Engine, check_invariance
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How a worker answers questions, and the runtime without Ray: one worker in this process, with results equal bit for
-# bit.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A question is cut into pieces of a fixed size. So an answer does not depend on the number of workers or their order. A
-# piece is (world, index of the first sample) for the samples of a split, and (world, index of the first client) for
-# clients.
+# How a worker answers a `Question`, and the runtime without Ray, which is one worker in this process.
+#
+# The samples or clients of a question are cut into pieces of a fixed size. So an answer does not depend on the number
+# of workers or their order. A piece is named (world, index of its first sample or client).
 
 CLIENTS_A_PIECE = 32
 
 
 def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
-    """Returns the ids of the clients that a question asks, for each world; by default the known clients."""
+    """Returns for each world the ids of the clients that a question is about.
+
+    If the question names no clients, these are the clients of the run, at most the first `EVALUATED_CLIENTS`.
+    """
     if question.clients is not None:
         return question.clients
     known = np.arange(min(study.clients.number, EVALUATED_CLIENTS))
@@ -56,7 +60,7 @@ def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
 
 
 def list_pieces(study: Study, question: Question) -> list[Piece]:
-    """Lists the pieces of a question. If clients are asked at home, each client is a piece."""
+    """Lists the pieces of a question. With `Question.at_home`, each client is a piece."""
     if question.split is None:
         numbers = [len(some) for some in list_clients(study, question)]
         return cut_pieces(numbers, 1 if question.at_home else CLIENTS_A_PIECE)
@@ -72,7 +76,7 @@ def cut_pieces(numbers: list[int], size: int) -> list[Piece]:
         size: Largest number of samples or clients of a piece.
 
     Returns:
-        The pieces: (world, index of the first sample or client).
+        (world, index of the first sample or client) of each piece.
 
     Example:
         >>> cut_pieces([1200, 400], size=500)  # of two worlds with so many rows
@@ -88,11 +92,12 @@ def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequ
         worker: The worker that computes.
         state: The state that holds the models.
         question: The question.
-        pieces: The pieces to answer. If clients are asked at home: the pieces of clients that live in this process.
+        pieces: The pieces to answer. With `Question.at_home`, this process must hold the private vectors of their
+            clients.
     """
     study, found = worker.study, Pieces()
     if (split := question.split) is not None:
-        read = lru_cache(maxsize=1)(partial(study.split, split))  # once for all pieces of a world: it may be a copy
+        read = lru_cache(maxsize=1)(partial(study.split, split))  # a world is read once, because this may copy it
         for world, first in pieces:
             x = read(world)[0][first : first + EVALUATED_ROWS]
             found[world, first] = question.compute(worker, state, world, x).cpu()
@@ -112,7 +117,7 @@ def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequ
 
 
 class Inline:
-    """A runtime of one worker that is called directly; its methods are those of `simulation.study.Runtime`."""
+    """The runtime without Ray: one worker that is called directly. The methods are described in the class `Runtime`."""
 
     def __init__(self, study: Study, device: str = "cpu", threads: int = 1) -> None:
         self.worker = make_worker(study, device, threads)
@@ -122,14 +127,14 @@ class Inline:
         return self.worker.train(t, jobs, state, phase)
 
     def ask(self, question: Question, state: State) -> Pieces:
-        """Answers a question, piece after piece."""
+        """Answers a question, one piece after the other."""
         return answer_pieces(self.worker, state, question, list_pieces(self.worker.study, question))
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Returns the private vectors of the clients for a checkpoint.
 
         Args:
-            names: Names of the vectors that are returned; None: all.
+            names: Names of the vectors that are returned; None means all vectors.
         """
         return keep_vectors(self.worker.store.state(), names)
 
@@ -138,26 +143,25 @@ class Inline:
         self.worker.store.restore(private)
 
     def close(self) -> None:
-        """Does nothing: there is nothing to release."""
+        """Does nothing, because there is nothing to release."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A session: the work of one process for a run, from the first round or the newest checkpoint to the summary.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A run may need several sessions: after an interruption another process resumes the run from its newest checkpoint. A
-# session locks the run directory, writes the manifest, runs the round loop, and records jobs, metrics and checkpoints.
-# If a worker is lost, it goes back to the newest checkpoint. At the end it writes the summary.
+# The session. A run may need several sessions, because after an interruption a new process resumes the run.
+#
+# A session locks the run directory, writes the manifest, runs the round loop, and records jobs, metrics and
+# checkpoints. If private vectors of clients are lost with a worker, the session goes back to the newest checkpoint. At
+# the end it writes the summary.
 
 log = logging.getLogger("fedray")
-Evaluate = Callable[[Progress], list[dict[str, Any]]]
-Measure = Callable[..., Evaluate]  # of the study and the runtime
+Evaluate = Callable[[Progress], list[dict[str, Any]]]  # progress -> metrics of each world
+Measure = Callable[..., Evaluate]  # (study, runtime) -> the function that evaluates
 Snapshot = dict[str, Any]  # what a live display shows: round, rounds, metrics, up_bytes, sim_seconds, wall_seconds
 Watch = Callable[[Snapshot], None]
 
 
 class Enough(FedrayError):
-    """Raised by a watcher to stop the run after the round of the newest snapshot.
+    """Raised by a `Watch` function to stop the run after the round of the newest snapshot.
 
     The run is saved and can be resumed. It has no summary.
     """
@@ -182,15 +186,17 @@ def run_session(
         runtime: The runtime on which jobs run.
         out: The run directory. It is locked, so no other process writes to it during the session.
         watch: A function that is called with a snapshot after each evaluated round.
-        facts: Facts on this process and its machine for the manifest.
-        digests: Digests of what is trained (`fedray.assembly.study`). They must equal those at the start of the run.
-        measure: A function that makes the function that scores the models. Pictures are drawn only with the default.
+        facts: Facts about this process and its machine, for the manifest.
+        digests: Digests of what is trained (`fedray.assembly.study`). They must equal the digests at the start of the
+            run.
+        measure: A function that takes the study and the runtime and returns the function that evaluates the models. The
+            data of report pictures are written only with the default.
         saved: A function that is called after each checkpoint.
         tell: A function that prints a line to the user as a warning.
 
     Raises:
-        Enough: The watcher ended the run. The run is saved and can be resumed.
-        BadInput: The run began with another study: the digests differ.
+        Enough: The function `watch` ended the run. The run is saved and can be resumed.
+        BadInput: The run began with a different study, because the digests differ.
     """
 
     def show(progress: Progress) -> None:
@@ -229,7 +235,7 @@ def run_session(
             except Enough:
                 recorder.checkpoint(progress)
                 raise
-            except errors.Lost:  # a worker is gone, and the private vectors of its clients with it
+            except errors.Lost:  # a worker is gone, and with it the private vectors of its clients
                 confirm_place()
                 progress = _begin(study, runtime, out)
         confirm_place()
@@ -253,7 +259,7 @@ def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
 
 
 def log_snapshots(watch: Watch, loggers: Sequence[records.Logger]) -> Watch:
-    """Returns a watcher that also passes the metrics of each evaluated round to the loggers of a scenario.
+    """Returns a function that calls `watch`, and passes the metrics of each evaluated round to the user's loggers.
 
     Example:
         >>> logged = []
@@ -272,7 +278,7 @@ def log_snapshots(watch: Watch, loggers: Sequence[records.Logger]) -> Watch:
 
 
 def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
-    """Returns a watcher that calls `watch`. Exceptions of `watch` are added to a list and raised again."""
+    """Returns a function that calls `watch`, adds its exceptions to the list `noted`, and raises them again."""
 
     def show(snapshot: Snapshot) -> None:
         try:
@@ -285,9 +291,10 @@ def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
 
 
 def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
-    """Writes the partition, and returns the progress from which the run continues.
+    """Writes the partition of the data, and returns the progress from which the run continues.
 
-    This progress comes from the newest checkpoint. Without a checkpoint, the first round is prepared.
+    The progress is read from the newest checkpoint. If there is no checkpoint, it is the progress before the first
+    round.
     """
     records.write_partition(out, study)
     if not find_checkpoints(out / "checkpoints"):
@@ -307,7 +314,7 @@ def _manifest(
 ) -> None:
     """Writes the manifest.
 
-    `seconds` are the seconds that this process spent on each task; empty while they are unknown.
+    `seconds` holds the seconds that this process spent on each task. It is empty as long as they are unknown.
     """
     parts = {f"{part}_seconds": seconds.get(part) for part in ("process", "training", "evaluation")}
     timings = {"wall_seconds": progress.wall_seconds, **parts}
@@ -316,14 +323,14 @@ def _manifest(
     size["class_names"] = list(study.shards.data.class_names)
     if names := study.client_names:
         size["client_names"] = list(names)
-    known = {RECORDED: (out / IDENTITY_FILE).is_file()}  # or the run began before there was such a file
+    known = {RECORDED: (out / IDENTITY_FILE).is_file()}  # runs of earlier versions of fedray have no such file
     write_sealed(out / "manifest.json", records.make_manifest({**facts, "study": size, "timings": timings, **known}))
 
 
 def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *, pictures: bool) -> dict[str, Any]:
     """Returns the summary of a run at its end.
 
-    With `pictures` also writes the drift scores and the data of the pictures.
+    If `pictures` is true, also writes the drift scores and the data for the pictures of the report.
     """
     log.info("scoring the trained models")
     models = checkpoint.hash_model(study, progress.state)
@@ -337,11 +344,12 @@ def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *,
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Facts on the workers of a run for the manifest: the engine, its width, the reason for it, and the self-test.
+# Facts about the workers of a run, for the manifest: the engine, its number of lanes, the reason for the engine, and
+# the result of its self-test. A lane is one of the jobs that an engine trains side by side.
 
 
 def worker_facts(worker: Worker) -> dict[str, Any]:
-    """Describes the engine of one process, and tests whether the lanes of the engine are independent."""
+    """Describes the engine of one process, and tests whether the results of a lane are independent of other lanes."""
     if (work := worker.study.method.phase.work) is not None:
         name, why = work.describe()
         engine_ = {"name": name, "width": 1, "why": why, "device": worker.device.type, "evaluates": "torch"}
@@ -354,7 +362,7 @@ def worker_facts(worker: Worker) -> dict[str, Any]:
 
 
 def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]:
-    """Returns the facts on one network: a worker's whole network, or a slice of it."""
+    """Returns the facts about the engine of one network, which is a worker's whole network or a slice of it."""
     study, device = worker.study, worker.device
     phase = study.method.phase
     return {
@@ -374,7 +382,7 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
 
 
 def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
-    """Joins the facts on several processes: the engine of the first process, and all engines if they differ.
+    """Joins the facts about several processes. `engine` is the first one; `engines` lists all engines if they differ.
 
     Example:
         >>> join_worker_facts([{"engine": {"name": "mlp"}, "lanes_independent": flag} for flag in (True, False)])
@@ -391,13 +399,13 @@ def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Returns, for the records of a run, what trains its models, and on which devices clients train.
+    """Returns, for the records of a run, the kind of its engines and the devices on which clients train.
 
-    The lanes are "compiled" if compiled kernels train clients or a student, else "torch".
+    `lanes` is "compiled" if compiled kernels train the clients or a student of distillation, else "torch".
 
     Args:
         study: The study of the run.
-        facts: The facts on the workers of the run.
+        facts: The facts about the workers of the run.
     """
     engines = facts.get("engines", [facts["engine"]])
     compiled = any(engine["name"] in COMPILED for engine in engines) or has_compiled_students(study)
@@ -406,7 +414,7 @@ def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, s
 
 
 def warn_if_dependent(facts: dict[str, Any]) -> None:
-    """Warns that results depend on the packing of jobs, if the self-test of the lanes failed."""
+    """Warns, if the self-test of the lanes has failed, that results depend on how jobs are packed into blocks."""
     if not facts["lanes_independent"]:
         warn_user(
             "the lane self-test failed here: results repeat for the same packing only (see manifest.json)",

@@ -1,4 +1,8 @@
-"""The worker of a stack: one worker for each part, and the features for the meta model, which stay in the process."""
+"""Trains the parts of a stack in one process.
+
+A stack is an ensemble of base networks (its *sub models*) and a *meta model*, whose inputs (*features*) are the
+predictions of the sub models. Each part of the stack has its own worker. Features stay in the process.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +37,16 @@ from fedray.simulation.study import Part, Study
 from fedray.training.choice import SHAREABLE, Engine
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Bases of a stack that vote: each client fits a scikit-learn classifier on its own samples, and the classifiers vote.
+# Bases that vote: each client fits a scikit-learn classifier on its own samples, and the classifiers vote.
 #
-# A classifier depends only on a client's samples (without the fold that its world leaves out) and the key of its random
-# numbers. So no classifier is sent or saved: a process that needs a classifier fits it again, and keeps it.
+# A classifier depends only on the key of its random numbers and on the client's samples outside the fold that is left
+# out. So no classifier is sent or saved. A process that needs a classifier fits it again, and keeps it.
 
 ClassifyRows = Callable[[Any], IntArray]  # inputs `[n, f]` -> classes `[n]`
 
 
 class FittedVotes:
-    """The classifiers that were fitted in this process, and their votes.
+    """Fits and keeps the classifiers of this process, and counts their votes.
 
     Attributes:
         parts: The bases of the stack.
@@ -51,33 +55,33 @@ class FittedVotes:
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
         self._fitted: dict[tuple[int, int, int], ClassifyRows] = {}
-        self._lock = Lock()  # so that threads fit nothing twice, and because the limit of BLAS holds for all of them
+        self._lock = Lock()  # no classifier is fitted twice, and the limit of BLAS threads concerns all threads
 
     def shares(self, i: int, world: int, folds: Sequence[int], x: Tensor) -> FloatArray:
         """Returns the share of the votes that each class gets from the classifiers of a base.
 
         Args:
-            i: Number of the base.
-            world: The world, 0 to R - 1.
-            folds: The folds to leave out. The votes are counted for each of these folds.
+            i: Index of the base.
+            world: The world (one seed of one fold of the data), 0 to R - 1.
+            folds: The folds of the stack to leave out. The votes are counted for each of these folds.
             x: Raw inputs of the world, `[n, ...]`.
 
         Returns:
-            The shares of the classes, `[len(folds), n, C]`. Clients without samples do not vote. If nobody votes, all
-            classes have the same share.
+            The shares of the classes, `[len(folds), n, C]`. Clients without samples do not vote. If no client votes,
+            all classes have the same share.
         """
         part = self.parts[i]
         shards, row = _shards(part), np.arange(len(x))
         worlds = world * part.folds + np.array(folds)
         inputs = _flatten(part, x, int(worlds[0]))
         counts = np.zeros((len(worlds), len(x), part.study.classes))
-        import sklearn.linear_model  # noqa: F401  (it loads a matrix library that has to be limited)
+        import sklearn.linear_model  # noqa: F401  (loads the matrix library whose threads are limited below)
         from threadpoolctl import threadpool_limits
 
-        # the order in which BLAS adds, and so the bits, would depend on its threads
+        # with several threads, BLAS adds in an order that is not fixed, so that the bits would differ
         with self._lock, threadpool_limits(limits=1, user_api="blas"):
             for client in range(shards.number):
-                votes: dict[int, IntArray] = {}  # by the fold that was left out, if that makes a difference
+                votes: dict[int, IntArray] = {}  # by the fold that is left out of the client's own samples, else by 0
                 for at in np.flatnonzero(shards.sizes(worlds, np.full_like(worlds, client))).tolist():
                     fold = folds[at] if shards.within else 0
                     if fold not in votes:
@@ -87,9 +91,9 @@ class FittedVotes:
         return np.where(voters > 0, counts / np.maximum(voters, 1), 1 / part.study.classes)
 
     def _classifier(self, i: int, world: int, client: int, fold: int) -> ClassifyRows:
-        """Returns the classifier that a client has fitted for base i in a world that leaves out a fold.
+        """Returns the classifier that a client fits for base i in a world that leaves out a fold.
 
-        If whole clients are left out, the fold is 0: a client that is present has all its samples in every such world.
+        If folds are whole clients, the fold is 0. A client that is not left out then has the same samples in all folds.
         """
         part = self.parts[i]
         key = (i, world if _shards(part).within else world // part.folds, client)
@@ -104,10 +108,10 @@ class FittedVotes:
 
 
 def fit_classifier(voter: Voter, x: Any, y: IntArray, seed: int) -> ClassifyRows:
-    """Fits the classifier of one client. If all samples have one class, the classifier always predicts this class.
+    """Fits the classifier of one client. If all samples have the same class, the classifier always predicts this class.
 
     Args:
-        voter: The name of the classifier and its options.
+        voter: The name and the options of the classifier.
         x: Inputs, `[n, f]`.
         y: Classes, `[n]`.
         seed: Seed of the classifier's random numbers, below 2^32.
@@ -132,20 +136,20 @@ def _shards(part: Part) -> LeaveOutShards:
 
 
 def _flatten(part: Part, x: Tensor, world: int) -> Any:
-    """Returns raw inputs `[n, ...]` as a classifier takes them: standardized as for a network, `[n, f]` float64."""
+    """Returns the inputs of a classifier, `[n, f]` float64: raw inputs `[n, ...]`, standardized as for a network."""
     return _shards(part).normalize(x[None], torch.tensor([world]))[0].flatten(1).double().numpy()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A stack trains several bases, and then a meta model on their predictions. The features of a sample are the predictions
-# of the sub models that were trained without this sample. They are computed where the client lives, and are neither
-# sent nor saved.
+# The worker of a stack. A stack trains several bases, and then a meta model on their predictions. The features of a
+# training sample are the predictions of the sub models that were trained without this sample. The process that trains
+# the meta model at a client computes the client's features itself. Features are neither sent nor saved.
 
 TINY = np.finfo(np.float64).tiny  # stands for 0 in a logarithm
 
 
 def make_worker(study: Study, device: str = "cpu", threads: int = 1) -> Worker:
-    """Makes the worker of a study; the worker of a stack passes its jobs on to the workers of the parts.
+    """Makes the worker of a study. The worker of a stack passes its jobs on to the workers of the stack's parts.
 
     Args:
         study: The study that is trained.
@@ -160,16 +164,16 @@ def make_worker(study: Study, device: str = "cpu", threads: int = 1) -> Worker:
         >>> make_worker(study).engine.name
         'mlp'
     """
-    if study.method.phase.work is not None:  # which does not compute on GPUs
+    if study.method.phase.work is not None:  # work other than gradient descent runs on CPUs only
         device, threads = "cpu", 1
     return Worker(study, device, threads, StackWorkers(study, device, threads) if study.parts else None)
 
 
 class StackWorkers:
-    """The workers of a stack's parts, and the features of the clients that this process trained or evaluated.
+    """The workers of a stack's parts, and the features of the clients that this process trained.
 
     Attributes:
-        study: The study of the stack.
+        study: The study of the whole stack.
         bases: The parts of the stack without the meta model.
         workers: The workers of the parts that are networks, in the order of the parts.
     """
@@ -183,13 +187,13 @@ class StackWorkers:
             if part.voter is None
         }
         self.workers = list(self._worker.values())
-        for worker in self.workers:  # all parts read the same rows, which lie on a GPU once
+        for worker in self.workers:  # all parts read the same samples, which need only one copy on a GPU
             worker.resident = self.workers[0].resident
         if not all(worker.engine.name in SHAREABLE for worker in self.workers):
             for worker in self.workers:  # the threads of one worker would use the networks of the others
                 worker.threads = 1
         self._votes = FittedVotes(self.bases)
-        self._state: State | None = None  # of the newest training
+        self._state: State | None = None  # the state of the newest training
         self._features: dict[tuple[int, int], Tensor] = {}  # by (world, client)
 
     @property
@@ -198,7 +202,7 @@ class StackWorkers:
         return self.workers[0].engine
 
     def train(self, t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
-        """Trains the jobs of round t, part by part; the names of the statistics of part i begin with `i/`."""
+        """Trains the jobs of round t, part by part. The names of the statistics of part i begin with `i/`."""
         self._use_state(state)
         shares = list(split_plan(self.study.parts, jobs.plan))
         if not shares:
@@ -216,13 +220,13 @@ class StackWorkers:
         """Computes the raw outputs of a stack and of its sub models.
 
         Args:
-            rows: The numbers of the whole stack, `[1, d]`.
-            counters: The counters of the whole stack, `[1, c]`.
+            rows: The parameters and float buffers of the whole stack, `[1, d]`.
+            counters: The integer buffers of the whole stack, `[1, c]`.
             world: The world whose normalization is applied to the inputs.
             x: Raw inputs, `[n, ...]`.
 
         Returns:
-            Raw outputs, `[1 + P, n, C]`: first those of the stack, then those of its P sub models.
+            Raw outputs, `[1 + P, n, C]`. The outputs of the stack come first, then those of its P sub models.
         """
         whole = State(rows[:1].cpu(), counters[:1].cpu(), {})
         outputs = [self._base_outputs(whole, i, world, x) for i in range(len(self.bases))]
@@ -233,7 +237,7 @@ class StackWorkers:
             answer = self.workers[-1].forward(meta.models, meta.counters, world, features)[0].cpu()
         elif combine is not None:
             counts = count_held_labels(self.study.shards, world)
-            total = counts.sum(axis=0)  # each client's share of the rows of a class; equal ones where nobody has any
+            total = counts.sum(axis=0)  # if no client has samples of a class, all clients get equal shares of it
             shares = np.where(total > 0, counts / np.maximum(total, 1), 1 / len(counts))
             answer = combine_outputs(combine, outputs[0], torch.from_numpy(shares))
         else:
@@ -242,7 +246,7 @@ class StackWorkers:
         return torch.cat([answer[None].double(), *(each.double() for each in outputs)])
 
     def _mean_probabilities(self, outputs: list[Tensor]) -> list[FloatArray]:
-        """Returns the mean probabilities of each base, `[n, C]`, from its raw outputs `[F * K, n, C]`."""
+        """Returns the mean probabilities of each base, `[n, C]`, from the raw outputs of each base, `[F * K, n, C]`."""
         return [np.asarray(classification.probabilities(each.numpy()).mean(axis=0)) for each in outputs]
 
     def _join(self, outputs: list[Tensor]) -> Tensor:
@@ -257,7 +261,7 @@ class StackWorkers:
         return torch.from_numpy(np.concatenate(self._mean_probabilities(outputs), axis=1).astype(np.float32))
 
     def state(self) -> dict[str, Tensor]:
-        """Returns the private vectors of all parts; the names of those of part i begin with `i/`."""
+        """Returns the private vectors of all parts. The names of the vectors of part i begin with `i/`."""
         return {f"{i}/{name}": rows for i, part in self._worker.items() for name, rows in part.private.state().items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
@@ -282,7 +286,7 @@ class StackWorkers:
         row = slice(world, world + 1)
         whole = State(self._state.models[row], self._state.counters[row], {})
         shards = self.bases[0].study.shards
-        if not isinstance(shards, LeaveOutShards):  # each model is a client's own, and has seen none of these rows
+        if not isinstance(shards, LeaveOutShards):  # each model is a client's own, and no model has seen these samples
             return side_by_side(self._base_outputs(whole, 0, world, x))
         if self.bases[0].features != "out_of_fold":
             return self._join([self._base_outputs(whole, i, world, x) for i in range(len(self.bases))])
@@ -297,7 +301,7 @@ class StackWorkers:
     def _base_outputs(self, whole: State, i: int, world: int, x: Tensor, fold: int | None = None) -> Tensor:
         """Returns the raw outputs of base i's sub models in a world, `[F * K, n, C]`.
 
-        With a fold: only the outputs of the K sub models of this fold.
+        If `fold` is given, only the K sub models of this fold are used.
         """
         part = self.bases[i]
         if part.voter is not None:
@@ -311,7 +315,7 @@ class StackWorkers:
         return torch.cat(pieces, dim=1).cpu()
 
     def _use_state(self, state: State) -> None:
-        """Keeps the models of a round, and drops all features if sub models have changed."""
+        """Keeps the models that a round begins with, and drops all features if sub models have changed."""
         if self._state is not None and self._features:
             same = all(
                 torch.equal(new, old)
@@ -324,7 +328,7 @@ class StackWorkers:
 
 
 def _with_features(part: Part, compute: Callable[[int, int], Tensor]) -> Study:
-    """Returns the study of a part. In the study of the meta model, `compute` makes the features."""
+    """Returns the study of a part. In the study of the meta model, the function `compute` makes the features."""
     shards = part.study.shards
     if not isinstance(shards, FeatureShards):
         return part.study

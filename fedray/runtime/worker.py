@@ -1,4 +1,8 @@
-"""The training in one worker process, which trains jobs and reduces their uploads to statistics."""
+"""Trains jobs in one process, and reduces their uploads to statistics for the server's step.
+
+A *job* trains one model of one world (one seed of one fold) at one client. A *block* is a set of jobs that are trained
+together as one computation, and a *lane* is one job of a block.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +38,13 @@ if TYPE_CHECKING:
     from fedray.runtime.stacking import StackWorkers
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Copies of the clients' data on a GPU. Batches are gathered there; only the indexes of the samples are sent.
+# Copies of the clients' data on a GPU. Batches are gathered there, so only the indexes of their samples are sent.
 
-SHARE = 0.25  # of the GPU memory that this process may still take
+SHARE = 0.25  # largest share that samples take of the GPU memory that this process may still use
 
 
 class Resident:
-    """Copies of samples on a device. A copy is kept as long as its original in main memory is used.
+    """Copies of samples on a device. A copy is kept as long as the original in main memory exists.
 
     Example:
         >>> rows, labels = torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64)
@@ -53,9 +57,9 @@ class Resident:
         self._copies = WeakTensorKeyDictionary()
 
     def place(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns samples on the device. They stay in main memory if they need over a quarter of the GPU's free memory.
+        """Returns samples on the device, to which they are copied once.
 
-        Samples are copied once.
+        Samples stay in main memory if they need more than a quarter of the GPU memory that this process may still use.
 
         Args:
             x: Raw inputs, `[n, ...]`.
@@ -68,7 +72,7 @@ class Resident:
         return self._copy(x), self._copy(y)
 
     def _copy(self, rows: Tensor) -> Tensor:
-        """Returns the copy of some samples; the first call makes the copy."""
+        """Returns the copy of some samples, which the first call makes."""
         if rows not in self._copies:
             self._copies[rows] = rows.to(self.device)
         copy: Tensor = self._copies[rows]
@@ -78,13 +82,13 @@ class Resident:
 def count_free_bytes(device: torch.device) -> int:
     """Returns the number of free bytes of a GPU that this process may use (`limit_gpu_memory`)."""
     free, total = torch.cuda.mem_get_info(device)
-    find_share = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # early releases of torch lack it
-    share = 1.0 if find_share is None else find_share(device.index)  # None: the current one; it refuses plain "cuda"
+    find_share = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # old releases of torch lack it
+    share = 1.0 if find_share is None else find_share(device.index)  # an index of None means the current device
     return min(free, int(share * total) - torch.cuda.memory_reserved(device))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The batches of a block: which samples of its client each lane uses in which step.
+# The batches of a block, which say for each lane which samples of the client are used in which step.
 
 
 def deal_data(
@@ -104,13 +108,15 @@ def deal_data(
     Args:
         study: The study that is trained.
         plan: Client, model and world of each lane, `[W]`.
-        size: Training samples of each lane, `[W]`.
-        steps: Optimizer steps of each lane, `[W]`, descending.
+        size: Number of training samples of each lane, `[W]`.
+        steps: Number of optimizer steps of each lane, `[W]`, in descending order.
         key: Key of each lane's random numbers, `[W]`.
         local: The settings of local training.
-        move: Moves a tensor to the device, in the number type of the study's networks.
-        resident: Copies of the samples on a device, from which batches are gathered; None: in main memory.
-        weigh: A function that returns the weights of samples; None: all samples of a batch have the same weight.
+        move: A function that moves a tensor to the device and converts it to the data type of the study's networks.
+        resident: Copies of the samples on a device, from which batches are gathered. None means that batches are
+            gathered in main memory.
+        weigh: A function that returns the weights of samples. None means that all samples of a batch have the same
+            weight.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -134,7 +140,8 @@ def deal_data(
         weight = weight * weigh(plan, lanes.deal_batches(place, size, steps, width, key, local=local).index)
     world = torch.from_numpy(plan.world)
     x_rows, y_rows = fetched.x, fetched.y
-    if resident is not None and all(rule.form == "rows" for rule in local.augment):  # users' functions read main memory
+    # augmentations that are users' functions (other forms than `rows`) get tensors in main memory
+    if resident is not None and all(rule.form == "rows" for rule in local.augment):
         x_rows, y_rows = resident.place(fetched.x, fetched.y)
     placed = fetched._replace(x=x_rows, y=y_rows)
 
@@ -154,9 +161,9 @@ def deal_data(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Both runtimes use this code. The inline runtime has one worker; on Ray each client actor has one. The results of a
-# worker for a job depend only on state, data and keys of random numbers, and not on its other jobs. How a worker
-# answers questions is in `fedray.runtime.session`.
+# The worker. The runtime without Ray has one worker; on Ray each client actor has one. The result of a job depends only
+# on the state, the data and the keys of random numbers, and not on the other jobs of the worker. How a worker answers
+# questions is in `fedray.runtime.session`.
 
 
 class Worker:
@@ -169,16 +176,18 @@ class Worker:
         engine: The engine that trains blocks of jobs.
         tiers: The engine of each tier, if tiers train slices of the network; otherwise empty.
         threads: Number of blocks that are trained at the same time, at least 1.
-        parts: For a stack: the workers of its parts; None for every other study.
+        parts: The workers of a stack's parts; None if the study is no stack.
         resident: Copies of the clients' data on the device.
-        kept: Values that clients without gradient steps (`Phase.work`) keep between rounds.
-        private: The private vectors of the clients that live in this process.
-        store: The store of all private vectors: `private`, or for a stack the workers of its parts.
+        kept: A cache that this process keeps between rounds for clients that do not train by gradient descent
+            (`Phase.work`).
+        private: The private vectors of the clients that are assigned to this process.
+        store: The store of all private vectors, which is `private`, or `parts` for a stack.
     """
 
     def __init__(self, study: Study, device: str = "cpu", threads: int = 1, parts: StackWorkers | None = None) -> None:
         self.device, given = torch.device(device), study
-        if parts is None and self.device.type != "cpu":  # report pictures and closed forms need the study's own on CPU
+        # the study's own network stays on the CPU, where report pictures and closed forms use it
+        if parts is None and self.device.type != "cpu":
             study = replace(study, net=replace(study.net, module=copy.deepcopy(study.net.module).to(self.device)))
         self.study, self.parts = study, parts
         self.net, self.shards, self.clients = study.net, study.shards, study.clients
@@ -204,8 +213,8 @@ class Worker:
             phase: The training that the jobs belong to.
 
         Returns:
-            The reduced statistics of all uploads; and losses `[J]` and tracebacks of the jobs, in the order of the
-            plan.
+            The statistics of all uploads, added up; and the losses `[J]` and tracebacks of the jobs, in the order of
+            the plan.
         """
         exchange.check_limit(self.study.client_timeout)
         if self.parts is not None:
@@ -243,7 +252,7 @@ class Worker:
         with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
             for trained, failed in pool.map(attempt, blocks) if pool is not None else map(attempt, blocks):
                 for index, reduced, summed in trained:
-                    stats = merge_stats([stats, reduced])  # at once: the sums of all blocks would fill the memory
+                    stats = merge_stats([stats, reduced])  # now, because the sums of all blocks would fill the memory
                     loss[index] = summed.double().cpu().numpy() / steps[index]
                 errors |= failed
         return map_arrays(stats, Tensor.cpu), JobRows(loss, errors)
@@ -251,11 +260,11 @@ class Worker:
     def _train_block(
         self, t: int, real: Jobs, state: State, phase: Phase, memo: dict[Any, Any]
     ) -> tuple[Uploads, Tensor]:
-        """Trains one block of lanes, and returns the uploads and losses `[W]`; the worker is not changed."""
+        """Trains one block, and returns its uploads and losses `[W]`. The worker is not changed."""
         study, layout = self.study, self.net.layout
         local = study.local(phase.local, int(real.plan.world[0]))
         engine, columns = self.engine, None
-        tier = int(study.clients.tier_of(real.plan.client)[0])  # the same for all
+        tier = int(study.clients.tier_of(real.plan.client)[0])  # the same for all lanes
         if self.tiers and phase.nets and (one := self.tiers[tier]) is not None:
             columns = phase.columns(t, tier)
             engine = for_slice(one.engine, one.net, columns)
@@ -291,7 +300,7 @@ class Worker:
         return deal(local=update.local, move=self.to_device, resident=self.resident)
 
     def make_block(self, update: Update, dealt: Dealt) -> lanes.Block:
-        """Makes the block of lanes for an update, without the terms that pieces add to the gradient."""
+        """Makes the block for an update, without the terms that `Phase.pieces` add to the gradient."""
         return lanes.Block(
             start=update.start,
             counters=update.counters,
@@ -307,10 +316,10 @@ class Worker:
         )
 
     def _pack_uploads(self, update: Update, columns: Tensor | None) -> Uploads:
-        """Returns the uploads of a block. If a lone job was trained together with its copy, the copy is left out.
+        """Returns the uploads of a block. If a lone job was trained together with a copy of it, the copy is left out.
 
-        In rounds, the uploads stay on a GPU if compression and server can work there and clients keep no vectors.
-        Counters of layers that stay with the clients are sent as 0.
+        The uploads stay on a GPU if compression and server can work there, clients keep no vectors, and training is
+        not asynchronous. Integer buffers of layers that stay with the clients are sent as 0.
         """
         real, phase, delta, counters = update.real, update.phase, update.delta, update.counters.cpu()
         assert delta is not None
@@ -339,7 +348,7 @@ class Worker:
         plan = jobs.plan
         try:
             sent = phase.compress.apply(uploads)
-            if sent.delta is not uploads.delta or phase.server.keeps:  # compression may drop the entries that diverged
+            if sent.delta is not uploads.delta or phase.server.keeps:  # compression may drop infinite entries
                 check_finite(uploads.delta)
             received = uploads._replace(delta=sent.delta)
             stats = phase.server.reduce(received if jobs.flight is None else exchange.to_groups(received, jobs.flight))
@@ -350,13 +359,13 @@ class Worker:
         return stats
 
     def to_device(self, x: Tensor) -> Tensor:
-        """Returns a tensor on the worker's device; floating-point numbers get the type of the study's networks."""
+        """Returns a tensor on the worker's device. A floating-point tensor gets the data type of the networks."""
         return x.to(self.device, self.study.dtype if x.is_floating_point() else x.dtype)
 
     def own_models(self, state: State, world: int, client: int) -> Tensor:
         """Returns the models with which a client of this process predicts.
 
-        They come from the last piece with own models.
+        They come from the last of `Phase.pieces` that gives clients models of their own.
         """
         phase = self.study.method.phase
         k = phase.models
@@ -369,19 +378,20 @@ class Worker:
 
         Args:
             rows: The models, `[M, d]`.
-            counters: The counters of the models, `[M, c]`.
+            counters: The integer buffers of the models, `[M, c]`.
             world: The world whose normalization is applied to the inputs.
             x: Raw inputs, `[n, ...]`.
 
         Returns:
-            Raw outputs, `[M, n, C]`; for a stack (M = 1) outputs of the stack and of its P sub models, `[1 + P, n, C]`.
+            Raw outputs, `[M, n, C]`. A stack (M = 1) returns the outputs of the stack, followed by those of its P sub
+            models, `[1 + P, n, C]`.
         """
         if self.parts is not None:
             return self.parts.forward(rows, counters, world, x)
         models, rows, counters = len(rows), rows.to(self.device), counters.to(self.device)
         if self.engine.evaluates == "torch" and models < min(lanes.MIN_LANES, self.engine.width):
             rows, counters = rows.expand(2, -1), counters.expand(2, -1)
-        raw = x.to(self.device)[None]  # bytes are fewer than the numbers that they become
+        raw = x.to(self.device)[None]  # moved before normalization, because raw bytes are smaller than floats
         inputs = self.to_device(self.study.shards.normalize(raw, torch.tensor([world])))
         inputs = inputs.expand(len(rows), *inputs.shape[1:])
 

@@ -1,4 +1,4 @@
-"""The Ray runtime: the coordinator actor, the client actors, and how they are replaced.
+"""Runs jobs on Ray: the coordinator actor, the client actors, and how actors that die are replaced.
 
 Only this folder imports Ray.
 """

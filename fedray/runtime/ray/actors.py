@@ -1,4 +1,8 @@
-"""The client actors of a run: they are started, waited for and called, and called again if they die."""
+"""Starts and calls the client actors of a run, and repeats the calls of actors that die.
+
+A client actor is a process on a node of the cluster that trains the jobs of many simulated clients. A *seat* is the
+room for one actor on a node.
+"""
 
 from __future__ import annotations
 
@@ -53,15 +57,16 @@ from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Question, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The calls that send the chunks of an exchange to the client actors, and the replies of the actors.
+# The calls of one exchange. An exchange is the conversation of a round: chunks of jobs go to the client actors, and
+# sums of uploads come back.
 
 log = logging.getLogger("fedray")
 CALL_BYTES = 100 << 10  # Ray copies smaller arguments into the call
-NUMBERS = itertools.count()  # of exchanges: what actors keep belongs to one
+NUMBERS = itertools.count()  # numbers of exchanges; actors keep sums only for the exchange with the newest number
 
 
 def explain_silence(a: int) -> FedrayError:
-    """Returns the error of an actor that does not reply to a call."""
+    """Returns the error for an actor that does not reply to a call."""
     return FedrayError(
         f"waited {PATIENCE:g} s for client actor {a} to answer a call; {describe_cluster()}: is it stuck? "
         "If its work takes longer, set FEDRAY_PATIENCE"
@@ -69,7 +74,7 @@ def explain_silence(a: int) -> FedrayError:
 
 
 def explain_deaths(a: int) -> FedrayError:
-    """Returns the error of an actor that dies again and again."""
+    """Returns the error for an actor that dies again and again."""
     return FedrayError(f"client actor {a} died {MOST_DEATHS} times over one call: has it enough memory?")
 
 
@@ -77,8 +82,8 @@ class Calls:
     """The calls of actors in one exchange.
 
     Attributes:
-        actors: The client actors, by number.
-        recover: A function that waits until an actor that died was restarted.
+        actors: The client actors.
+        recover: A function that waits until an actor that died is restarted. Its argument is the index of the actor.
         t: The round, from 0.
         jobs: All jobs of the round.
     """
@@ -89,7 +94,7 @@ class Calls:
         self.actors, self.recover, self.t, self.jobs = actors, recover, t, jobs
         self._number, page = next(NUMBERS), to_page(state)
         self._state = page if page.models.nbytes < CALL_BYTES else ray.put(page)
-        self._pending: dict[Any, int] = {}  # an answer -> its actor
+        self._pending: dict[Any, int] = {}  # reply that is awaited -> index of the actor
         self._deaths: Counter[int] = Counter()
 
     def post(self, a: int, task: Task) -> None:
@@ -99,7 +104,7 @@ class Calls:
         self._pending[self.actors[a].train.remote(order, self._state)] = a
 
     def wait(self) -> tuple[int, Reply | None]:
-        """Waits for the reply of any actor; the reply is None if the actor has died or has lost its sums."""
+        """Waits for the reply of any actor. The reply is None if the actor has died or has lost its sums."""
         done, _ = ray.wait(list(self._pending), timeout=PATIENCE)
         if not done:
             raise explain_silence(min(self._pending.values()))
@@ -118,7 +123,7 @@ class Calls:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The clients that live in one process: a plain class. `cluster.make_actors` makes actors of Ray from it.
+# The client actor. It is a plain class, from which `cluster.make_actors` makes actors of Ray.
 
 
 class Unsent(NamedTuple):
@@ -136,12 +141,12 @@ class Unsent(NamedTuple):
 
 
 class ClientActor:
-    """The clients that live in one process, and the worker that trains them.
+    """One client actor: a worker that trains jobs, and the private vectors of the clients assigned to the actor.
 
     Attributes:
         scenario: The scenario that is run.
         own: The user's own objects.
-        index: Number of the actor.
+        index: Index of the actor.
         gpus: Number of GPUs that the actor reserves, possibly a fraction.
         cpus: Number of CPUs that the actor reserves, possibly a fraction.
         name: Name of the actor in Ray's tools.
@@ -158,11 +163,11 @@ class ClientActor:
         self.restored, self.sums = False, Unsent(-1)
 
     def __repr__(self) -> str:
-        return self.name  # Ray writes it before each line that is printed here
+        return self.name  # Ray writes the name before each line that this process prints
 
     @cached_property
     def worker(self) -> Worker:
-        """The worker, which the first call of the actor builds. So the caller gets errors of the building, too."""
+        """The worker. The first call of the actor builds it, so that the caller gets errors while it is built."""
         import_modules(self.own.modules)
         study = build_study(self.scenario, self.own)
         with explaining_own_objects(self.scenario, self.own):
@@ -172,23 +177,23 @@ class ClientActor:
             return make_worker(study, device, max(1, int(self.cpus)))
 
     def ready(self) -> int:
-        """Returns the process id as soon as the actor can work."""
+        """Builds the worker, and returns the id of the process."""
         _ = self.worker
         return os.getpid()
 
     def hash_kernels(self) -> str | None:
-        """Returns a digest of the compiled kernels of this process; None if there are no compiled kernels."""
+        """Returns a digest of the compiled kernels of this process, or None if there are no compiled kernels."""
         return sums.hash_library()
 
     def facts(self) -> dict[str, Any]:
-        """Returns the facts on this actor for the manifest."""
+        """Returns the facts about this actor for the manifest."""
         with explaining_own_objects(self.scenario, self.own):
             return worker_facts(self.worker)
 
     def train(self, order: Order, page: Page) -> Reply | None:
-        """Trains a chunk of a round and adds its sums to those of this actor.
+        """Trains a chunk of a round, and adds the sums of its uploads to the sums that this actor keeps.
 
-        Returns None if the actor's sums were lost.
+        Returns None if the actor has lost its sums.
         """
         self._check_restored()
         if order.kept == 0:
@@ -206,21 +211,21 @@ class ClientActor:
         return reply
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Returns the private vectors of the clients that live here.
+        """Returns the private vectors of the clients of this actor.
 
         Args:
-            names: Names of the vectors that are returned; None: all.
+            names: Names of the vectors that are returned; None means all vectors.
         """
         self._check_restored()
         return {name: value.numpy() for name, value in keep_vectors(self.worker.store.state(), names).items()}
 
     def restore(self, private: dict[str, Any]) -> None:
-        """Replaces the private vectors of the clients that live here."""
+        """Replaces the private vectors of the clients of this actor."""
         self.worker.store.restore({name: torch.from_numpy(np.array(value)) for name, value in private.items()})
         self.restored = True
 
     def _check_restored(self) -> None:
-        """Raises `Lost` if the actor was restarted and the private vectors of its clients are lost."""
+        """Raises `Lost` if the actor was restarted and has lost the private vectors of its clients."""
         if not self.restored and self.worker.study.method.phase.own:
             raise Lost("private client state was lost with an actor")
 
@@ -230,7 +235,8 @@ class ClientActor:
         Args:
             message: The models, as a message.
             question: The question.
-            pieces: The pieces to answer. If clients are asked at home: the pieces of clients that live here.
+            pieces: The pieces to answer. With `Question.at_home`, this actor must hold the private vectors of their
+                clients.
         """
         if question.at_home:
             self._check_restored()
@@ -239,12 +245,12 @@ class ClientActor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Each actor hosts many simulated clients. Ray restarts actors that die. A job depends only on state, data and the key
-# of its random numbers. So it can be sent again.
+# All client actors of a run. Ray restarts actors that die. A job depends only on the state, the data and the key of its
+# random numbers. So it can be sent to an actor again.
 
-MOST_EARLY_DEATHS, EARLY_SECONDS = 20, 300.0  # of actors that die again and again while they start
-LOOK_SECONDS = 2.0  # between two looks at the cluster: has it lost the node that an actor waits for?
-Call = tuple[int, Any, tuple[Any, ...]]  # an actor's number, its method, arguments
+MOST_EARLY_DEATHS, EARLY_SECONDS = 20, 300.0  # actors that die more often and longer while they start end the run
+LOOK_SECONDS = 2.0  # time between two checks whether the cluster has lost the node on which an actor should start
+Call = tuple[int, Any, tuple[Any, ...]]  # index of an actor, method of the actor, arguments
 
 
 class ClientActors:
@@ -257,12 +263,12 @@ class ClientActors:
         on_death: A function that is called after an actor died and was restarted. It raises an error if the run must go
             back to a checkpoint.
         run: Name of the run.
-        given: Seats that were reserved for the run from outside; None: the run reserves its own seats.
+        given: Seats that the caller has reserved for the run. None means that the run reserves its own seats.
         seconds: Seconds that the last exchange took; infinity before the first exchange.
-        actors: The actors, by number.
+        actors: The actors.
         specs: Resources and node of each actor.
-        parts: Number of parts into which the cluster is divided; the run takes one part.
-        lost: Address and tiers of each node that died, for the manifest.
+        parts: Number of parts into which the cluster is divided. The run takes one part.
+        lost: Address of each node that died, and the tiers of its actors, for the manifest.
     """
 
     def __init__(
@@ -285,12 +291,12 @@ class ClientActors:
         self._seats: Reservation | None = None
         self._shared: tuple[Any, ...] = ()
         self._began = False  # whether there were actors before
-        self._agreed = False  # whether all actors had the same kernels when they began
+        self._agreed = False  # whether all actors had the same compiled kernels when the run began
 
     def start(self) -> None:
-        """Replaces the actors by new ones for which the cluster has room, and waits until they can work.
+        """Replaces the actors by new actors for which the cluster has room, and waits until these can work.
 
-        If other jobs use the cluster, or if the run has lost nodes, this waits for seats.
+        If other jobs use the cluster, or if the run has lost nodes, this waits until seats are free.
         """
         waiting = True
         while waiting:
@@ -321,12 +327,15 @@ class ClientActors:
                 "the nodes have not all the same compiled kernels: install the same fedray on each, or start a new run "
                 "with lanes: torch"
             )
-        else:  # the run has not begun: it goes without kernels
+        else:  # the run has not begun, so it can still do without kernels
             self.scenario = replace(self.scenario, lanes="torch")
             self.start()
 
     def wait_for(self, actors: Iterable[int]) -> None:
         """Waits until actors can work.
+
+        Args:
+            actors: Indexes of the actors.
 
         Raises:
             FedrayError: An actor does not reply, or dies again and again. The message names the actor.
@@ -345,7 +354,7 @@ class ClientActors:
                     self._check_nodes()
                     if time.monotonic() - began > PATIENCE:
                         raise FedrayError(f"waited {PATIENCE:g} s for {who}; {describe_cluster()}") from None
-                except GONE as error:  # Ray restarts it
+                except GONE as error:  # Ray restarts the actor
                     raise_if_refused(error, who)
                     self._check_nodes()  # calls of an actor whose node is gone may fail at once, again and again
                     deaths += 1
@@ -355,7 +364,7 @@ class ClientActors:
                     ref = self.actors[a].ready.remote()
 
     def _check_nodes(self) -> None:
-        """Raises `ClusterChanged` if a node on which an actor had its seat is gone, and notes this node."""
+        """Raises `ClusterChanged` if a node on which an actor had its seat is gone, and adds the node to `lost`."""
         wanted = {spec.node for spec in self.specs} - {""}
         gone = wanted - {node.name for node in read_cluster().whole} if wanted else set()
         for node in sorted(gone):
@@ -366,7 +375,7 @@ class ClientActors:
             raise ClusterChanged
 
     def train(self, queues: Sequence[Queue], t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
-        """Lets the actors train all chunks of round t; the chunks of an actor that dies are trained again."""
+        """Lets the actors train all chunks of round t. The chunks of an actor that dies are trained again."""
         began = time.monotonic()
         calls = Calls(self.actors, self._recover, t, jobs, state)
         trained = exchange(queues, calls.post, calls.wait)
@@ -374,7 +383,7 @@ class ClientActors:
         return trained
 
     def call_each(self, calls: list[Call]) -> list[Any]:
-        """Makes calls of actors at the same time; if an actor dies, its call is made again."""
+        """Makes calls of actors at the same time. If an actor dies, its call is made again."""
         refs = [method.remote(*arguments) for _, method, arguments in calls]
         return [self._wait_for_answer(call, ref) for call, ref in zip(calls, refs, strict=True)]
 
@@ -393,7 +402,7 @@ class ClientActors:
         raise explain_deaths(a)
 
     def _recover(self, a: int) -> None:
-        """Waits until an actor that died was restarted, and calls `on_death`."""
+        """Waits until an actor that died is restarted, and calls `on_death`."""
         self.wait_for([a])
         self.on_death()
 

@@ -1,4 +1,7 @@
-"""The Ray cluster: its resources, the seats of actors, making actors, and explaining errors."""
+"""Reads the resources of a Ray cluster, reserves seats for actors, makes actors, and explains errors of Ray.
+
+A *seat* is the room for one actor on a node: the resources that Ray reserves for the actor.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,14 @@ from fedray.runtime import environment, placement
 from fedray.runtime.ray.connection import worker_environment
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The names of actors in Ray's own tools: `ray list actors`, the dashboard, and the prefix of printed lines.
+# The names of actors as `ray list actors`, the dashboard and the prefix of printed lines show them.
 
 
 def name_options(run: str, actors: Iterable[str]) -> list[dict[str, Any]]:
     """Returns the options of Ray that name the actors of a run, in a new namespace.
 
-    Earlier actors of the run may still have the same names in the old namespace. Names are written in printable ASCII,
-    because Ray accepts nothing else as labels of its metrics.
+    The namespace is new because earlier actors of the run may still have the same names. Names are written in printable
+    ASCII, because Ray accepts nothing else as labels of its metrics.
 
     Args:
         run: Name of the run.
@@ -50,22 +53,26 @@ def name_options(run: str, actors: Iterable[str]) -> list[dict[str, Any]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The seats of a run's actors on a Ray cluster: one placement group for all of them, and waiting until there is room.
+# The seats of a run's actors on a Ray cluster. One placement group holds all of them, and a run waits until there is
+# room for the whole group.
 #
-# Either all seats are reserved or none. So two runs never hold half of a cluster each and wait for the other half.
+# Either all seats are reserved or no seat is. So it never happens that each of two runs holds one half of a cluster and
+# waits for the other half.
 
 log = logging.getLogger("fedray")
 PATIENCE = environment.read_patience()  # seconds to wait for nodes before giving up
-LOOK_SECONDS = 0.5  # between two looks at the cluster
-SILENT_SECONDS = 8.0  # of waiting before it is said
-MOST_LOOKS = 6  # at a cluster where other jobs begin and end all the time
-MOST_BUNDLES = 10_000  # that are asked for of a resource
+LOOK_SECONDS = 0.5  # time between two checks of the cluster
+SILENT_SECONDS = 8.0  # the user is told that a run waits only after this time
+MOST_LOOKS = 6  # most checks until the free resources of the cluster no longer change
+MOST_BUNDLES = 10_000  # most bundles that are requested of a resource
 GB = 1e9  # bytes
-OWN = "fedray seats"  # how the names of placement groups begin
+OWN = "fedray seats"  # beginning of the names of placement groups
 
 
 def keep_plain(resources: Mapping[str, float]) -> dict[str, float]:
-    """Returns the resources that an actor can request, without the object store and the marks of nodes and groups.
+    """Returns the resources that an actor can request, by name.
+
+    Left out are the object store and the resources by which Ray names nodes and placement groups.
 
     Example:
         >>> keep_plain({"CPU": 4.0, "memory": 1.5e9, "node:10.0.0.1": 1.0, "CPU_group_0_ab": 2.0, "hpc": 4.0})
@@ -76,7 +83,7 @@ def keep_plain(resources: Mapping[str, float]) -> dict[str, float]:
         for name, amount in resources.items()
         if name not in ("memory", "object_store_memory") and ":" not in name and "_group_" not in name
     }
-    if "memory" in resources:  # rounded down: a sum of actors is never more than Ray has
+    if "memory" in resources:  # rounded down, so that the actors together never request more than Ray has
         plain[placement.MEMORY] = math.floor(resources["memory"] / GB * placement.UNIT) / placement.UNIT
     return plain
 
@@ -94,13 +101,13 @@ def read_cluster() -> placement.Cluster:
 
 
 class Reservation(NamedTuple):
-    """Seats of actors that are reserved, or that Ray was asked to reserve.
+    """Seats of actors that Ray has reserved or was asked to reserve.
 
     Attributes:
         specs: The actors.
         group: Ray's placement group; None if the actors need no resources.
         places: Index of each actor's bundle in the group; -1 for an actor that needs nothing.
-        own: Whether the group belongs to the run. A trial of a sweep has a group that belongs to the trial.
+        own: Whether the group belongs to the run. In a sweep it belongs to the trial that makes the run.
     """
 
     specs: list[placement.ActorSpec]
@@ -112,9 +119,9 @@ class Reservation(NamedTuple):
         """Waits until all seats are reserved, and returns whether they are.
 
         Args:
-            seconds: How many seconds to wait at most.
+            seconds: Largest number of seconds to wait.
         """
-        deadline = time.monotonic() + seconds  # Ray's own `wait` knows whole seconds only
+        deadline = time.monotonic() + seconds  # Ray's own `wait` takes whole seconds only
         while self.group is not None and placement_group_table(self.group).get("state") != "CREATED":
             if time.monotonic() >= deadline:
                 return False
@@ -136,14 +143,14 @@ class Reservation(NamedTuple):
         return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=self.places[actor])
 
     def release(self) -> None:
-        """Gives the seats back, if the group belongs to the run."""
+        """Releases the seats, if the group belongs to the run."""
         if self.group is not None and self.own:
             with suppress(Exception):  # Ray itself may be gone
                 remove_placement_group(self.group)
 
 
 def reserve(specs: list[placement.ActorSpec], strategy: str = "SPREAD") -> Reservation:
-    """Asks Ray to reserve the seats of actors, all or none. Actors with a node get their seats on this node.
+    """Asks Ray to reserve the seats of all given actors at once. An actor with a node gets its seat on this node.
 
     Args:
         specs: The actors.
@@ -164,7 +171,7 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
     """Reserves the seats of a run's actors, and waits while other jobs use the cluster or nodes are missing.
 
     Args:
-        choose: A function of the arguments `cluster` and `waits` that chooses the actors, as `choose_seats`.
+        choose: A function of the arguments `cluster` and `waits` that chooses the actors, such as `choose_seats`.
         waits: Whether to wait for missing nodes, because the run has begun before. Meanwhile Ray is asked for seats on
             these nodes, so that an autoscaler starts them.
 
@@ -172,15 +179,15 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
         BadInput: The cluster cannot hold the actors.
         FedrayError: Missing nodes did not appear in time.
     """
-    # Gives back the seats of coordinators of this job that were killed: Ray keeps them until the job ends
+    # Releases the seats of this job's coordinators that were killed, because Ray keeps these seats until the job ends
     state: Any = ray_state
     for entry in placement_group_table().values():
         words = entry["name"].split()
-        if entry["state"] == "REMOVED" or words[:2] != OWN.split() or words[2] == str(None):  # of no actor
+        if entry["state"] == "REMOVED" or words[:2] != OWN.split() or words[2] == str(None):  # no actor made this group
             continue
         actor = state.actors(words[2])
         if not actor or actor["State"] == "DEAD":
-            with suppress(ValueError):  # of another job
+            with suppress(ValueError):  # the group belongs to a different job
                 remove_placement_group(ray.util.get_placement_group(entry["name"]))
     began, said, looks, before = time.monotonic(), "", 0, None
     held: Reservation | None = None
@@ -188,7 +195,7 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
         while True:
             cluster, looks = read_cluster(), looks + 1
             if cluster not in (before, placement.Cluster(cluster.whole, cluster.whole)) and looks < MOST_LOOKS:
-                before = cluster  # what has just ended gives back late
+                before = cluster  # jobs that have just ended release their resources with a delay
                 time.sleep(LOOK_SECONDS)
                 continue
             choice = choose(cluster=cluster, waits=waits)
@@ -213,13 +220,13 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
 
 
 def wait_for_resources(wanted: Mapping[str, float]) -> None:
-    """Waits until the nodes of a cluster have the required resources, and logs which are still missing.
+    """Waits until the nodes of a cluster have the required resources, and logs which resources are still missing.
 
-    Meanwhile Ray is asked for these resources in bundles of one each, so that an autoscaler starts nodes.
+    Meanwhile Ray is asked for these resources in bundles with an amount of one, so that an autoscaler starts nodes.
 
     Args:
-        wanted: Required amounts by Ray's names of resources, for all nodes together; the amount of `nodes` is their
-            number.
+        wanted: Required amounts in all nodes together, by Ray's names of resources. The amount of `nodes` is the number
+            of nodes.
 
     Raises:
         FedrayError: The resources did not appear in time.
@@ -253,10 +260,10 @@ def wait_for_resources(wanted: Mapping[str, float]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The Ray cluster: its resources, its actors and their errors.
+# Actors of Ray, and the errors of Ray.
 
-MOST_DEATHS = 5  # of one actor over one call: then it is the call that kills the actor
-GONE = (  # an actor died (also by Ray's memory monitor), or an answer with the node that held it
+MOST_DEATHS = 5  # if an actor dies so often during a call, the call itself kills the actor
+GONE = (  # an actor died (perhaps killed by Ray's memory monitor), or the node that held its reply died
     RayActorError,
     ObjectLostError,
     NodeDiedError,
@@ -264,7 +271,7 @@ GONE = (  # an actor died (also by Ray's memory monitor), or an answer with the 
     WorkerCrashedError,
     LocalRayletDiedError,
 )
-REMEDIES = {  # of what is full, by the type of the error
+REMEDIES = {  # what the user can do if memory or a disk is full, by the type of the error
     "ObjectStoreFullError": "give nodes a larger object store (`ray start --object-store-memory`), or lower "
     "method.models, replicates or the model's size",
     "OutOfDiskError": "free space where Ray keeps its files, or set RAY_TMPDIR to another disk",
@@ -279,7 +286,7 @@ def pin_to_this_node() -> NodeAffinitySchedulingStrategy:
 
 
 def find_address_of(node: str) -> str:
-    """Returns the network address of a node, also of one that died, from its id."""
+    """Returns the network address of the node with an id, even if the node has died."""
     untyped: Any = ray
     return next((str(one["NodeManagerAddress"]) for one in untyped.nodes() if one["NodeID"] == node), node)
 
@@ -294,11 +301,11 @@ def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: 
     """Makes one actor of a class for each seat.
 
     Args:
-        kind: The class. Its arguments are `shared`, then the number, GPUs, CPUs and name of the actor.
+        kind: The class. Its arguments are `shared`, then the index, GPUs, CPUs and name of the actor.
         seats: The seats of the actors.
-        shared: First arguments of every actor.
+        shared: The first arguments, which are the same for all actors.
         run: Name of the run.
-        tiers: The name of each actor's tier; the actor's name begins with it.
+        tiers: The name of each actor's tier, with which the name of the actor begins.
     """
     remote: Any = ray.remote
     actor, names = remote(kind), [f"{tier} - {tiers[:a].count(tier)}" for a, tier in enumerate(tiers)]
@@ -318,13 +325,13 @@ def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: 
 
 
 class ClusterChanged(FedrayError):
-    """Raised if the actors no longer fit into the rest of the cluster, so that other actors have to be made."""
+    """Raised if the cluster has lost a node on which an actor had its seat, so that new actors have to be made."""
 
 
 def explain_error(error: RayError, who: str) -> FedrayError:
-    """Makes one line of an error that the actor `who` or Ray has raised.
+    """Returns an error of fedray, whose message is one line, for an error that the actor `who` or Ray has raised.
 
-    Errors of fedray itself are returned unchanged.
+    If the cause is an error of fedray, the cause is returned unchanged.
 
     Example:
         >>> explain_error(ray.exceptions.RayTaskError("train", "...", ValueError("bad row")), "client actor 3").args[0]
@@ -338,31 +345,31 @@ def explain_error(error: RayError, who: str) -> FedrayError:
 
 
 def raise_if_refused(error: Exception, who: str) -> None:
-    """Raises an error if an actor could not be made: waiting for it, or making it again, would end in the same way."""
+    """Raises an error if an actor failed while it was made, because it would fail again."""
     if isinstance(error, RayActorError) and error.actor_init_failed:
         reasons = [line for line in str(error).splitlines() if "Error: " in line] or [str(error)]
         raise FedrayError(f"{who} could not start: {reasons[-1].strip()[:300]}") from error
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The seats of trials with several actors: bundles of one CPU each. They are reserved together with the trial, all or
-# none.
+# The seats of trials of a sweep. If a trial has several actors, its placement group has a bundle of one CPU for each of
+# them, and Ray reserves all bundles at once.
 #
-# A trial's own process takes no CPU. It begins on the node of its first actor when all its actors have seats. So trials
-# never hold seats for which other trials wait.
+# A trial's own process takes no CPU. It begins on the node of its first actor as soon as all its actors have seats. So
+# no trial holds seats while it waits for seats that other trials hold.
 
-RELEASE_SECONDS = 5.0  # for giving seats back to a Ray that may have died
+RELEASE_SECONDS = 5.0  # longest wait until seats are released, because Ray may have died
 
 
 def plan_trial(clients: Clients, actors: int, group: Any = None) -> Reservation:
-    """Plans the seats of a trial's actors, in the last bundles of the trial's group.
+    """Plans the seats of a trial's actors, in the last bundles of the trial's placement group.
 
     An earlier bundle may belong to the process of the trial itself.
 
     Args:
         clients: The tiers.
-        actors: Number of bundles for the actors, of one CPU each.
-        group: Placement group of the trial; None: the group has only these bundles.
+        actors: Number of bundles for the actors, with one CPU each.
+        group: Placement group of the trial. None means that the group has only these bundles.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -384,7 +391,7 @@ def find_group() -> Any:
 
 
 def list_needs(actors: int, cluster: placement.Cluster) -> list[placement.ActorSpec]:
-    """Returns the actors to reserve for a trial: one CPU each, and memory if nodes report their memory.
+    """Returns the actors of a trial, with one CPU each, and with memory if nodes report their memory.
 
     Args:
         actors: Number of actors of the trial.
@@ -408,7 +415,7 @@ class TrialSeats:
     """The seats of the trials of a sweep.
 
     Attributes:
-        actors: Number of actors of each trial; 0: a trial has no actors.
+        actors: Number of actors of each trial; 0 if a trial has no actors.
     """
 
     def __init__(self, actors: int) -> None:
@@ -416,9 +423,10 @@ class TrialSeats:
         self._releases: list[threading.Thread] = []
 
     def place(self, gpus: float) -> tuple[dict[str, Any], Callable[[Any], None]]:
-        """Reserves the seats of a trial, and returns Ray's options for the trial's process and a function.
+        """Reserves the seats of a trial.
 
-        The function gives the seats back. It is called with one argument, of any kind, when the process has ended.
+        Returns Ray's options for the trial's process, and a function that releases the seats. The caller calls this
+        function with one argument, of any kind, when the process has ended.
 
         Args:
             gpus: Number of GPUs of a trial without actors, which also takes one CPU.
@@ -430,7 +438,7 @@ class TrialSeats:
         return {"num_cpus": 0, "scheduling_strategy": beside}, lambda _done: self._release(seats)
 
     def _release(self, seats: Reservation) -> None:
-        """Gives the seats of a trial back, in a new thread.
+        """Releases the seats of a trial in a new thread.
 
         The calling thread belongs to Ray, so it must not wait for Ray.
         """
@@ -438,9 +446,9 @@ class TrialSeats:
         self._releases[-1].start()
 
     def close(self) -> None:
-        """Waits until all seats are given back.
+        """Waits until all seats are released.
 
-        This must happen while Ray is there: a later call would start another Ray.
+        This must happen while Ray is running, because a later call of Ray would start a new Ray.
         """
         for thread in self._releases:
             thread.join(RELEASE_SECONDS)

@@ -1,4 +1,7 @@
-"""The connection to Ray: joining a cluster, or starting a Ray on this machine, and the end of the connection."""
+"""Connects this process to Ray: joins a cluster, or starts Ray on this machine, and ends the connection.
+
+Below, *a Ray* is a Ray cluster with its processes. A *driver* is a process that is connected to Ray and makes actors.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from fedray.runtime import environment
 from fedray.runtime.environment import answers
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Settings of Ray before fedray starts or joins a Ray: the network address, the imports of workers, the messages.
+# Settings of Ray that are made before fedray starts or joins a Ray: network address, imports of workers, messages.
 
 log = logging.getLogger("fedray")
 
@@ -42,41 +45,42 @@ log = logging.getLogger("fedray")
 def listen_on_network(network: bool) -> None:
     """Makes Ray listen on the machine's network address, as the nodes of a cluster must, or only on loopback.
 
-    On Linux, Ray always chooses the network address, even if it serves one process. There is no other switch.
+    By default, Ray on Linux listens on the network address even if it serves a single process. Ray has no option for
+    this, so two of its constants are set.
 
     Args:
         network: Whether Ray listens on the network address.
     """
     if sys.platform == "linux":
         os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = str(int(network))  # for the processes that Ray starts
-        ray_constants.ENABLE_RAY_CLUSTER = network  # for this one, which read the variable when it imported Ray
+        ray_constants.ENABLE_RAY_CLUSTER = network  # for this process, which read the variable when it imported Ray
 
 
 def own_job() -> JobConfig:
-    """Returns the job of a driver whose workers import only from the paths in `worker_environment`.
+    """Returns the configuration of a driver whose workers import only from the paths in `worker_environment`.
 
     By default Ray puts the working directory first on the import path. Then a folder `fedray` in the working directory,
-    as in a checkout of the source, would replace the package that the driver runs.
+    such as that of a source checkout, would replace the package that the driver uses.
     """
     return JobConfig(_client_job=True)
 
 
 def is_verbose() -> bool:
-    """Returns whether the output of a user's code in actors is shown: `--verbose`."""
+    """Returns whether the output of a user's code in actors is shown, as with `--verbose`."""
     return log.isEnabledFor(logging.DEBUG)
 
 
 @contextmanager
 def keep_quiet() -> Iterator[None]:
-    """Keeps Ray from printing messages that do not help users, and from taking the program's signals.
+    """Keeps Ray from printing messages that do not help users, and from replacing the program's signal handlers.
 
-    The block starts or ends Ray. Meanwhile Ray's C++ parts take SIGTERM. So Python's own handlers are set again after
-    the block, which also sets the system's handlers.
+    The block starts or ends Ray. Then Ray's C++ code sets its own handler of SIGTERM. So Python's handlers are set
+    again after the block.
     """
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # its notice at every start
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # hides a notice at every start
     if not is_verbose():
         untyped: Any = ray_worker
-        untyped.print_to_stdstream = lambda *_, **__: None  # pages of its processes' logs, when one of them ends
+        untyped.print_to_stdstream = lambda *_, **__: None  # hides long logs that Ray prints when a process ends
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in SIGNALS} if main else {}
     try:
@@ -90,14 +94,14 @@ def keep_quiet() -> Iterator[None]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Joining a Ray cluster that exists. Every error is one line, within seconds; Ray itself would try for minutes.
+# Joining a Ray cluster that exists. Every error is one line and comes within seconds, while Ray would try for minutes.
 
 
 def join_cluster(address: str) -> None:
     """Connects this process to a cluster.
 
     Args:
-        address: `HOST:PORT` of the cluster's head node, or `auto`: the cluster that this machine belongs to.
+        address: `HOST:PORT` of the cluster's head node, or `auto` for the cluster that this machine belongs to.
 
     Raises:
         BadInput: The cluster cannot be reached.
@@ -111,7 +115,7 @@ def join_cluster(address: str) -> None:
     environment.prepare_process()
     listen_on_network(True)
     place = address
-    if address == "auto":  # as Ray notes at its start
+    if address == "auto":  # Ray has written the address to a file when it started on this machine
         place = services.find_bootstrap_address(None) or ""
     if not place or not environment.answers(place, environment.ANSWER_SECONDS):
         what = f"nobody answers at {place}" if place else "no Ray runs on this machine"
@@ -128,15 +132,16 @@ def join_cluster(address: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Ray itself may wait half an hour for a reply of a machine on which Ray has died. So a connection checks the processes
-# of a Ray that fedray started. For any other Ray it checks whether the cluster still knows this machine's node.
+# Detecting that Ray is gone. Ray itself may wait half an hour for a reply of a machine on which Ray has died. So a
+# connection checks the processes of a Ray that fedray started. For any other Ray it checks whether the cluster still
+# lists this machine's node as alive.
 
-PLENTY = 10**13  # bytes of memory for Ray's count: of a Ray that is started here the user says how many actors it has
-MOST_TRIES = 2  # of a start on a busy machine
-NEEDED = ("gcs_server", "raylet")  # processes of a Ray without which it is gone
-LOOK_SECONDS = 2.0  # between two questions to a cluster
-DEATH_SECONDS = 2.0  # after a worker has died: did Ray itself die?
-MOST_SILENCE = 10.0  # seconds without an answer of a cluster's head node
+PLENTY = 10**13  # bytes of memory that a local Ray reports, so that only the user limits the number of actors
+MOST_TRIES = 2  # attempts to start Ray, because a start may fail on a busy machine
+NEEDED = ("gcs_server", "raylet")  # if one of these processes has ended, Ray is gone
+LOOK_SECONDS = 2.0  # time between two checks of a cluster
+DEATH_SECONDS = 2.0  # for how long it is checked, after a worker has died, whether Ray itself has died
+MOST_SILENCE = 10.0  # a cluster is gone if its head node does not answer for so many seconds
 
 
 class RayDied(FedrayError):
@@ -148,7 +153,7 @@ class Connection:
 
     Attributes:
         folder: Session folder of a Ray that fedray started; None for any other Ray.
-        gone: Whether Ray was found to be gone.
+        gone: Whether a check has found that Ray is gone.
     """
 
     def __init__(self, folder: Path | None = None, processes: dict[str, subprocess.Popen[bytes]] | None = None) -> None:
@@ -159,10 +164,11 @@ class Connection:
     def check(self, wait: float = 0.0) -> None:
         """Raises `RayDied` if Ray is gone.
 
-        With `wait` this returns only when the head node replies. Otherwise the next call of Ray could wait for ever.
+        If `wait` is above 0, this returns only when the head node replies. Otherwise the next call of Ray could wait
+        for ever.
 
         Args:
-            wait: For how many seconds Ray is checked again and again, at least; 0: Ray is checked once.
+            wait: Least number of seconds for which Ray is checked again and again; 0 means one check.
         """
         deadline, self._next_look = time.monotonic() + wait, 0.0 if wait else self._next_look
         while True:
@@ -175,14 +181,14 @@ class Connection:
             time.sleep(0.1)
 
     def _look_at_processes(self) -> str:
-        """Describes which process of Ray has ended; returns an empty text while all processes run."""
+        """Returns in words which process of Ray has ended. The text is empty if all processes run."""
         ended = {name: process.returncode for name, process in self._processes.items() if process.poll() is not None}
         return "".join(
             f"the {name} of the Ray on this machine ended ({code})" for name, code in list(ended.items())[:1]
         )
 
     def _look_at_cluster(self) -> str:
-        """Describes which part of a cluster is gone; returns an empty text if no part is gone."""
+        """Returns in words which part of a cluster is gone. The text is empty if no part is gone."""
         now = time.monotonic()
         if now < self._next_look:
             return ""
@@ -201,15 +207,15 @@ class Connection:
 
 @contextmanager
 def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterator[Connection]:
-    """Connects to a cluster, or starts a local Ray, which ends with the block and which only this machine can reach.
+    """Connects to a cluster, or starts a local Ray, for the time of the block. Only this machine can reach a local Ray.
 
     Args:
-        address: Network address of the cluster. None: start a local Ray, unless this process is already connected.
+        address: Network address of the cluster. None means a local Ray, unless this process is already connected.
         cpus: Smallest number of CPUs that a local Ray reports.
-        gpus: Number of GPUs that a local Ray reports; None: the number of GPUs of this machine.
+        gpus: Number of GPUs that a local Ray reports; None means the number of GPUs of this machine.
 
     Raises:
-        BadInput: The cluster cannot be reached, or this process is connected to another cluster.
+        BadInput: The cluster cannot be reached, or this process is connected to a different cluster.
         FedrayError: No Ray could be started on this machine.
     """
     if ray.is_initialized():
@@ -228,7 +234,7 @@ def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterato
         try:
             yield connection
         finally:
-            if connection.gone:  # Ray would wait a minute for its answer, and then end this process by itself
+            if connection.gone:  # `ray.shutdown` would wait a minute for an answer, and then end this process
                 atexit.unregister(ray_worker.shutdown)
                 leave_untidy("ray")
             else:
@@ -242,12 +248,12 @@ def open_local_ray(
 ) -> Iterator[Connection]:
     """Runs a Ray on this machine during the block, without a dashboard and with all ports on loopback.
 
-    All files of this Ray are in one folder. The folder is removed at the end, also if a signal ends the process.
+    All files of this Ray are in one folder. The folder is removed at the end, even if a signal ends the process.
 
     Args:
         cpus: Number of CPUs that Ray reports.
-        resources: Custom resources by name; None: there are none.
-        gpus: Number of GPUs that Ray reports; None: the number of GPUs of this machine.
+        resources: Custom resources by name; None means that there are no custom resources.
+        gpus: Number of GPUs that Ray reports; None means the number of GPUs of this machine.
 
     Yields:
         The connection to this Ray.
@@ -273,7 +279,7 @@ def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
     """Starts Ray with some resources, and returns the processes without which Ray cannot work."""
     listen_on_network(False)
     os.environ[environment.MARK] = str(folder)
-    # workers for a first driver would import what fedray's own workers, which have an environment of theirs, do not use
+    # Ray would start workers in advance, but fedray's workers have a different environment and could not use them
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     untyped: Any = ray_worker
     try:
@@ -291,7 +297,7 @@ def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
                         _temp_dir=str(folder),
                     )
                 break
-            except (Exception, SystemExit) as error:  # Ray ends with whatever its parts end with
+            except (Exception, SystemExit) as error:  # the parts of Ray raise errors of many kinds
                 _stop(folder)
                 if tries == MOST_TRIES:
                     why = " ".join(str(error).split())[:200] or type(error).__name__
@@ -306,7 +312,10 @@ def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
 
 
 def _stop(folder: Path) -> None:
-    """Disconnects from a Ray that fedray started, and ends its processes; first the helpers, which end slowly."""
+    """Disconnects from a Ray that fedray started, and ends its processes. Helper processes are killed first.
+
+    Left to themselves, the helpers end slowly.
+    """
     node: Any = ray_worker._global_node
     for name, processes in dict(node.all_processes if node else {}).items():
         for one in processes if name not in NEEDED else []:
@@ -317,31 +326,31 @@ def _stop(folder: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a driver passes to its workers: environment variables, import path, working directory, the user's modules.
+# The environment variables, import path, working directory and user's modules that a driver passes to its workers.
 #
-# A worker starts in another directory than the driver, with the environment variables of the Ray that starts it. Its
-# machine may have none of the user's files. So variables that hold paths are sent with absolute paths, the coordinator
-# works in the driver's directory, and the user's modules are sent by Ray (`py_modules`).
+# A worker does not start in the directory of the driver, and it has the environment variables of the Ray that starts
+# it. Its machine may have none of the user's files. So variables that hold paths are sent with absolute paths, the
+# coordinator works in the driver's directory, and Ray sends the user's modules (`py_modules`).
 
 PLACES = ("FEDRAY_DATA", "FEDRAY_CACHE", "HF_HOME", "HF_DATASETS_CACHE")  # variables of the driver that hold a path
-KEPT_SECONDS = 30 * 24 * 3600  # for which a cluster keeps modules that nobody uses: a run may have pauses
+KEPT_SECONDS = 30 * 24 * 3600  # so long a cluster keeps modules that are not in use, because a run may have pauses
 
 
 def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns the runtime environment of a worker; the workers that this worker starts get the same environment.
+    """Returns Ray's runtime environment of a worker. Workers that this worker starts get the same environment.
 
-    A class from a user's own folder is sent by its name. So the worker must find the class's module where the driver
-    finds it.
+    A class from a user's own folder is sent by its name. So the worker must be able to import the module of the class
+    from the same path as the driver.
 
     Args:
-        modules: The modules that were sent to the cluster (`send_modules`).
+        modules: Names of the modules that were sent to the cluster (`send_modules`).
     """
     paths = [path or str(Path.cwd()) for path in sys.path]  # an empty entry is the working directory
     own = [path for path in paths if Path(path).is_dir() and not Path(path).is_relative_to(sys.prefix)]
     own = [path for path in own if not Path(path).is_relative_to(sys.base_prefix)]
     here = Path(fedray.__file__).parents[1]
     if any(Path(path, "fedray").is_dir() and not here.samefile(path) for path in own):
-        own.insert(0, str(here))  # a checkout's folder `fedray` does not replace the package that the driver runs
+        own.insert(0, str(here))  # so that no other folder `fedray` replaces the package that the driver uses
     numbers = environment.PATIENCE_VARIABLE, environment.PARTS_VARIABLE
     given = {name: os.environ[name] for name in numbers if name in os.environ}
     given |= {name: str(Path(os.environ[name]).expanduser().absolute()) for name in PLACES if os.environ.get(name)}
@@ -350,12 +359,12 @@ def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def send_modules(own: UserObjects, connection: Connection) -> list[str]:
-    """Sends the user's own modules to a cluster whose nodes may lack them; modules with equal content are sent once.
+    """Sends the user's own modules to a cluster whose nodes may lack them. Modules with equal content are sent once.
 
     Args:
         own: The user's objects, with the modules that they come from.
-        connection: The connection to the cluster. To a Ray that fedray started nothing is sent: it has this machine's
-            files.
+        connection: The connection to the cluster. Nothing is sent to a Ray that fedray started, because it runs on this
+            machine, which has the files.
 
     Returns:
         The names of the modules in Ray, for `worker_environment`.
@@ -371,7 +380,7 @@ def send_modules(own: UserObjects, connection: Connection) -> list[str]:
             sent = upload_py_modules_if_needed(wanted, include_gitignore=False, scratch_dir=scratch)["py_modules"]
         for each in sent:
             pin_runtime_env_uri(each, expiration_s=KEPT_SECONDS)
-    except Exception as error:  # whatever Ray says: a folder that is too large, a file that cannot be read
+    except Exception as error:  # for example, a folder is too large, or a file cannot be read
         why = " ".join(str(error).split())[:200]
         names = ", ".join(place.name for place in places)
         text = f"{names} cannot be sent to the nodes ({why}): install it on each of them"

@@ -1,4 +1,7 @@
-"""The coordinator actor, which runs the round loop; the Ray runtime, which this loop uses; and the driver."""
+"""Runs a scenario on Ray. The driver makes the coordinator actor, which runs the round loop on the Ray runtime.
+
+The driver is the process of the user's command. The Ray runtime sends jobs to the client actors.
+"""
 
 from __future__ import annotations
 
@@ -45,18 +48,17 @@ from fedray.simulation.study import Pieces, Question, Study
 from fedray.storage.summary import build_loggers, keep_lanes, tell_user
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The Ray runtime, which the round loop uses: it broadcasts the models of a round and gets reduced statistics back.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The clients live in actors (`fedray.runtime.ray.actors`). If a node is lost, the actors are replaced between two
-# calls. How clients are packed into actors never changes a bit of the results.
+# The Ray runtime. It broadcasts the models of a round, and gets the sums of the clients' uploads back.
+#
+# Client actors train the jobs (`fedray.runtime.ray.actors`). If a node is lost, the actors are replaced, and the call
+# is repeated. The assignment of clients to actors never changes a bit of the results.
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 def retry(method: Callable[Concatenate[RayRuntime, _P], _T]) -> Callable[Concatenate[RayRuntime, _P], _T]:
-    """Makes a method start again after a node was lost and the runtime has replaced its actors."""
+    """Makes a method start again if a node is lost while it runs, after the runtime has replaced its actors."""
 
     @wraps(method)
     def repeat(runtime: RayRuntime, /, *arguments: _P.args, **named: _P.kwargs) -> _T:
@@ -76,7 +78,7 @@ def to_tensors(arrays: dict[Any, Any]) -> dict[Any, Tensor]:
 
 
 class RayRuntime:
-    """The runtime on Ray, which lives in the coordinator actor. Its methods are those of `simulation.study.Runtime`.
+    """The runtime on Ray, which lives in the coordinator actor. The methods are described in the class `Runtime`.
 
     Attributes:
         study: The study that is trained.
@@ -94,25 +96,25 @@ class RayRuntime:
 
     @property
     def actors(self) -> list[Any]:
-        """The client actors, by number."""
+        """The client actors."""
         return self.clients.actors
 
     @property
     def lanes(self) -> Lanes:
-        """The setting of the key `lanes`.
+        """The value of the key `lanes`, which says whether compiled kernels may train.
 
-        The value is `torch` if the nodes have different kernels and the scenario leaves the choice.
+        It is `torch` if the scenario says `auto` and the nodes have different kernels.
         """
         return self.clients.scenario.lanes
 
     def _check_private(self) -> None:
-        """Raises `Lost` if clients have private vectors, because an actor that died has lost some of these vectors."""
+        """Raises `Lost` if clients have private vectors, because an actor that died has lost those of its clients."""
         if self.has_private:
             raise Lost("private client state was lost with an actor")
 
     @retry
     def facts(self) -> dict[str, Any]:
-        """Returns the facts on the client actors for the manifest."""
+        """Returns the facts about the client actors for the manifest."""
         return session.join_worker_facts(
             self.clients.call_each([(a, actor.facts, ()) for a, actor in enumerate(self.actors)])
         )
@@ -129,7 +131,8 @@ class RayRuntime:
     def ask(self, question: Question, state: State) -> Pieces:
         """Answers a question.
 
-        The pieces are divided among the actors. With `at_home`, each client is asked on the actor where it lives.
+        The pieces are divided among the actors. With `Question.at_home`, the piece of a client goes to the actor that
+        holds the client's private vectors.
         """
         pieces, n = session.list_pieces(self.study, question), len(self.actors)
         parts = [pieces[a::n] for a in range(n)]
@@ -147,7 +150,7 @@ class RayRuntime:
         """Returns the private vectors of all clients for a checkpoint.
 
         Args:
-            names: Names of the vectors that are returned; None: all.
+            names: Names of the vectors that are returned; None means all vectors.
         """
         if not self.has_private:
             return {}
@@ -158,7 +161,7 @@ class RayRuntime:
         """Replaces the private vectors of all clients by those of a checkpoint."""
         if not self.has_private:
             return
-        self.has_private = False  # an actor that dies meanwhile has nothing to lose: it is called again
+        self.has_private = False  # if an actor dies meanwhile, it has nothing to lose and is simply called again
         try:
             self._send_private(private)
         finally:
@@ -177,16 +180,13 @@ class RayRuntime:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The coordinator actor runs the round loop on the machine with the run directory. The driver makes this actor.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Sending a user's own objects and registered names to the actors of Ray.
 
-cloudpickle: Any = untyped  # it has no annotations
+cloudpickle: Any = untyped  # cloudpickle has no type annotations
 
 
 def prepare_objects(scenario: Scenario, own: UserObjects) -> UserObjects:
-    """Prepares the user's own objects for the actors: adds every module that registered a name of the scenario.
+    """Prepares the user's own objects for the actors. Adds every module that has registered a name of the scenario.
 
     Args:
         scenario: The scenario that is run.
@@ -239,25 +239,25 @@ def check_sendable(own: UserObjects) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# An actor ends with the process that made it. The driver makes the coordinator, and a new one if it dies. The new
-# coordinator continues from the newest checkpoint. If the driver dies, all actors end, and `fedray resume` continues
-# the run.
+# The coordinator and the driver. The driver makes the coordinator. If the coordinator dies, the driver makes a new one,
+# which continues from the newest checkpoint. An actor ends with the process that made it. So if the driver dies, all
+# actors end, and `fedray resume` continues the run.
 
 log = logging.getLogger("fedray")
-MOST_STARTS = 20  # of the coordinator
-MOST_RAYS = 5  # that are started here for a run, one after the other, where they die
+MOST_STARTS = 20  # most coordinators that a driver makes for a run
+MOST_RAYS = 5  # most times that Ray is started on this machine for a run, because Ray itself may die
 
 
 class Coordinator:
-    """Runs a scenario on the machine that has the run directory, and meanwhile answers calls of `progress`.
+    """Runs a scenario on the machine that has the run directory. Meanwhile the driver can call `progress`.
 
     Attributes:
         scenario: The scenario that is run.
         own: The user's own objects.
         out: The run directory.
-        alone: Whether all actors have this machine's files.
-        snapshots: Snapshots that the driver has not fetched yet. Phases of the run are among them as `{"phase": ...}`,
-            and notes as `{"note": ...}`.
+        alone: Whether all actors run on this machine, and so have its files.
+        snapshots: Snapshots that the driver has not fetched yet. Among them are phases of the run as `{"phase": ...}`,
+            and warnings as `{"note": ...}`.
     """
 
     def __init__(self, scenario: Scenario, own: UserObjects, out: str, folder: str = "", *, alone: bool = True) -> None:
@@ -267,13 +267,13 @@ class Coordinator:
         self.snapshots: deque[session.Snapshot] = deque()
 
     def __repr__(self) -> str:
-        return "coordinator"  # Ray writes it before each line that is printed here
+        return "coordinator"  # Ray writes this name before each line that this process prints
 
     def run(self) -> dict[str, Any]:
         """Runs the scenario, from its newest checkpoint if there is one, and returns the summary."""
 
         def keep_phase(record: logging.LogRecord) -> bool:
-            self.snapshots.append({"phase": record.getMessage()})  # the driver shows it
+            self.snapshots.append({"phase": record.getMessage()})  # the driver shows this text
             return False
 
         log.setLevel(logging.INFO)
@@ -286,7 +286,7 @@ class Coordinator:
         own = self.own.with_rows(scenario, study) if self.alone else self.own.shipped(study)
         with closing(RayRuntime(scenario, own, study, self.out.name)) as runtime:
             facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
-            facts["lost_nodes"] = runtime.clients.lost  # which may grow during the run
+            facts["lost_nodes"] = runtime.clients.lost  # a list that may grow during the run
             if runtime.lanes != scenario.lanes:  # the nodes have different kernels, and torch trains everything
                 scenario = replace(scenario, lanes=runtime.lanes)
                 study = build_study(scenario, self.own)
@@ -322,9 +322,9 @@ def run_on_ray(
         own: The user's own objects.
         out: The run directory.
         watch: A function that is called with a snapshot after each evaluated round.
-        address: Network address of the cluster; None: start a local Ray.
-        wait_for: Amounts of resources, by Ray's names, for which the run waits before it begins; None: it does not
-            wait.
+        address: Network address of the cluster; None means a Ray that is started on this machine.
+        wait_for: Amounts of resources, by Ray's names, for which the run waits before it begins. None means that the
+            run does not wait.
 
     Returns:
         The summary.
@@ -350,7 +350,7 @@ def run_on_ray(
 def _run_coordinator(
     scenario: Scenario, own: UserObjects, out: Path, watch: session.Watch, connection: Connection
 ) -> dict[str, Any]:
-    """Makes the coordinator, shows its snapshots, and returns the summary. A coordinator that dies is made again."""
+    """Makes the coordinator, shows its snapshots, and returns the summary. Replaces a coordinator that dies."""
     folder, alone = str(Path.cwd()), connection.folder is not None
     kind: Any = ray.remote(Coordinator)
     options = {
@@ -374,8 +374,8 @@ def _run_coordinator(
         except RayError:
             connection.check(DEATH_SECONDS)
             raise
-        finally:  # whatever ended the wait: otherwise a coordinator that nobody watches would go on
-            with suppress(Exception):  # Ray itself is gone
+        finally:  # otherwise the coordinator would go on although the driver no longer watches it
+            with suppress(Exception):  # Ray itself may be gone
                 connection.check()
                 ray.kill(coordinator)
     raise FedrayError(f"the coordinator died {MOST_STARTS} times: `fedray resume {out}` goes on")

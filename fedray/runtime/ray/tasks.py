@@ -1,4 +1,4 @@
-"""Functions as tasks of a Ray cluster, for sweeps."""
+"""Runs the trials of a sweep (a table of runs) as tasks of a Ray cluster, and talks to Ray Tune."""
 
 from __future__ import annotations
 
@@ -39,14 +39,11 @@ from fedray.runtime.ray.connection import (
 from fedray.storage import directory
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Functions as tasks of a Ray cluster, for sweeps.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Checks that all nodes of a cluster see a folder, because the trials of a sweep write their run directories there.
+# The folder of a sweep. All nodes must see it, because the trials write their run directories there.
 
 
 def holds_note(path: str, text: str) -> bool:
-    """Returns whether a file exists and its content equals a text.
+    """Returns whether there is a file with exactly this text.
 
     Example:
         >>> import tempfile
@@ -63,14 +60,14 @@ def holds_note(path: str, text: str) -> bool:
 
 
 def confirm_shared(folder: Path, environment: dict[str, Any]) -> None:
-    """Checks that all nodes see a folder: writes a note there, and asks every node that can train to read the note.
+    """Checks that all nodes see a folder. Writes a file there, and lets every node with a CPU read the file.
 
     Args:
         folder: The directory of the sweep.
-        environment: The runtime environment of the workers.
+        environment: Ray's runtime environment of the workers.
 
     Raises:
-        BadInput: A node does not see the folder. This is found before anything is trained.
+        BadInput: A node does not see the folder.
     """
     untyped: Any = ray
     nodes = [node for node in untyped.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
@@ -97,8 +94,8 @@ def confirm_shared(folder: Path, environment: dict[str, Any]) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Functions as tasks of a Ray cluster, for sweeps.
 
-MOST_TRIES = 4  # of a task whose worker dies
-LOOK_SECONDS = 0.5  # between two looks whether Ray is there
+MOST_TRIES = 4  # attempts to run a task whose worker dies
+LOOK_SECONDS = 0.5  # time between two checks whether Ray is running
 
 
 @contextmanager
@@ -112,20 +109,23 @@ def run_as_tasks(
     actors: int,
     wait_for: Mapping[str, float] | None,
 ) -> Iterator[Callable[..., Any]]:
-    """Runs functions as tasks of a cluster: with one CPU each, or in placement groups with room for their own actors.
+    """Runs functions as tasks of a cluster.
+
+    Each task takes one CPU. If tasks make actors, each task has a placement group with one CPU for each of its actors,
+    and takes no CPU itself.
 
     Args:
-        address: Network address of the cluster; None: start a local Ray.
-        number: How many tasks run at the same time; a local Ray reports enough CPUs for them.
+        address: Network address of the cluster; None means a Ray that is started on this machine.
+        number: How many tasks run at the same time. A local Ray reports enough CPUs for them.
         gpus: Number of GPUs of each task, possibly a fraction.
         own: The user's objects. The tasks import the modules of these objects.
         shared: A folder in which all tasks write.
-        actors: Number of actors that each task makes in its placement group, with one CPU each. Then the task itself
-            takes no CPU. 0: tasks make no actors.
-        wait_for: Amounts of resources, by Ray's names, for which the first task waits; None: it does not wait.
+        actors: Number of actors that each task makes; 0 if tasks make no actors.
+        wait_for: Amounts of resources, by Ray's names, for which the first task waits. None means that it does not
+            wait.
 
     Yields:
-        A function: (function, *arguments) -> future of the result. The future raises `RayDied` if Ray dies meanwhile.
+        A function (function, *arguments) -> future of the result. The future raises `RayDied` if Ray dies meanwhile.
 
     Raises:
         BadInput: The cluster cannot hold the actors of a task.
@@ -140,7 +140,7 @@ def run_as_tasks(
         return future
 
     def begin(future: Future[Any], left: int, call: tuple[Any, ...]) -> None:
-        # Ray itself would try a task again without end whose worker is killed for want of memory
+        # with retries by Ray, a task whose worker is killed because memory is full would be retried without end
         place, release = room.place(gpus)
         task = ray.remote(_work).options(max_retries=0, runtime_env=worker, **place)
         again = partial(begin, future, left - 1, call) if left else None
@@ -150,7 +150,7 @@ def run_as_tasks(
 
     with open_ray(address, number * max(1, actors)) as connection:
         wait_for_resources(wait_for or {})
-        list_needs(actors, read_cluster())  # refuses
+        list_needs(actors, read_cluster())  # raises an error if the cluster is too small
         worker, folder = worker_environment(send_modules(own, connection)), str(Path.cwd())
         confirm_shared(shared, worker)
         watch = threading.Thread(target=_watch, args=(connection, waiting, over, room), daemon=True)
@@ -163,7 +163,7 @@ def run_as_tasks(
 
 
 def _work(folder: str, gpus: float, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function in the directory of the driver, if this machine has it, and with the task's share of a GPU."""
+    """Calls a function with the task's share of a GPU, in the driver's directory if this machine has that directory."""
     environment.enter_folder(folder)
     environment.limit_gpu_memory(gpus)
     return function(*arguments)
@@ -172,15 +172,15 @@ def _work(folder: str, gpus: float, function: Callable[..., Any], *arguments: An
 def _pass_on(
     connection: Connection, future: Future[Any], task: Future[Any], again: Callable[[], None] | None = None
 ) -> None:
-    """Gives the result or the error of a task to the future that waits for it.
+    """Passes the result or the error of a task on to the future that waits for the task.
 
-    If a worker died, the function finds out whether Ray died.
+    If the error comes from Ray, a new thread finds out whether Ray itself died, and otherwise starts the task again.
 
     Args:
         connection: The connection to Ray.
         future: The future that waits for the task.
         task: The task, which has ended.
-        again: A function that starts the task again; None: the task's workers died too often.
+        again: A function that starts the task again; None if the task's workers have died too often.
     """
     error = task.exception()
     if error is None:
@@ -189,12 +189,12 @@ def _pass_on(
     elif isinstance(error, RayError) and not isinstance(error, RayTaskError):
         threading.Thread(target=_find_cause, args=(connection, future, error, again), daemon=True).start()
     else:
-        cause = getattr(error, "cause", None)  # Ray adds the worker's traceback to the text of an error
+        cause = getattr(error, "cause", None)  # without the worker's traceback, which Ray adds to the text of `error`
         end_all([future], cause if isinstance(cause, FedrayError) else error)
 
 
 def _find_cause(connection: Connection, future: Future[Any], error: RayError, again: Callable[[], None] | None) -> None:
-    """Looks for some seconds whether a worker died because Ray died; if Ray lives, starts the task again."""
+    """Checks for some seconds whether a worker died because Ray died. If Ray is alive, starts the task again."""
     try:
         if isinstance(error, LocalRayletDiedError):
             raise RayDied("Ray on this machine ended")
@@ -210,7 +210,7 @@ def _find_cause(connection: Connection, future: Future[Any], error: RayError, ag
 
 
 def _watch(connection: Connection, waiting: Sequence[Future[Any]], over: threading.Event, room: TrialSeats) -> None:
-    """Ends all waiting futures when Ray is gone; Ray itself would let them wait."""
+    """Makes all waiting futures raise an error when Ray is gone. Without this function they would wait for ever."""
     while not over.wait(LOOK_SECONDS):
         try:
             connection.check()
@@ -234,31 +234,32 @@ def end_all(waiting: Sequence[Future[Any]], error: BaseException) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Calls of Ray Tune from inside a trial: reporting metrics, continuing from a checkpoint, reserving resources.
+# Calls of Ray Tune from inside a trial, which report metrics, continue from a checkpoint and reserve resources.
 #
 # Only this module needs Ray Tune and its dependencies, which fedray does not install.
 
 
 def report(metrics: Mapping[str, float], folder: Path | None) -> None:
-    """Reports the metrics of a round to Ray Tune; a scheduler may end the trial here.
+    """Reports the metrics of a round to Ray Tune. During this call a scheduler of Tune may end the trial.
 
     Args:
         metrics: Metrics by name.
-        folder: The run directory, which Tune copies as the trial's checkpoint; None: report no checkpoint.
+        folder: The run directory, which Tune copies as the trial's checkpoint. None means that no checkpoint is
+            reported.
     """
     untyped: Any = import_module("ray.tune")
     untyped.report(dict(metrics), checkpoint=None if folder is None else untyped.Checkpoint.from_directory(str(folder)))
 
 
 def go_on(out: Path, scenario_text: str) -> bool:
-    """Makes the run directory of a trial from the checkpoint from which Tune wants the trial to continue.
+    """Makes the run directory of a trial from the checkpoint that Tune has chosen for the trial.
 
     Args:
         out: The run directory, which does not exist yet.
-        scenario_text: The scenario of this trial; the checkpoint may come from another trial with other keys.
+        scenario_text: The scenario of this trial. The checkpoint may come from a different trial with other values.
 
     Returns:
-        Whether there is such a checkpoint; if not, the trial begins anew.
+        Whether Tune has chosen a checkpoint. If not, the trial begins with the first round.
     """
     untyped: Any = import_module("ray.tune")
     checkpoint = untyped.get_checkpoint()
@@ -270,6 +271,6 @@ def go_on(out: Path, scenario_text: str) -> bool:
 
 
 def reserve_bundles(function: Callable[..., Any], actors: int) -> Any:
-    """Returns a trainable of Ray Tune that reserves one CPU for itself and one CPU for each of its actors."""
+    """Returns a trainable of Ray Tune that reserves one CPU for its process and one CPU for each of its actors."""
     untyped: Any = import_module("ray.tune")
     return untyped.with_resources(function, untyped.PlacementGroupFactory([{"CPU": 1.0}] * (1 + actors)))
