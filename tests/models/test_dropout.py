@@ -13,7 +13,6 @@ from torch import nn
 
 import fedray
 from fedray.core import rng
-from fedray.core.errors import BadInput
 from fedray.models.dropout import dropping, find_dropout, key_rows
 from fedray.models.nets import build_net
 from fedray.runtime.session import Inline
@@ -71,8 +70,3 @@ def test_models_have_masks_of_their_own_and_the_mean_over_them_is_the_answer_wit
     assert not torch.equal(each[0], each[1])
     want = load_module(study.net, row)(study.shards.normalize(x[None], torch.tensor([0]))[0])
     assert (each.mean(0) - want).abs().max() < 5 * (each.std(0) / models**0.5).max()
-
-
-def test_a_network_of_ones_own_needs_layers_that_drop() -> None:
-    with pytest.raises(BadInput, match="has no layer that drops"):
-        fedray.run(scenario({"model": None}, AT_TEST), model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))

@@ -1,10 +1,9 @@
-"""Slices of a network: how many channels they keep, where their numbers lie, and which networks can be cut."""
+"""Slices of a network: how many channels they keep, where their numbers lie, and what they cost."""
 
 from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedray.core.errors import BadInput
 from fedray.core.types import Net
 from fedray.features.slices import (
     Scaler,
@@ -109,24 +107,3 @@ def test_work_is_the_share_of_the_arithmetic_and_width_one_is_the_network_itself
         whole, half = make_tier_nets(NETS[name], [1.0, 0.5], torch.zeros(1, *SHAPES[name]), scaler=True, who="it")
         assert whole.net is NETS[name] and whole.work == 1
         assert half.work == pytest.approx(wanted)
-
-
-TWICE = nn.Linear(4, 4)
-UNCUT: dict[str, Any] = {
-    "has BatchNorm1d, but it cuts Linear": lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)),
-    "has Conv2d, but it cuts Linear and Conv2d .groups=1.": lambda: nn.Sequential(
-        nn.Conv2d(4, 4, 1, groups=2), nn.Flatten(), nn.Linear(4, 2)
-    ),
-    "is no nn.Sequential": lambda: nn.Linear(4, 2),
-    "has frozen or shared layers": lambda: nn.Sequential(nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 2)),
-    "has frozen or shared": lambda: nn.Sequential(TWICE, nn.ReLU(), TWICE),
-    "has a Linear that reads no whole channels": lambda: nn.Sequential(nn.Conv2d(1, 3, 1), nn.Linear(4, 2)),
-    "has a Linear that reads no whole": lambda: nn.Sequential(nn.Linear(4, 3), nn.Flatten(), nn.Linear(12, 2)),
-    "has Flatten, but": lambda: nn.Sequential(nn.Conv2d(1, 3, 1), nn.Flatten(2), nn.Linear(4, 2)),
-}
-
-
-@pytest.mark.parametrize("said", UNCUT)
-def test_what_cannot_be_cut_is_refused(said: str) -> None:
-    with pytest.raises(BadInput, match=f"model.name = own {said}"):
-        read_layers(net_of(UNCUT[said], "own", "cross_entropy", 2), "it")
