@@ -21,7 +21,6 @@ from fedray.storage.checkpoint import load_study_checkpoint
 
 SERVER = [{"name": "linear", "tier": "phones"}, {"name": "mlp", "tier": "server"}]  # the server alone has the second
 TIERS = {"phones": {"number": 4}, "server": {"number": 0}}
-STACK = {"name": "stacking", "bases": [{"name": "mlp", "models": 3}, {"name": "mlp", "hidden": [4]}]}
 
 
 def keys(models: int, rounds: int, **more: Any) -> dict[str, Any]:
@@ -118,20 +117,6 @@ def test_a_warning_names_the_line_of_the_users_program() -> None:
 
 ROWS = np.random.default_rng(0).normal(size=(120, 6)).astype(np.float32)
 CLASSES, TARGETS = np.arange(120) % 3, 20.0 * ROWS[:, 0] + 100.0
-
-
-def write_sites(path: Path) -> str:
-    site = np.repeat(["Rome", "Oslo", "Lima"], 40)
-    lines = [f"{row[0]},{row[1]},{float(y)},{of}" for row, y, of in zip(ROWS, CLASSES, site, strict=True)]
-    path.write_text("\n".join(["a,b,y,site", *lines]))
-    return str(path)
-
-
-def test_classes_that_are_real_numbers_in_a_table_are_said(tmp_path: Path) -> None:
-    table = {"path": write_sites(tmp_path / "t.csv"), "target": "y", "features": ["a", "b"]}
-    keys = {**KEYS, "data": {"name": "table", **table}}
-    with pytest.warns(UserWarning, match="3 different values, read as targets of a regression: write data.task"):
-        build_study(read_scenario(keys))
 
 
 @pytest.mark.parametrize("names", [[3, 4], [2, 3]], ids=["new clients alone", "one known client"])

@@ -112,13 +112,6 @@ def test_changed_targets_are_what_clients_learn() -> None:
     assert torch.equal(models(one), models(other))
 
 
-def test_bits_do_not_depend_on_a_kill(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"augment": ["crop", v2.RandomHorizontalFlip()]}
-    whole = run({"checkpoint": {"every": 1, "keep": 9}}, **given)
-    half = copy_run(whole, tmp_path / "half", 1)
-    assert fedray.resume(half, **given).summary["state_hash"] == whole.summary["state_hash"]
-
-
 @pytest.mark.parametrize("engine", ["mlp-c", "mlp"])
 def test_bits_do_not_depend_on_blocks_and_threads(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def noisy(x: Tensor) -> Tensor:

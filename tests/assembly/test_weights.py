@@ -13,8 +13,6 @@ from small import of_method, run_command, scenario
 
 import fedray
 from fedray.core.errors import BadInput
-from fedray.experiments.check import explain_scenario
-from fedray.scenario.loader import read_scenario
 
 METHODS = ("fed_ensemble", "ditto", "fedag", "dsvgd", "local_only", "random_walk", "centralized", "heterofl")
 NOTHING: dict[str, Any] = {"rounds": 0, "report": False}
@@ -57,19 +55,3 @@ def test_all_members_start_from_a_file_and_a_run_knows_which_numbers_it_held(mem
     save_file({name: value + 1 for name, value in wanted.items()}, member)
     with pytest.raises(BadInput, match="first weights"):
         fedray.resume(done.path)
-
-
-def test_weights_that_do_not_fit_are_one_line(member: Path, tmp_path: Path) -> None:
-    def refuse(*changes: dict[str, Any], weights: Path = member) -> str:
-        with pytest.raises(BadInput) as refused:
-            explain_scenario(read_scenario(scenario({"model": {"weights": str(weights)}}, *changes)))
-        return str(refused.value).replace(str(tmp_path), "")
-
-    assert "1.bias is [8], but in mlp it is [9]" in refuse({"model": {"hidden": [9]}})
-    assert "5.bias is no such tensor, but in mlp it is [10]" in refuse({"model": {"hidden": [8, 10]}})
-    assert "other layers than mlp" in refuse({"model": {"hidden": [9]}}, weights=tmp_path / "run")
-    assert "has 5 models, but method.models is 3" in refuse({"method": {"models": 3}}, weights=tmp_path / "run")
-    assert "holds no checkpoint" in refuse(weights=tmp_path)
-    assert "cannot be read" in refuse(weights=tmp_path / "nowhere.safetensors")
-    assert "several networks" in refuse({"method": {"name": "fens"}})
-    assert "vary = init" in refuse({"vary": "init"})
