@@ -1,4 +1,9 @@
-"""The models that predict, their weights at known clients, and the requests for predictions and scores."""
+"""Predicts with the models of a run, weighs the models for each client, and scores single clients.
+
+A *known client* is a client of the run, whose samples may weight the models; a *new client* is one that the run has
+never seen. A *world* is one seed of one fold of the data. A *personal pass* is a local training whose models stay at
+the client, which predicts with them.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +24,23 @@ from fedray.metrics import classification
 from fedray.simulation.study import Host, Pieces, Question, Runtime, Study, join_pieces
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The models that predict, their weights at known clients, and the requests for predictions and scores.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The outputs, weights and residuals of the models that predict, which one evaluation requests from the runtime.
+# The results of the runtime for one evaluation.
 
 
 class Measured(NamedTuple):
-    """The results that the runtime computed for one evaluation; what is not needed stays empty.
+    """The results that the runtime computed for one evaluation. A field stays empty if it is not needed.
 
     Attributes:
         answer: The models that predict.
-        test: Raw outputs on the test samples.
-        held_out: Raw outputs on the held-out samples.
-        weights: Weights that the known clients give to these models, `[N, K]`, by number of the world; empty if all
+        test: Raw outputs of these models on the test samples.
+        held_out: Raw outputs of these models on the held-out samples.
+        weights: Weights that the known clients give to these models, `[N, K]`, by index of the world; empty if all
             clients predict alike.
         own: Accuracies or RMSEs `[2, P]` of known clients with models of their own, by (world, client), as in
             `ask_own_scores`.
-        residual: For regression, the variance of the standardized target's residuals on training samples, by number of
-            the world.
-        ood: Raw outputs on the out-of-distribution inputs.
+        residual: Variance of the standardized target's residuals on training samples, by index of the world. It is
+            needed only for regression.
+        ood: Raw outputs of these models on the out-of-distribution inputs.
     """
 
     answer: Answer
@@ -51,20 +53,22 @@ class Measured(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The weights of known clients over the models that predict: by losses, by tiers, or common weights of all clients.
+# The weights that known clients give to the models that predict. They follow from losses or tiers, or all clients have
+# the same weights.
 
 
 def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
     """Returns each client's weights over the models that predict (FE eqs. 3-4).
 
-    Where gamma is infinite or not given, a client has the weights of its tier. Without weights of tiers, it has the
-    common weights of all clients. With a finite gamma, the losses weigh the models of the client's tier, or all models.
+    If the temperature gamma (`predict.gamma`) is infinite or not given, a client has the weights of its tier, or the
+    common weights of all clients if tiers have no weights. If gamma is finite, the weights follow from the losses. Then
+    a client weighs the models of its tier, or all models if tiers have no weights.
 
     Args:
         study: The trained study.
         answer: The models that predict.
-        world: Number of the world.
-        losses: Loss of each model at each client, `[A, n]`, including the models that do not predict.
+        world: Index of the world.
+        losses: Loss of each model at each client, `[A, n]`. Models that do not predict are among them.
         client: Ids of the clients, `[n]`.
 
     Returns:
@@ -80,7 +84,7 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
 
 
 def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
-    """Returns the weights of `weigh_models` where tiers have weights; a tier's weights apply to its clients only."""
+    """Returns the weights of `weigh_models` if tiers have weights. A tier's weights concern only the tier's clients."""
     assert answer.tiers is not None
     tier, weights = study.clients.tier_of(client), np.zeros((len(client), answer.models))
     for t in np.unique(tier).tolist():
@@ -92,13 +96,13 @@ def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, cl
 
 
 def weigh_own_models(answer: Answer, world: int, client: IntArray) -> FloatArray:
-    """Returns each client's weights over the K models that predict, `[n, K]`, where model i belongs to client i.
+    """Returns each client's weights over the K models that predict, `[n, K]`, if model i belongs to client i.
 
-    A client gives all weight to its own model. A client whose model does not predict has the common weights.
+    A client gives all weight to its own model. If this model does not predict, the client has the common weights.
 
     Args:
         answer: The models that predict.
-        world: Number of the world.
+        world: Index of the world.
         client: Ids of the clients, `[n]`.
 
     Example:
@@ -115,14 +119,14 @@ def weigh_own_models(answer: Answer, world: int, client: IntArray) -> FloatArray
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Known clients, one by one: the samples on which each is scored, and the scores over clients.
+# Scores of single known clients, and the samples on which each client is scored.
 
 
 class WeightedRows(NamedTuple):
     """The samples of a split on which one client is scored.
 
     Attributes:
-        rows: Indices of the samples in the split, `[n]`; n = 0 where the client has none.
+        rows: Indices of the samples in the split, `[n]`; empty if the client has no samples.
         weight: Weight of each sample, `[n]`; the weights sum to 1.
     """
 
@@ -132,8 +136,8 @@ class WeightedRows(NamedTuple):
     def mean(self, values: ArrayLike) -> FloatArray:
         """Returns the weighted mean of values `[..., n]` of these samples, `[...]`; NaN without samples.
 
-        Values that are all 1 have the mean 1.0. Where all weights are equal, the plain mean is taken, because rounding
-        makes the sum of 13 weights of 1 / 13 a little less than 1.
+        If all weights are equal, the plain mean is taken, so that the mean of values 1 is exactly 1. The sum of 13
+        weights of 1 / 13 would be a little less than 1, because of rounding.
 
         Example:
             >>> float(WeightedRows(np.arange(13), np.full(13, 1 / 13)).mean(np.ones(13)))
@@ -147,16 +151,19 @@ class WeightedRows(NamedTuple):
         return np.asarray((given * self.weight).sum(axis=-1) / self.weight.sum())
 
 
-RowsOfClient = Callable[[int], WeightedRows]
+RowsOfClient = Callable[[int], WeightedRows]  # client -> the samples on which it is scored
 
 
 def count_known(study: Study) -> int:
-    """Returns the number of clients that are evaluated one by one: the clients with the lowest ids."""
+    """Returns how many clients, from client 0 on, are scored individually."""
     return min(study.clients.number, EVALUATED_CLIENTS)
 
 
 def pick_recorded_clients(study: Study) -> IntArray:
-    """Returns the ids of the known clients whose scores are recorded, `[n]`: all, or evenly spaced ones."""
+    """Returns the ids of the known clients whose scores are recorded, `[n]`.
+
+    These are all known clients, or evenly spaced ids if `evaluate.clients` is lower than their number.
+    """
     known = count_known(study)
     wanted = min(study.evaluation.clients, known)
     return np.arange(wanted) * known // max(1, wanted)
@@ -170,10 +177,10 @@ def weigh_equally(rows: IntArray) -> WeightedRows:
 def own_test_rows(study: Study, world: int) -> RowsOfClient:
     """Returns a function that gives the test samples on which a client is scored.
 
-    A client with test samples of its own is scored on its own test samples. Any other client is scored on the test
-    samples of the classes that it holds. These samples are weighted by the client's label shares, so that the score is
-    the expected score of samples with these shares. Without classes, all test samples count. Where groups of clients
-    have changed copies of the data (`fedray.data.deal`), only the samples in the copy of the client's group count.
+    A client with test samples of its own is scored on these. Any other client is scored on the test samples of the
+    classes that it holds. These samples are weighted by the client's label shares, so that the score is the expected
+    score of samples with these shares. In a regression all test samples count. If groups of clients have changed copies
+    of the data (`fedray.data.deal`), only the samples in the copy of the client's group count.
     """
     labels = study.split("test", world)[1].numpy()
     if study.classes:
@@ -204,15 +211,16 @@ def held_out_rows(study: Study, world: int) -> RowsOfClient:
 
 
 def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
-    """Returns each model's part in a client's prediction: a vote for each class, or targets in the original unit.
+    """Returns the predictions of each model in the form in which an ensemble averages them.
 
     Args:
         study: The trained study.
-        world: Number of the world.
+        world: Index of the world.
         outputs: Raw outputs of the models, `[K, n, outputs]`.
 
     Returns:
-        The votes `[K, n, C]`, or the targets `[K, n, q]` for a regression.
+        For classification the votes `[K, n, C]`, which are probabilities or raw outputs (`predict.average`). For
+        regression the predicted targets in their original unit, `[K, n, q]`.
     """
     if study.classes:
         return classification.member_votes(outputs.numpy(), study.evaluation.average)
@@ -220,15 +228,12 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
 
 
 def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> FloatArray:
-    """Returns a number for each sample: 1 (right) or 0 (wrong), or for a regression the mean squared error.
+    """Returns for each sample, `[..., n]`, whether its class is right (1 or 0), or its mean squared error.
 
     Args:
         study: The trained study.
         answers: Weighted votes `[..., n, C]`, or predicted targets `[..., n, q]`.
         y: True classes `[n]`, or true targets `[n, q]`.
-
-    Returns:
-        `[..., n]`.
     """
     if study.classes:
         hits: FloatArray = (answers.argmax(-1) == y.numpy()).astype(np.float64)
@@ -242,29 +247,29 @@ def rows_of_clients(study: Study, world: int, split: str) -> RowsOfClient:
     return own_test_rows(study, world) if split == "test" else held_out_rows(study, world)
 
 
-Value = Callable[[int, IntArray | None], FloatArray]  # (client, rows of a split or all) -> numbers of each, `[..., n]`
+Value = Callable[[int, IntArray | None], FloatArray]  # (client, samples of a split, None for all) -> values `[..., n]`
 Group = Callable[
     [int], int | None
-]  # client -> key of its group, whose clients get the same predictions; None: the client is in no group
+]  # client -> key of its group, whose clients get the same predictions; None means that the client is in no group
 
 
 def alike(weights: FloatArray | None) -> Group:
-    """Returns a function that puts all clients in one group if there are no weights of single clients, else in none."""
+    """Returns a `Group` function: all clients are one group, or no client is in a group if clients have weights."""
     return lambda _client: 0 if weights is None else None
 
 
 def value_each(
     clients: IntArray, find: RowsOfClient, value: Value, group: Group = lambda _client: None
 ) -> Iterator[tuple[WeightedRows, FloatArray]]:
-    """Yields for each client its samples, and the numbers of its predictions for these samples, `[..., n]`.
+    """Yields for each client its samples, and values computed from its predictions for these samples, `[..., n]`.
 
     The predictions of all clients are never in memory at once, because thousands may have models of their own.
 
     Args:
         clients: Ids of the clients, `[N]`.
         find: Function that gives the samples of a client.
-        value: Function that gives the numbers of a client's samples.
-        group: Function that gives the group of a client. The numbers of a group are computed once, on all samples.
+        value: Function that computes the values of a client's samples.
+        group: Function that gives the group of a client. The values of a group are computed once, on all samples.
     """
     known: dict[int, FloatArray] = {}
     for client in clients.tolist():
@@ -293,19 +298,19 @@ def measure_clients(
 
     Args:
         study: The trained study.
-        world: Number of the world.
-        outputs: Raw outputs on the whole split of the models that predict, `[K, n, C]`.
+        world: Index of the world.
+        outputs: Raw outputs, on the whole split, of the models that predict, `[K, n, C]`.
         weights: Weights of each client over the models, `[N, K]`, which sum to 1 over K. None means that all clients
             have the common weights.
         split: The split, `test` or `hold_out`.
         clients: Ids of the clients to score; None means all clients with weights.
-        everybody: Common weights of all clients over the models, `[K]`; None means equal ones.
+        everybody: Common weights of all clients over the models, `[K]`; None means equal weights.
 
     Returns:
         Accuracies from 0 to 1, or RMSEs in the target's unit, `[N]`; NaN for a client without samples in the split.
     """
     y, votes = study.split(split, world)[1], cast_votes(study, world, outputs)
-    votes = votes.astype(np.float32) if study.classes else votes  # of classes only the largest counts
+    votes = votes.astype(np.float32) if study.classes else votes  # only the largest vote counts
     finite = bool(np.isfinite(votes).all())
 
     def count(client: int, rows: IntArray | None) -> FloatArray:
@@ -322,14 +327,15 @@ def measure_clients(
 
 
 def score_own_models(host: Host, state: State, world: int, client: IntArray) -> Iterator[Tensor]:
-    """Scores known clients that predict with models of their own (Ditto, LG-FedAvg); see `ask_own_scores`.
+    """Yields the scores of known clients that predict with models of their own (Ditto, LG-FedAvg).
 
-    Where tiers train slices of the models, the predictions of a slice are computed once for all clients of the tier.
+    `ask_own_scores` describes the scores. If tiers train slices of the models, the predictions of a slice are computed
+    once for all clients of the tier.
 
     Args:
-        host: The host, which holds the clients.
+        host: The process that has the private vectors of these clients.
         state: The state with the models that the server sends to clients.
-        world: Number of the world.
+        world: Index of the world.
         client: Ids of the clients, `[c]`.
     """
     study, phase = host.study, host.study.method.phase
@@ -339,7 +345,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
         inputs, y = study.split(split, world)
 
         def count(client: int, rows: IntArray | None) -> FloatArray:
-            """Returns the errors of a client's personal passes on samples of the split (`count_errors`), `[P, n]`."""
+            """Returns `count_errors` of a client's personal passes on samples of the split, `[P, n]`."""
             own, errors = host.own_models(state, world, client), []
             counters = shared.repeat(len(own) // phase.models, 1)
             places = torch.arange(len(y)) if rows is None else torch.from_numpy(rows)
@@ -365,16 +371,18 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
 
 
 def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
-    """Returns the scores of known clients that have models of their own; the hosts of the clients compute them.
+    """Returns the scores of known clients that have models of their own.
+
+    The processes that have the private vectors of the clients compute them.
 
     Args:
-        runtime: The runtime that holds the clients.
+        runtime: The runtime that evaluates the models.
         state: The state with the models that the server sends to clients.
 
     Returns:
-        For each (world, client), accuracies or RMSEs `[2, P]` on the client's test samples and on its held-out samples,
-        for each of its P personal passes. In each pass, a client predicts with the average over its K models. The score
-        is NaN where the client has no such samples.
+        For each (world, client), accuracies or RMSEs `[2, P]`: on the client's test samples and on its held-out
+        samples, for each of its P personal passes. In each pass, a client predicts with the average over its K models.
+        A score is NaN if the client has no such samples.
     """
     return runtime.ask(Question(score_own_models, at_home=True), state)
 
@@ -382,12 +390,13 @@ def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
 def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor:
     """Returns a known client's own models `[K, d]`.
 
-    Of several personal passes, the one with the best score on the client's held-out samples counts.
+    If there are several personal passes, these are the models of the pass with the best score on the client's held-out
+    samples.
 
     Args:
-        host: The host, which holds the client.
+        host: The process that has the private vectors of the client.
         state: The state with the models that the server sends to clients.
-        world: Number of the world.
+        world: Index of the world.
         client: Id of the client.
     """
     rows = host.own_models(state, world, client)
@@ -399,12 +408,14 @@ def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor
 
 
 def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str = "test", *, lowest: bool) -> FloatArray:
-    """Returns each client's score on a split, `[N]`, in the personal pass with the best score on its held-out samples.
+    """Returns each client's score on a split, `[N]`, in its best personal pass.
+
+    The best pass is the one with the best score on the client's held-out samples.
 
     Args:
         own: Scores by (world, client) on test samples and on held-out samples, `[2, P]`, with one column for each
             personal pass.
-        world: Number of the world.
+        world: Index of the world.
         split: The split, `test` or `hold_out`.
         lowest: Whether the lowest score is the best, as for RMSEs.
     """
@@ -415,7 +426,7 @@ def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str =
 
 
 def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
-    """Returns the number of each client's best pass, `[N]`, from the scores `[N, P]` of its passes.
+    """Returns the index of each client's best personal pass, `[N]`, from the scores `[N, P]` of its passes.
 
     In a tie, the first pass wins. NaN is the worst score.
     """
@@ -424,10 +435,12 @@ def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
 
 
 def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = True) -> dict[str, float]:
-    """Returns mean, worst tenth and worst of the clients' scores `[N]`, without clients that have no score (NaN).
+    """Returns the mean of the clients' scores, the 10 % quantile (for RMSEs the 90 % quantile) and the worst score.
+
+    Clients without a score (NaN) are left out.
 
     Args:
-        scores: Accuracies or RMSEs.
+        scores: Accuracies or RMSEs, `[N]`.
         prefix: Text with which the names of the metrics begin.
         classes: Whether the scores are accuracies.
 
@@ -448,23 +461,24 @@ def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = T
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Numbers of each sample, and their means over the samples of each known client, for every way to predict.
+# Values of each sample, such as its log likelihood, and their means over the samples of each known client.
 #
-# A client may predict with the ensemble, with its own weights over the models, or with models of its own, in the
-# process that holds the client. Conformal sets and the scores of known clients use the same functions.
+# A client may predict with the ensemble, with its own weights over the models, or with models of its own. Such models
+# predict in the process that has the private vectors of the client. Conformal sets and the scores of known clients use
+# the same functions.
 
-Own = dict[tuple[int, int], Tensor]  # numbers of clients with models of their own, by (world, client)
+Own = dict[tuple[int, int], Tensor]  # results of clients with models of their own, by (world, client)
 
 
 class RowAnswers(NamedTuple):
     """The predictions of the models for some samples.
 
     Attributes:
-        votes: Votes of each model, which are averaged, `[K, n, C]`; None for a regression.
-        members: Means and variances of each model; None for classes.
-        y: True labels `[n]`, or true targets `[n]` in their own unit.
-        u: A uniform random number for each sample, `[n]`; the conformal scores `aps` and `raps` use it.
-        weights: Common weights of all clients over the models, `[K]`; None means equal ones.
+        votes: Votes of each model, which are averaged, `[K, n, C]`; None in a regression.
+        members: Means and variances of each model; None in a classification.
+        y: True labels `[n]`, or true targets `[n]` in their original unit.
+        u: A uniform random number for each sample, `[n]`, which the conformal scores `aps` and `raps` use.
+        weights: Common weights of all clients over the models, `[K]`; None means equal weights.
     """
 
     votes: FloatArray | None
@@ -479,9 +493,9 @@ class Joined(NamedTuple):
 
     Attributes:
         y: True labels or targets, `[n]`.
-        probs: Probability of each class, `[n, C]`; None for a regression.
-        mean: Predicted mean of each target, `[n]`; None for classes.
-        sd: Predicted standard deviation of each target, `[n]`; None for classes.
+        probs: Probability of each class, `[n, C]`; None in a regression.
+        mean: Predicted mean of each target, `[n]`; None in a classification.
+        sd: Predicted standard deviation of each target, `[n]`; None in a classification.
     """
 
     y: Any
@@ -490,21 +504,23 @@ class Joined(NamedTuple):
     sd: Any = None
 
 
-# (study, world, predictions of the models, samples or all, weights or the common ones) -> numbers of each sample,
-# `[..., n]`; a function of a module or a `partial` of one
+# (study, world, predictions of the models, samples, weights of the models) -> values of each sample, `[..., n]`. None
+# means all samples, and the common weights. The function must be at the top of a module, or a `partial` of such a
+# function, because it is sent to other processes by name.
 Measure = Callable[[Study, int, RowAnswers, IntArray | None, FloatArray | None], FloatArray]
 
 
 class Inquiry(NamedTuple):
-    """A request for numbers that follow from the predictions for the samples of a split.
+    """A request for values that each known client computes from its predictions for the samples of a split.
 
     Attributes:
         split: The split, `test` or `hold_out`.
-        measure: Function that computes the numbers of each sample, `[n]` or `[means, n]`.
-        means: Number of means over its samples that each client returns; 0 means that a client returns the numbers of
-            its single samples.
+        measure: Function that computes the values of each sample, `[n]` or `[means, n]`.
+        means: Number of values of a sample if each client returns means over its samples. 0 means that a client returns
+            the values of its single samples.
         halved: Whether only every second sample of each client is used.
-        score: Function that computes the scores of a client from the numbers of its samples, instead of means.
+        score: Function that computes the scores of a client from the values of its samples. None means that the client
+            returns means or values.
     """
 
     split: str
@@ -514,12 +530,12 @@ class Inquiry(NamedTuple):
     score: Callable[[Study, WeightedRows, FloatArray], FloatArray] | None = None
 
     def rows(self, study: Study, world: int) -> RowsOfClient:
-        """Returns a function that takes a client and gives its samples for this request."""
+        """Returns a function that gives the samples of a client for this request."""
         find = rows_of_clients(study, world, self.split)
         return (lambda client: weigh_equally(find(client).rows[1::2])) if self.halved else find
 
     def say(self, study: Study, each: Iterator[tuple[WeightedRows, FloatArray]]) -> Iterator[FloatArray]:
-        """Yields for each client the numbers of its samples, their means (NaN without samples), or its scores."""
+        """Yields what each client returns: values of its samples, their means (NaN without samples), or its scores."""
         for own, values in each:
             if self.score is not None:
                 yield self.score(study, own, values)
@@ -528,7 +544,7 @@ class Inquiry(NamedTuple):
 
 
 def draw_uniform(study: Study, world: int, split: str, rows: IntArray) -> FloatArray:
-    """Draws a uniform number for each of some samples of a split, `[n]`; each sample has one number for all rounds."""
+    """Draws a uniform random number for each of some samples of a split, `[n]`. It is the same in all rounds."""
     return rng.uniform(rng.keys(int(study.seeds[world]), f"conformal {split}", rows), 1)[..., 0]
 
 
@@ -546,11 +562,11 @@ def read_answers(
 
     Args:
         study: The trained study.
-        world: Number of the world.
-        outputs: Raw outputs on these samples of the models that predict, `[K, n, C]`.
+        world: Index of the world.
+        outputs: Raw outputs, on these samples, of the models that predict, `[K, n, C]`.
         split: The split, `test` or `hold_out`.
         answer: The models that predict.
-        rows: Indices of the samples in the split, `[n]`; None means all of them.
+        rows: Indices of the samples in the split, `[n]`; None means all samples.
         residual: Variance of the standardized target's residuals on training samples; None if unknown.
     """
     y = study.split(split, world)[1].numpy()
@@ -571,7 +587,7 @@ def read_world(study: Study, world: int, measured: Measured, split: str) -> RowA
 
     Args:
         study: The trained study.
-        world: Number of the world.
+        world: Index of the world.
         measured: The results of the runtime.
         split: The split, `test` or `hold_out`.
     """
@@ -588,7 +604,7 @@ def join_answers(
     Args:
         study: The trained study.
         of: The predictions of each model.
-        rows: Indices of the samples in `of`, `[n]`; None means all of them.
+        rows: Indices of the samples in `of`, `[n]`; None means all samples.
         weights: Weights over the models, `[K]`; None means the common weights.
     """
     weights = of.weights if weights is None else weights
@@ -608,7 +624,7 @@ def join_answers(
 
 
 def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | None:
-    """Returns the known clients' weights, `[N, K]`; None if all clients predict alike, as in a stack."""
+    """Returns the known clients' weights, `[N, K]`, or None if all clients predict alike, as with a stack."""
     return None if study.parts else measured.weights.get(world)
 
 
@@ -622,16 +638,16 @@ def tell_known(
     own: Own | None,
     everybody: FloatArray | None = None,
 ) -> list[FloatArray]:
-    """Returns the requested numbers of each known client, `[means]` or `[n_k]` each.
+    """Returns the requested values of each known client, `[means]` or `[n_k]` each.
 
     Args:
         study: The trained study.
-        world: Number of the world.
+        world: Index of the world.
         measured: The results of the runtime.
-        of: The predictions of the models for all samples of the inquiry's split.
+        of: The predictions of the models for all samples of the split.
         inquiry: The request.
-        own: The numbers of clients with models of their own (`ask_own`); None if there are no such clients.
-        everybody: The numbers of all samples with the common weights, if they are known already.
+        own: The results of clients with models of their own (`ask_own`); None if there are no such clients.
+        everybody: The values of all samples with the common weights, if they are known already.
     """
     clients, weights = np.arange(count_known(study)), find_weights(study, world, measured)
     if own is not None:
@@ -646,12 +662,12 @@ def tell_known(
 
 
 def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry: Inquiry) -> Iterator[Tensor]:
-    """Computes the requested numbers of known clients with models of their own, for `ask_own`.
+    """Computes the requested values of known clients with models of their own, for `ask_own`.
 
     Args:
-        host: The host, which holds the clients.
+        host: The process that has the private vectors of these clients.
         state: The state with the models that the server sends to clients.
-        world: Number of the world.
+        world: Index of the world.
         client: Ids of the clients, `[c]`.
         inquiry: The request.
     """
@@ -670,14 +686,14 @@ def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry:
 
 
 def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
-    """Returns the requested numbers of known clients that have models of their own.
+    """Returns the requested values of known clients that have models of their own.
 
     Args:
-        runtime: The runtime that holds the clients.
+        runtime: The runtime that evaluates the models.
         state: The state with the models that the server sends to clients.
         inquiry: The request.
 
     Returns:
-        For each (world, client), the numbers of the client, `[means]` or `[n_k]`.
+        For each (world, client), the values of the client, `[means]` or `[n_k]`.
     """
     return runtime.ask(Question(partial(tell_own, inquiry=inquiry), at_home=True), state)

@@ -1,4 +1,9 @@
-"""Conformal sets of one world: scores of withheld samples, the clients' threshold, coverage and size of the sets."""
+"""Makes conformal sets of predictions, and measures their coverage and size.
+
+A conformal set holds the labels or targets whose *conformal score* is at most a threshold. The threshold follows from
+the scores of the true labels of withheld samples, so that a set holds the true label with a given probability. A
+*world* is one seed of one fold of the data. A *known client* is a client of the run.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from fedray.metrics import conformal
 from fedray.simulation.study import ClientScores, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conformal scores of samples: from the raw outputs of the models, with the common weights or the weights of a client.
+# Conformal scores of samples, for predictions with the common weights of the models or with the weights of a client.
 
 
 def measure_sets(
@@ -27,9 +32,10 @@ def measure_sets(
     rule: conformal.ConformalRule,
     thresholds: FloatArray | None,
 ) -> FloatArray:
-    """Returns the scores of the true labels, `[n]`; given `thresholds`, coverage and size of the sets, `[2, n]`.
+    """Returns the conformal score of each sample's true label, `[n]`. This function is a `Measure` of `answers`.
 
-    This function is a `Measure`.
+    If `thresholds` are given, returns instead whether each sample's set covers the true label, and the size of the set,
+    `[2, n]`.
     """
     said = answers.join_answers(study, of, rows, weights)
     threshold = None if thresholds is None else float(thresholds[world])
@@ -44,9 +50,9 @@ def measure_sets(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Numbers of each known client: the scores of its true labels, from which a threshold follows; with a threshold,
-# coverage and size of its sets. Held-out metrics, which sweeps use, take every other withheld sample of a client for
-# the threshold and score the rest.
+# Results of each known client. Before thresholds are known, a client returns the scores of its true labels, and then
+# coverage and size of its sets. The metrics `hold_out_...`, which sweeps use, compute the threshold from every second
+# withheld sample of a client and measure coverage and size on the other withheld samples.
 
 
 class ClientSets(NamedTuple):
@@ -71,9 +77,9 @@ def inquire(split: str, rule: conformal.ConformalRule, thresholds: FloatArray | 
     """Returns the request for the conformal sets of the samples of a split.
 
     Args:
-        split: `test` or `hold_out`. With thresholds, only every second sample of a client counts in `hold_out`.
+        split: `test` or `hold_out`. If thresholds are given, only every second sample of a client in `hold_out` counts.
         rule: The rule by which conformal sets are made.
-        thresholds: The largest score inside a set, in each world, `[worlds]`; None means that the thresholds are not
+        thresholds: The largest score inside a set, for each world, `[worlds]`. None means that the thresholds are not
             known yet.
     """
     measure = partial(measure_sets, rule=rule, thresholds=thresholds)
@@ -83,8 +89,9 @@ def inquire(split: str, rule: conformal.ConformalRule, thresholds: FloatArray | 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# New clients get the prediction of the ensemble, and the threshold follows from the scores of that prediction. Known
-# clients with weights or models of their own are scored, calibrated and tested with these.
+# Thresholds. New clients get the prediction of the ensemble, and their threshold follows from the scores of this
+# prediction. If known clients have weights or models of their own, they have a second threshold, which follows from the
+# scores of their own predictions.
 
 
 class Thresholds(NamedTuple):
@@ -92,8 +99,8 @@ class Thresholds(NamedTuple):
 
     Attributes:
         everybody: The threshold for the prediction of the ensemble.
-        known: The threshold for known clients with weights or models of their own; without such clients, the same
-            threshold as `everybody`.
+        known: The threshold for known clients with weights or models of their own. If there are no such clients, it
+            equals `everybody`.
     """
 
     everybody: conformal.Threshold
@@ -123,20 +130,20 @@ def tell(
     found: Thresholds | None = None,
     own: answers.Own | None = None,
 ) -> tuple[FloatArray, list[FloatArray], Any]:
-    """Returns the numbers of the ensemble and of the known clients for the samples of a split.
+    """Returns conformal scores or, if thresholds are given, coverage and size of the sets, on the samples of a split.
 
-    The first result holds the numbers of all samples with the common weights (`measure_sets`). The second holds, for
-    each known client, the scores of its true labels, `[n_k]`; given thresholds, coverage and mean size of its sets,
-    `[2]`. The third holds the labels or targets, `[n]`.
+    The first result is for the ensemble: `measure_sets` of all samples with the common weights. The second is a list
+    for the known clients: the scores of a client's true labels, `[n_k]`, or the coverage and mean size of its sets,
+    `[2]`. The third holds the true labels or targets, `[n]`.
 
     Args:
         study: The trained study.
-        world: Number of the world.
+        world: Index of the world.
         measured: The results of the runtime.
         split: The split, `test` or `hold_out`.
         rule: The rule by which conformal sets are made.
         found: The thresholds; None means that they are not known yet.
-        own: The numbers of clients with models of their own; None if there are no such clients.
+        own: The results of clients with models of their own; None if there are no such clients.
     """
     of = answers.read_world(study, world, measured, split)
     everybody, known = (None, None) if found is None else (np.full(study.worlds, one.value) for one in found)
@@ -152,10 +159,11 @@ def calibrate(
 
     Args:
         study: The trained study.
-        world: Number of the world.
+        world: Index of the world.
         measured: The results of the runtime.
         rule: The rule by which conformal sets are made.
-        own: Scores of the withheld samples of clients with models of their own; None if there are no such clients.
+        own: Conformal scores of the withheld samples of clients with models of their own; None if there are no such
+            clients.
     """
     numbers, known, _ = tell(study, world, measured, "hold_out", rule, own=own)
     everybody = [numbers[rows] for rows in list_withheld(study, world)]
@@ -181,8 +189,8 @@ def measure_all_sets(
         worlds: Number of worlds to measure.
 
     Returns:
-        For each world, two things: metrics by name, and coverage and size of the known clients' sets on their test
-        samples. The latter are None where the test samples are not scored.
+        For each world, metrics by name, and the coverage and size of the known clients' sets on their test samples. The
+        latter are None if the test samples are not scored.
     """
     rule = study.evaluation.conformal
     assert rule is not None
@@ -192,7 +200,7 @@ def measure_all_sets(
         ]
 
     def ask(split: str, thresholds: Sequence[conformal.Threshold]) -> answers.Own:
-        values = np.full(study.worlds, np.inf)  # of which those of the first worlds are known
+        values = np.full(study.worlds, np.inf)  # the thresholds of worlds that are not measured stay infinite
         values[: len(thresholds)] = [one.value for one in thresholds]
         return answers.ask_own(runtime, state, inquire(split, rule, values))
 
@@ -213,7 +221,7 @@ def _measure_world(
     *,
     own: Mapping[str, answers.Own],
 ) -> tuple[dict[str, Any], ClientSets | None]:
-    """Measures the sets of one world; `own` holds, for each split, the numbers of clients with models of their own."""
+    """Measures the sets of one world. `own` holds, for each split, the results of clients with models of their own."""
     withheld, scores = list_withheld(study, world), dict[str, Any]()
     tested = np.concatenate([rows[1::2] for rows in withheld])
     if len(tested):
@@ -235,9 +243,14 @@ def _measure_world(
 def _summarize(
     study: Study, sets: conformal.Sets, told: list[FloatArray], y: Any, sizes: IntArray
 ) -> tuple[dict[str, Any], ClientSets]:
-    """Returns two things: metrics of the sets of some samples and of all clients, and the sets of each client.
+    """Returns metrics of conformal sets, and the coverage and size of each client's sets.
 
-    `sizes` holds the number of samples that each client withheld, `[N]`.
+    Args:
+        study: The trained study.
+        sets: Coverage and size of the ensemble's sets, `[n]` each.
+        told: Coverage and mean size of each known client's sets, `[2]` each.
+        y: True labels or targets of the samples of `sets`, `[n]`.
+        sizes: Number of samples that each client has withheld, `[N]`.
     """
     clients = ClientSets(*np.stack(told, axis=1))
     what, known = name_size(study), ~np.isnan(clients.coverage)
@@ -265,8 +278,8 @@ def add_client_sets(study: Study, scores: ClientScores | None, sets: ClientSets 
 
     Args:
         study: The trained study.
-        scores: Recorded scores of some clients, `[n]`; None if none are recorded.
-        sets: Sets of all known clients, `[N]`; None if there are none.
+        scores: Recorded scores of some clients, `[n]`; None if no scores are recorded.
+        sets: Coverage and size of the sets of all known clients, `[N]`; None if there are no sets.
     """
     if scores is None or sets is None:
         return scores

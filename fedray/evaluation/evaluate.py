@@ -1,4 +1,7 @@
-"""Evaluation of models: metrics of every member and of the ensemble, for new clients and for known ones.
+"""Evaluates the models of a run: computes metrics of the ensemble and of each of its models (its *members*).
+
+A *known client* is a client of the run, and a *new client* is one that the run has never seen. A *world* is one seed of
+one fold of the data.
 
 Example:
     >>> import fedray
@@ -66,21 +69,20 @@ from fedray.simulation.study import (
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The scores of the predictions that known clients get: over all clients (`evaluate.personal`), and tier by tier
-# (`evaluate.by_tier`).
+# Mean scores of all known clients (`evaluate.personal`) and of the clients of each tier (`evaluate.by_tier`).
 #
-# A client is scored on its own samples by the prediction that it gets: with common weights, weights of its tier or
-# weights of its own, or by models of its own. A score of several clients is the mean of their scores, each with the
+# A client is scored on its own samples. It predicts with models of its own, or with the common models, weighted by
+# common weights, weights of its tier or weights of its own. In the mean score of several clients, all clients have the
 # same weight.
 
 
 def measure_answers(
     study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
-    """Returns the numbers of each sample that its scores are computed from, `[m, n]`; this function is a `Measure`.
+    """Returns for each sample the m values from which scores are computed, `[m, n]`. This function is a `Measure`.
 
-    If a single model without a variance of its own predicts real targets, and no noise is added, the variance of the
-    residuals is taken, as for members. The scores that need a variance are NaN where this one is unknown, too.
+    A regression may have a single model that predicts no variance, and no added noise. Then the variance of the
+    residuals on training samples is used. If it is unknown, the scores that need a variance are NaN.
     """
     said, members = answers.join_answers(study, of, rows, weights), of.members
     if members is None:
@@ -97,18 +99,18 @@ def measure_answers(
 
 
 def inquire(study: Study, split: str) -> answers.Inquiry:
-    """Returns the request for the scores of the samples of a split."""
+    """Returns the request for each client's mean values (`measure_answers`) on its samples of a split."""
     return answers.Inquiry(split, measure_answers, means=3 + classification.BINS if study.classes else 4)
 
 
 def ask_own_splits(
     study: Study, runtime: Runtime, state: State, test: bool, inquire: Callable[[str], answers.Inquiry]
 ) -> dict[str, answers.Own]:
-    """Returns, for each split, what clients with models of their own tell; empty if there are no such clients.
+    """Returns, for each split, the results of clients with models of their own; empty if there are no such clients.
 
     Args:
         study: The trained study.
-        runtime: The runtime that holds the clients.
+        runtime: The runtime that evaluates the models.
         state: The state with the models that the server sends to clients.
         test: Whether the test samples are predicted, too.
         inquire: Function that gives the request for a split.
@@ -120,7 +122,7 @@ def ask_own_splits(
 
 
 def list_scored_tiers(study: Study) -> Sequence[Tier]:
-    """Returns the tiers that have scores of their own: with `by_tier` all tiers, if there are several."""
+    """Returns all tiers if they get scores of their own (`evaluate.by_tier`, and several tiers), else no tiers."""
     tiers = study.clients.tiers
     return tiers if study.evaluation.by_tier and len(tiers) > 1 else ()
 
@@ -128,19 +130,19 @@ def list_scored_tiers(study: Study) -> Sequence[Tier]:
 def score_tiers(
     study: Study, world: int, measured: answers.Measured, own: dict[str, answers.Own], sets: ClientSets | None
 ) -> dict[str, float]:
-    """Returns the mean scores of a world's known clients, and with `by_tier` those of each of several tiers.
+    """Returns the mean scores of a world's known clients, and with `by_tier` also the mean scores of each tier.
 
     Args:
         study: The trained study.
-        world: Number of the world.
-        measured: The predictions and losses that the runtime computed.
-        own: For each split, the predictions of clients with models of their own (`ask_own_splits`).
+        world: Index of the world.
+        measured: The results of the runtime.
+        own: For each split, the results of clients with models of their own (`ask_own_splits`).
         sets: The coverage and the size of each client's conformal sets on its test samples; None if there are no sets.
 
     Returns:
-        The scores of all known clients (`personal_NAME`) and of each tier (`tier_TIER_NAME`), and the differences of
-        the first tier and each other tier (`tier_FIRST_minus_OTHER_NAME`). The names of scores on held-out samples
-        begin with `hold_out_`.
+        The scores of all known clients (`personal_NAME`), the scores of each tier (`tier_TIER_NAME`), and the score of
+        the first tier minus that of each other tier (`tier_FIRST_minus_OTHER_NAME`). The names of scores on held-out
+        samples begin with `hold_out_`.
     """
     client, tiers = np.arange(answers.count_known(study)), list_scored_tiers(study)
     tier = study.clients.tier_of(client)
@@ -179,14 +181,11 @@ def score_tiers(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# From models to rows of metrics: every member and the ensemble, new clients and known ones.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The outputs, losses and residuals of the models that predict, which one evaluation requests from the runtime.
+# The outputs, weights and residuals that one evaluation requests from the runtime.
 
 
 def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> answers.Measured:
-    """Asks the runtime for the outputs, losses and weights that one evaluation needs.
+    """Gets from the runtime the outputs, weights and residuals that one evaluation needs.
 
     Args:
         study: The trained study.
@@ -195,7 +194,8 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
         test: Whether the test samples are predicted, too.
 
     Raises:
-        BadInput: The method's own rule cannot give the predictions that the scenario requests.
+        BadInput: The method combines the predictions of its models by a rule of its own, which cannot give what the
+            scenario requests.
     """
     answer = study.answer(state)
     asks = not study.classes or study.evaluation.gamma is not None or study.evaluation.average == "logits"
@@ -217,7 +217,7 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
 
 
 def has_client_weights(study: Study, answer: Answer) -> bool:
-    """Returns whether known clients have weights of their own, because of `predict.gamma` or of tiers with weights."""
+    """Returns whether known clients differ in their weights over the models (`predict.gamma`, or weights of tiers)."""
     return not study.method.phase.is_personal and (study.evaluation.gamma is not None or answer.tiers is not None)
 
 
@@ -226,15 +226,15 @@ def find_client_weights(
 ) -> dict[int, FloatArray]:
     """Returns, by world, the weights of the known clients over the models that predict, `[N, K]`.
 
-    The weights are kept by the clients (FedEM), belong to the clients' tiers, or follow from the losses on the clients'
-    samples. A client with a model of its own gives that model all weight. If that model does not predict, the client
-    has the common weights.
+    Either the clients keep the weights (FedEM), or the weights belong to the clients' tiers, or they follow from the
+    losses on the clients' samples. If each client has a model of its own, it gives all weight to this model. If this
+    model does not predict, the client has the common weights.
 
     Args:
         study: The trained study.
-        runtime: The runtime that holds the clients.
+        runtime: The runtime that evaluates the models.
         answer: The models that predict.
-        worlds: Number of first worlds to compute; None means all.
+        worlds: For how many worlds, from world 0 on, weights are computed; None means all worlds.
     """
     count, client = worlds or study.worlds, np.arange(min(study.clients.number, EVALUATED_CLIENTS))
     if study.method.phase.weighs:
@@ -254,10 +254,8 @@ def find_client_weights(
 def measure_residual_variance(study: Study, runtime: Runtime, state: State, answer: Answer) -> dict[int, float]:
     """Returns, for each world, the variance of the residuals on training samples, as a mean over the clients.
 
-    The variance is in squared units of the standardized target.
-
-    A client's residuals are the errors of its own model or upload, if this model predicts, else of the broadcast
-    models.
+    The variance is in squared units of the standardized target. If models that predict belong to clients, the residuals
+    are the errors of each client's own model on its samples. Otherwise they are the errors of the broadcast models.
 
     Args:
         study: The trained study.
@@ -266,19 +264,19 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
         answer: The models that predict.
 
     Returns:
-        The variance by number of the world; empty where the loss is no squared error.
+        The variance by index of the world; empty if the loss is no squared error.
     """
     if study.net.objective not in ("half_mse", "mse"):
         return {}
     factor, models, losses = 2.0 if study.net.objective == "half_mse" else 1.0, answer.models, dict[int, Tensor]()
-    client = np.arange(models)  # the client whose model each one is, `[R, A]`, -1 where it is nobody's
+    client = np.arange(models)  # `owner`, `[R, A]`, is the client to which each model belongs, -1 for no client
     if study.method.one_model_per_client:
         size = [study.shards.sizes(np.full_like(client, world), client) for world in range(study.worlds)]
         owner = np.where(np.stack(size) > 0, client, -1)
     else:
         owner = np.full((study.worlds, models), -1) if answer.owner is None else answer.owner
     owned = (owner >= 0).any(axis=1)
-    if owned.any():  # of many clients only the owners compute the loss
+    if owned.any():  # if there are many clients, only the owners of models compute the loss
         if study.clients.number <= EVALUATED_CLIENTS:
             asked = [np.arange(study.clients.number)] * study.worlds
         else:
@@ -298,13 +296,15 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
 
 
 def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> ClassAnswer:
-    """Returns the predictions of a world's models, and their joint prediction by the mean, or by the method's own rule.
+    """Returns the predictions of a world's models and their joint prediction.
+
+    The joint prediction is the mean, or the result of the method's own rule (`Answer.combine`).
 
     Args:
         outputs: Logits of all models of the world, `[A, n, C]`.
-        kind: Name of the quantity that is averaged, the scenario key `predict.average`.
+        kind: The quantity that is averaged, as in the scenario key `predict.average`.
         answer: The models that predict.
-        world: Number of the world.
+        world: Index of the world.
     """
     present = answer.drop_absent(outputs, world).numpy()
     found = classification.answer_classes(present, kind, answer.weigh_present(world))
@@ -312,17 +312,17 @@ def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The uncertainty of the predictions for out-of-distribution inputs, compared with that for the samples of a split.
+# Detection of out-of-distribution inputs: the uncertainty of predictions for these inputs and for samples of a split.
 
 DRAWN_BINS = 20  # number of bins of the entropy in the report's picture
 
 
 def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: Answer) -> dict[str, float]:
-    """Returns scores of how well a world's predictions detect out-of-distribution inputs.
+    """Returns how well the uncertainty of a world's predictions detects out-of-distribution inputs, as scores by name.
 
     Args:
         study: The trained study.
-        world: Number of the world.
+        world: Index of the world.
         known: Raw outputs of all models on the samples of a split, `[K, n, C]`.
         unknown: Raw outputs of all models on the out-of-distribution inputs, `[K, m, C]`.
         answer: The models that predict.
@@ -343,13 +343,13 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
 def score_ood_of_clients(
     study: Study, world: int, measured: answers.Measured, known: Tensor, asked: NDArray[np.bool_]
 ) -> dict[str, float]:
-    """Returns the scores of `score_ood` as means over some known clients, each with its own weights of the models.
+    """Returns the scores of `score_ood` as means over some known clients, each with its own weights over the models.
 
     Args:
         study: The trained study.
-        world: Number of the world.
-        measured: The predictions and weights that the runtime computed.
-        known: Raw outputs of all models on the samples of a split, `[K, n, C]`; every client is scored on all samples.
+        world: Index of the world.
+        measured: The results of the runtime.
+        known: Raw outputs of all models on the samples of a split, `[K, n, C]`. Every client is scored on all samples.
         asked: Whether each known client counts, `[N]`.
     """
     weights, answer = answers.find_weights(study, world, measured), measured.answer
@@ -365,7 +365,7 @@ def score_ood_of_clients(
 
 
 def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Answer) -> dict[str, Any]:
-    """Returns the arrays for the picture of the first world in the report.
+    """Returns the arrays for the report's picture of out-of-distribution inputs, for the first world.
 
     Args:
         study: The trained study.
@@ -374,8 +374,8 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
         answer: The models that predict.
 
     Returns:
-        Two arrays. `ood_entropies`, `[bins, 3]`: the lower end of each bin of the entropy, the share of the test
-        samples in the bin, and the share of the out-of-distribution inputs in it. `ood_auroc`, `[1]`.
+        Two arrays. `ood_entropies`, `[bins, 3]`, has the lower end of each bin of the entropy, the share of test
+        samples in the bin, and the share of out-of-distribution inputs in the bin. `ood_auroc` is `[1]`.
     """
     both = [_measure_uncertainty(study, 0, outputs, answer)[0] for outputs in (known, unknown)]
     edges = np.linspace(0.0, math.log(study.classes), DRAWN_BINS + 1)
@@ -386,33 +386,33 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
 def _measure_uncertainty(
     study: Study, world: int, outputs: Tensor, answer: Answer
 ) -> tuple[FloatArray, FloatArray | None]:
-    """Returns the uncertainty of the predictions for some samples; for a stack, of its first output.
+    """Returns the uncertainty of the predictions for some samples.
 
     Returns:
-        The entropy of each prediction, `[n]`, and the part of the entropy that disagreement explains, `[n]`. The part
-        is None where there is only one member, or a rule other than the mean.
+        The entropy of each prediction, `[n]`, and the part of the entropy that the disagreement of the members
+        explains, `[n]`. This part is None if there is only one member, or if predictions are not joined by the mean.
     """
     members, mean = answer_world(outputs, study.evaluation.average, answer, world)
     total = classification.entropies(mean)
-    if len(members) == 1 or answer.combine is not None:  # the parts sum to the total of a mean alone
+    if len(members) == 1 or answer.combine is not None:  # the entropy can be divided only for a mean of members
         return total, None
     each, weights = classification.entropies(members), answer.weigh_present(world)
     return total, np.maximum(total - np.average(each, axis=0, weights=weights), 0.0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own metrics, beside those of fedray: a number for each world and split.
+# A user's own metrics, which return a number for each world and split.
 
 
 def score_own_metrics(
     study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None = None
 ) -> dict[str, float]:
-    """Returns the values of the user's own metrics by name; empty if there are none.
+    """Returns the values of the user's own metrics by name; empty if there are no such metrics.
 
     Args:
         study: The trained study.
-        world: Number of the world.
-        outputs: Raw outputs of the models that predict, on the whole split.
+        world: Index of the world.
+        outputs: Raw outputs of all models on the whole split.
         split: The split, `test` or `hold_out`.
         answer: The models that predict, with their weights and the rule that combines them.
         residual: Variance of the standardized target's residuals on training samples; None if unknown.
@@ -444,13 +444,13 @@ def score_own_metrics(
 
 
 def summarize_members(name: str, each: list[float]) -> dict[str, Any]:
-    """Returns least, mean and largest score of the members, and the list of their scores."""
+    """Returns the smallest, mean and largest score of the members, and the list of their scores."""
     least, mean, largest = float(np.min(each)), float(np.mean(each)), float(np.max(each))
     return {f"{name}_min": least, f"{name}_mean": mean, f"{name}_max": largest, f"member_{name}": each}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The same metrics of each known client, where they are computed from the samples of the client alone.
+# The user's own metrics for each known client. Only a `SampleMetric` can be computed from the samples of one client.
 
 
 def list_sample_metrics(study: Study) -> list[SampleMetric]:
@@ -462,14 +462,14 @@ def list_sample_metrics(study: Study) -> list[SampleMetric]:
 def give_predictions(
     study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
-    """Returns for each sample the probabilities of the classes, or the mean, and last the truth, `[C + 1, n]`."""
+    """Returns for each sample the predicted probabilities or the predicted mean, and then the truth, `[C + 1, n]`."""
     said = answers.join_answers(study, of, rows, weights)
     told = said.mean[None] if said.probs is None else said.probs.T
     return np.concatenate([told, np.asarray(said.y, dtype=np.float64)[None]])
 
 
 def score_samples(study: Study, own: answers.WeightedRows, values: FloatArray) -> FloatArray:
-    """Returns the metrics of a client, `[M]`, from the predictions for its samples; NaN where they are undefined."""
+    """Returns the metrics of a client, `[M]`, from the predictions for its samples; NaN for undefined metrics."""
     metrics = list_sample_metrics(study)
     if not len(own.rows):
         return np.full(len(metrics), np.nan)
@@ -491,10 +491,10 @@ def score_clients_by_metrics(
 
     Args:
         study: The trained study.
-        world: Number of the world.
-        measured: The predictions and losses that the runtime computed.
+        world: Index of the world.
+        measured: The results of the runtime.
         own: For each split, the metrics of clients with models of their own.
-        prefix: Beginning of the names: empty for the test split, `hold_out_` for the withheld samples.
+        prefix: Beginning of the names, which is empty for the test split and `hold_out_` for the withheld samples.
     """
     split = "hold_out" if prefix else "test"
     of = answers.read_world(study, world, measured, split)
@@ -506,7 +506,8 @@ def score_clients_by_metrics(
 def summarize_metrics(study: Study, each: dict[str, FloatArray], prefix: str) -> dict[str, float]:
     """Returns the mean metrics over the known clients and over each tier, and the number of clients that count.
 
-    A client without a metric, such as an area under the curve where all its samples have one class, does not count.
+    A client does not count if its metric is undefined. For example, the area under the curve is undefined if all
+    samples of the client have the same class.
 
     Args:
         study: The trained study.
@@ -528,9 +529,9 @@ def summarize_metrics(study: Study, each: dict[str, FloatArray], prefix: str) ->
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# From models to rows of metrics: every member and the ensemble, new clients and known ones.
+# The evaluation of one round, which returns a row of metrics for each world.
 
-KeepClients = Callable[[int, int, ClientScores], None]  # (round, world, scores of its clients)
+KeepClients = Callable[[int, int, ClientScores], None]  # (round, world, scores of clients of the world)
 
 
 def make_evaluator(
@@ -541,9 +542,9 @@ def make_evaluator(
     Args:
         study: The study that is trained.
         runtime: The runtime that evaluates the models.
-        test: Whether the test samples are scored. In sweeps they are not.
-        keep_clients: Function that takes the scores of each world's clients; called where `evaluate.clients` requests
-            some.
+        test: Whether the test samples are scored. Sweeps do not score them.
+        keep_clients: Function that stores the scores of single clients of a world. It is called if `evaluate.clients`
+            is above 0.
     """
 
     def evaluate(progress: Progress) -> list[dict[str, Any]]:
@@ -576,7 +577,7 @@ def make_evaluator(
 def _score_world(
     study: Study, world: int, measured: answers.Measured, test: bool, metrics: dict[str, answers.Own]
 ) -> tuple[dict[str, Any], ClientScores | None]:
-    """Returns a world's row of metrics, and the scores of single clients if they are recorded."""
+    """Returns a world's row of metrics, and the scores of single clients, or None if these are not recorded."""
     answer, residual = measured.answer, measured.residual.get(world)
     splits = [("test", "", measured.test)] if test else []
     splits += [("hold_out", "hold_out_", measured.held_out)] if study.hold_out else []
@@ -603,7 +604,8 @@ def _score_world(
             row |= summarize_metrics(study, found, prefix)
             by_metric |= found
     true, several = study.shards.clusters(world), answer.models > 1 and not study.method.one_model_per_client
-    if true is not None and measured.weights and several and study.evaluation.gamma is not None:  # else those of tiers
+    # without gamma, `weights` are the weights of tiers
+    if true is not None and measured.weights and several and study.evaluation.gamma is not None:
         row["cluster_ari"] = compare_clusters(true, measured.weights[world])
     if not study.evaluation.clients:
         return row, None
@@ -618,13 +620,13 @@ def _score_clients(
 ) -> FloatArray:
     """Returns the score of each known client on its samples of a split, `[N]`.
 
-    Where every client has the same prediction, only the clients whose scores are recorded are scored.
+    If all clients predict alike, only the clients whose scores are recorded are scored.
 
     Args:
         study: The trained study.
-        world: Number of the world.
-        measured: The predictions and losses that the runtime computed.
-        outputs: Raw outputs of all models, for each split.
+        world: Index of the world.
+        measured: The results of the runtime.
+        outputs: Raw outputs of all models, by split.
         split: The split, `test` or `hold_out`.
     """
     if measured.own:
@@ -638,16 +640,16 @@ def _score_clients(
 def score_answer(
     study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None
 ) -> dict[str, Any]:
-    """Returns all scores of a world's ensemble on a split, and the scores of each member alone.
+    """Returns all scores of a world's ensemble on a split, and the scores of each member by itself.
 
     Args:
         study: The trained study.
-        world: Number of the world.
+        world: Index of the world.
         outputs: Raw outputs of all models on the whole split, `[K, n, C]`.
         split: The split, `test` or `hold_out`.
         answer: The models that predict.
-        residual: For regression, the variance of the standardized target's residuals on training samples; None if
-            unknown.
+        residual: Variance of the standardized target's residuals on training samples; None if unknown. It is used only
+            in a regression.
     """
     _, y = study.split(split, world)
     if study.parts:
@@ -664,7 +666,7 @@ def score_answer(
 
 
 def decompose_error(study: Study, pieces: Pieces, answer: Answer) -> list[dict[str, float]]:
-    """Returns bias, variance and noise on a toy data set, whose test targets are E[y|x]; one dict per world.
+    """Returns bias, variance and noise on a toy data set, whose test targets are E[y|x]. There is one dict per world.
 
     Args:
         study: The study that was trained, with several replicates.

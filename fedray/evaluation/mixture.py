@@ -1,4 +1,4 @@
-"""Private weights that clients give to the models (FedEM), and how an evaluation uses them.
+"""Reads and fits the private weights that clients give to the models (FedEM), for an evaluation.
 
 Example:
     >>> private = {"mixture/keys": torch.tensor([[0, 1, 0], [0, 1, 1]]), "mixture/rows": torch.tensor([[0.2], [0.6]])}
@@ -24,7 +24,7 @@ def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models
 
     Args:
         private: The private vectors of the clients, as in a checkpoint.
-        world: Number of the world.
+        world: Index of the world.
         clients: Number of clients.
         models: K, the number of models.
     """
@@ -32,16 +32,16 @@ def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models
     keys, rows = (private.get(f"{MIXTURE}/{part}", torch.zeros(0, 3)).numpy() for part in ("keys", "rows"))
     own = (keys[:, 0] == world) & (keys[:, 1] < clients)
     weights[keys[own, 1].astype(np.int64), keys[own, 2].astype(np.int64)] = rows[own, 0]
-    known: FloatArray = weights / weights.sum(axis=1, keepdims=True)  # old numbers of failed jobs remain
+    known: FloatArray = weights / weights.sum(axis=1, keepdims=True)  # a job that failed leaves its old weight
     return known
 
 
 def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -> dict[int, FloatArray]:
-    """Returns, by world, the known clients' weights over the models, `[N, K]`; clients without weights fit some.
+    """Returns, by world, the weights of the run's clients over the models, `[N, K]`. Clients without weights fit them.
 
     Args:
         study: The study that is trained.
-        runtime: The runtime that holds the clients.
+        runtime: The runtime that has the private vectors of the clients.
         state: The state with the models.
         worlds: Number of worlds.
     """
@@ -56,9 +56,7 @@ def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -
 
 
 def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
-    """Returns the question that asks clients without weights to fit some.
-
-    The result holds weights `[K, c]` by (world, index of the first client).
+    """Makes the question by which clients without weights fit their weights. The answer for c clients is `[K, c]`.
 
     Args:
         models: K, the number of models of each world.
@@ -71,9 +69,9 @@ def fit_mixtures(host: Host, state: State, world: int, client: IntArray) -> Tens
     """Fits weights over a world's models at clients without weights, by E steps with unchanged models (FedEM).
 
     Args:
-        host: The host, which computes the outputs.
+        host: The process that computes the outputs.
         state: The state with the models.
-        world: Number of the world.
+        world: Index of the world.
         client: Ids of the clients, `[c]`.
 
     Returns:

@@ -1,4 +1,7 @@
-"""Converts raw outputs of regressions to Gaussian predictions in the target's original unit, and scores these."""
+"""Converts raw outputs of regressions to Gaussian predictions in the target's original unit, and scores them.
+
+The models of an ensemble are its *members*. A *world* is one seed of one fold of the data.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,19 @@ from fedray.models.net import last_layer_inputs, split_gaussian
 from fedray.simulation.study import Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is averaged over the models of a world that predict.
+# The outputs that are averaged over the models of a world.
 
 
 def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
     """Returns the outputs to average, `[K, n, C]`.
 
-    They are the outputs of the models that predict. Where the method combines predictions by a rule of its own, the
-    result of the rule counts as one model (K = 1).
+    They are the outputs of the models that predict. If the method combines predictions by a rule of its own
+    (`Answer.combine`), the result of the rule counts as one model (K = 1).
 
     Args:
         outputs: Outputs of all models of the world, `[A, n, C]`.
         answer: The models that predict.
-        world: Number of the world.
+        world: Index of the world.
     """
     if answer.combine is None:
         return answer.drop_absent(outputs, world)
@@ -37,7 +40,7 @@ def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Converts raw outputs of regressions to Gaussian predictions in the target's original unit, and scores these.
+# Gaussian predictions in the target's original unit, and their scores.
 
 MEMBER_TARGET_SCORES = (
     "rmse",
@@ -55,12 +58,12 @@ class Members(NamedTuple):
 
     Attributes:
         means: Predicted mean of each model, `[K, n]`.
-        variances: Predicted variance of each model, `[K, n]`; None where the models predict no variance.
+        variances: Predicted variance of each model, `[K, n]`; None if the models predict no variance.
         y: True targets, `[n]`.
         noise: Variance of the observation noise that is added, as set by `predict.noise`.
         residual: Variance of the residuals on training samples, in squared units of the target; None if unknown.
         floor: Smallest variance of a prediction.
-        weights: Weight of each model in the ensemble, `[K]`; None means equal ones.
+        weights: Weight of each model in the ensemble, `[K]`; None means equal weights.
 
     Example:
         >>> members = Members(means=np.array([[1.0], [3.0]]), variances=None, y=np.array([2.0]), noise=0.5)
@@ -78,7 +81,7 @@ class Members(NamedTuple):
 
     @property
     def answer(self) -> classification.Moments:
-        """Returns mean and variance of the ensemble's prediction, `[n]` each."""
+        """Returns the mean and the variance of the ensemble's prediction, `[n]` each."""
         mean, variance = classification.mixture_moments(self.means, self.weights, self.variances)
         return classification.Moments(mean, np.maximum(variance + self.noise, self.floor))
 
@@ -97,11 +100,11 @@ def read_members(
 
     Args:
         study: The trained study.
-        world: Number of the world.
+        world: Index of the world.
         outputs: Raw outputs of the models that predict, `[K, n, q]`.
         split: The split, `test` or `hold_out`.
         answer: The models that predict.
-        rows: Indices in the split of the samples that the outputs are for, `[n]`; None means all samples.
+        rows: Indices, in the split, of the samples of `outputs`, `[n]`; None means all samples.
         residual: Variance of the standardized target's residuals on training samples; None if unknown.
     """
     scale, (x, targets) = study.target_scale(world) ** 2, study.split(split, world)
@@ -126,8 +129,8 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
     """Returns the variance of the observation noise to add, in squared units of the standardized target.
 
     Args:
-        study: The study that was trained; its setting `predict.noise` determines what is added.
-        world: Number of the world.
+        study: The study that was trained. Its setting `predict.noise` says which noise is added.
+        world: Index of the world.
         answer: The models that predict.
         alone: Whether there is only one model, which predicts no variance.
         residual: Variance of the standardized target's residuals on training samples; None if unknown.
@@ -135,16 +138,16 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
     if answer.noise is not None:
         return float(answer.noise[world])
     noise = {"none": 0.0, "residual": residual or 0.0, "fixed": 1.0}[str(study.evaluation.noise)]
-    if alone and answer.owner is None:  # one model has no knowledge uncertainty
+    if alone and answer.owner is None:  # without noise, the variance of a single model's prediction would be 0
         noise = noise or residual or 0.0
     return noise
 
 
 def score_regression(of: Members) -> dict[str, Any]:
-    """Returns all scores of the ensemble, and the scores `member_...` of each member alone, `[K]` each.
+    """Returns all scores of the ensemble, and the scores `member_...` of each member by itself, `[K]` each.
 
-    A member alone has no knowledge uncertainty. If it predicts no variance and no noise is added, the variance of the
-    residuals is taken as its variance.
+    If the members predict no variance and no noise is added, the variance of the residuals is taken as the variance of
+    a single member.
     """
     score = partial(regression.regression_scores, y=of.y, floor=of.floor)
     found: dict[str, Any] = score(
@@ -170,14 +173,17 @@ def predict_means(study: Study, world: int, outputs: Tensor) -> FloatArray:
 def predict_targets(
     study: Study, world: int, outputs: Tensor, x: Tensor, answer: Answer
 ) -> tuple[FloatArray, FloatArray | None]:
-    """Returns mean and variance (None if not predicted) of each member in original units, `[K, n, q]` each.
+    """Returns the predicted mean and variance of each member in original units, `[K, n, q]` each.
+
+    The variance is None if the members predict no variance.
 
     Args:
         study: The trained study.
-        world: Number of the world.
+        world: Index of the world.
         outputs: Raw outputs of the models that predict, `[K, n, q]`.
-        x: Raw inputs that the outputs are for, `[n, ...]`.
-        answer: The models that predict, with the spread of their weights where it is known in closed form.
+        x: Raw inputs of these outputs, `[n, ...]`.
+        answer: The models that predict. `Answer.spread` is the variance of their parameters, if it is known in closed
+            form.
     """
     scale = study.target_scale(world) ** 2
     means = predict_means(study, world, outputs)
@@ -191,9 +197,14 @@ def predict_targets(
 
 
 def propagate_variance(x: Tensor, spread: Tensor) -> Tensor:
-    """Computes `x diag(spread) x^T`, or `x spread x^T` for a full covariance: `[n, p]` -> `[n]` (FedAG eq. 6).
+    """Returns the variance of a linear layer's output from the covariance of its parameters, `[n]` (FedAG eq. 6).
 
-    The numbers of a linear layer are its weights, and then its bias if it has one. The input of the bias is 1.
+    This is `x diag(spread) x^T`, or `x spread x^T` if `spread` is a full covariance matrix. The parameters are the
+    weights, and then the bias if the layer has a bias. The input of the bias is 1.
+
+    Args:
+        x: Inputs of the layer, `[n, p]`.
+        spread: Variances `[p]` or covariance `[p, p]` of the parameters.
     """
     if x.shape[1] < len(spread):
         x = torch.cat([x, x.new_ones(len(x), 1)], dim=1)
@@ -208,10 +219,10 @@ def decompose_squared_error(answers: list[FloatArray], truth: FloatArray) -> lis
         truth: E[y|x], `[n]`.
 
     Returns:
-        One dict per replicate. `variance` is the squared distance of the replicate to the mean of all, times R / (R -
-        1). The mean of these numbers over the replicates is the variance, and their spread shows how exact this mean
-        is. `bias2` is the same number for all replicates. The part that R replicates contribute by chance, variance /
-        R, is already subtracted.
+        One dict per replicate. `variance` is the squared distance of the replicate's predictions to the mean over all R
+        replicates, times R / (R - 1). The variance of the decomposition is the mean of these values over the
+        replicates, and their spread shows how exact this mean is. `bias2` is the same for all replicates. Its estimate
+        would be too large by variance / R, which is already subtracted.
 
     Example:
         >>> decompose_squared_error([np.array([1.0]), np.array([3.0])], np.array([0.0]))

@@ -1,4 +1,8 @@
-"""The arrays for the pictures of a finished run's first world in the report, in `pictures.npz`."""
+"""Computes the arrays for the report's pictures of a finished run, and writes them to `pictures.npz`.
+
+The pictures show the first world of the run. A *world* is one seed of one fold of the data, a *known client* is a
+client of the run, and the *members* are the models of the ensemble.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +42,18 @@ from fedray.simulation.study import (
 from fedray.training.choice import choose_engine
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Drift of known clients: how uncertain the final ensemble is about each client's data, compared with other clients.
+# Drift scores. They say how uncertain the final ensemble is about the data of each client, compared with other clients.
 #
 # `metrics.classification.score_drift` turns the uncertainties into z-scores and flags, which the report draws.
 
-MOST_COMPARED_CLIENTS = 2_000  # beyond this number of clients they are not compared one by one
+MOST_COMPARED_CLIENTS = 2_000  # if a run has more clients, they are not compared with each other
 
 
 def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
-    """Returns total and knowledge uncertainty of an ensemble on each sample, `[2, n]` float64.
+    """Returns the total and the knowledge uncertainty of an ensemble on each sample, `[2, n]` float64.
 
     For classification both are in nats (`metrics.classification.uncertainty`). For regression both are variances in
-    squared units of the standardized targets, as means over the targets. The total is the variance of the mixture of
+    squared units of the standardized targets, averaged over the targets. The total is the variance of the mixture of
     the members. The knowledge uncertainty is the variance of the members' means.
 
     Args:
@@ -72,12 +76,12 @@ def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
 
 
 def mean_uncertainty(host: Host, state: State, world: int, client: IntArray, *, models: int) -> Tensor:
-    """Returns mean total and knowledge uncertainty of a world's ensemble on the training samples of some clients.
+    """Returns the mean total and knowledge uncertainty of a world's ensemble on the training samples of some clients.
 
     Args:
-        host: The host, which computes the outputs.
+        host: The process that computes the outputs.
         state: The state with the models.
-        world: Number of the world.
+        world: Index of the world.
         client: Ids of the clients, `[c]`.
         models: K, the number of models of each world.
 
@@ -102,8 +106,8 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[Drift] |
         state: The state with the final models.
 
     Returns:
-        One entry per world. None where other models than the trained ones predict, where there is only one model, and
-        for more than `MOST_COMPARED_CLIENTS` clients.
+        One entry per world. None if models other than the trained models predict, if there is only one model, or if
+        there are more than `MOST_COMPARED_CLIENTS` clients.
     """
     models = study.method.phase.models
     if study.method.answer is not None or models < 2 or study.clients.number > MOST_COMPARED_CLIENTS:
@@ -124,8 +128,8 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[Drift] |
 # The loss on the plane through three models (FE Fig. 3): is there a valley between the members of an ensemble?
 
 PLANE_RESOLUTION = {"mlp": (25, 500), "conv": (15, 100)}  # by engine: points per side of the grid, training samples
-PLANE_CLIENTS = 100  # clients that the samples come from
-MOST_CONV_PARAMETERS = 100_000  # more parameters of a convolutional network would take more than a few seconds
+PLANE_CLIENTS = 100  # number of clients from which these samples come
+MOST_CONV_PARAMETERS = 100_000  # convolutional networks with more parameters would take more than a few seconds
 PLANE_MARGIN = 0.25  # margin around the triangle of the members, as a share of its width
 MODELS_AT_ONCE = 64
 
@@ -134,7 +138,7 @@ def find_plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
     """Returns an orthonormal basis of the plane through three models, by Gram-Schmidt on w1 - w0 and w2 - w0.
 
     Args:
-        models: The numbers of the three models, `[3, d]`.
+        models: The parameters of the three models, `[3, d]`.
 
     Returns:
         The basis `[2, d]`, and the coordinates of the three models in it, `[3, 2]`.
@@ -156,12 +160,13 @@ def find_plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
 def measure_loss_plane(study: Study, state: State) -> dict[str, FloatArray]:
     """Measures the loss on the plane through members 0, 1 and 2 of the first world.
 
-    The result is empty for fewer members, or for a large network.
+    The result is empty if there are fewer members or if the network is large.
 
     Returns:
-        `loss_plane`: logarithm of the mean training loss on a grid of g points per side, `[g, g]`, from the lowest row
-        of the grid to the highest. `loss_plane_points`: coordinates of the three members, `[3, 2]`.
-        `loss_plane_extent`: left, right, bottom and top end of the grid, `[4]`, in distance between weights.
+        Three arrays. `loss_plane` has the logarithm of the mean training loss on a grid of g points per side, `[g, g]`,
+        from the lowest row of the grid to the highest. `loss_plane_points` has the coordinates of the three members,
+        `[3, 2]`. `loss_plane_extent` has the left, right, bottom and top end of the grid, `[4]`. Coordinates are
+        Euclidean distances between parameters.
     """
     engine = choose_engine(study.net, example=study.example)
     if study.method.phase.models < 3 or engine.name not in PLANE_RESOLUTION:
@@ -191,10 +196,10 @@ def measure_loss_plane(study: Study, state: State) -> dict[str, FloatArray]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The arrays behind the report's pictures of a finished run (its first world), in `pictures.npz`.
+# All arrays of `pictures.npz`.
 
-MOST_COMPARED_MEMBERS = 2_000  # pair by pair; the report draws no more
-COVERAGE_LEVELS = (*(round(0.1 * step, 1) for step in range(1, 10)), 0.95)  # nominal, of the coverage curve
+MOST_COMPARED_MEMBERS = 2_000  # members whose pairs are compared; the report draws no more
+COVERAGE_LEVELS = (*(round(0.1 * step, 1) for step in range(1, 10)), 0.95)  # nominal levels of the coverage curve
 
 
 def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: Path, *, drift: Drift | None) -> None:
@@ -234,7 +239,7 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
     if study.method.phase.walk is not None:
         arrays["graph_edges"] = study.method.phase.walk.edges
     wanted = study.method.answer is None or study.evaluation.gamma is not None or answer.tiers is not None
-    if study.clients.number <= MOST_COMPARED_CLIENTS and wanted:  # no hundred teachers without a request
+    if study.clients.number <= MOST_COMPARED_CLIENTS and wanted:  # not for teachers of distillation
         arrays |= _client_arrays(study, runtime, progress.state, outputs)
     if study.evaluation.conformal is not None:
         arrays |= _conformal_arrays(study, runtime, progress, answer, pieces)
@@ -246,9 +251,9 @@ def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: 
 
 
 def compare_members(members: FloatArray) -> FloatArray:
-    """Returns the share of samples on which two members predict different classes, `[K, K]`, from `[K, n, C]`.
+    """Returns for each pair of members the share of samples for which they predict different classes, `[K, K]`.
 
-    The result is empty where there are more members than the report draws.
+    The members' probabilities are `[K, n, C]`. The result is empty if there are more members than the report draws.
 
     Example:
         >>> compare_members(np.array([[[0.9, 0.1], [0.2, 0.8]], [[0.6, 0.4], [0.7, 0.3]]])).tolist()
@@ -264,8 +269,8 @@ def compare_members(members: FloatArray) -> FloatArray:
 def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor) -> dict[str, Any]:
     """Returns arrays with one row for each known client: weights over the models, and scores.
 
-    For classes, the scores are accuracies, and label counts are returned, too. For a regression, there are two scores:
-    the RMSE with the client's own weights or models, and the RMSE of the prediction that new clients get.
+    For classification, the scores are accuracies, and label counts are returned, too. For regression, there are two
+    scores: the RMSE with the client's own weights or models, and the RMSE of the prediction that new clients get.
     """
     answer = study.answer(state)
     everybody = answer.weigh_present(0)
@@ -287,7 +292,7 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
 def _conformal_arrays(
     study: Study, runtime: Runtime, progress: Progress, answer: Answer, tested: Pieces
 ) -> dict[str, Any]:
-    """Returns coverage and size of the sets of known clients, and the share alpha that may lie outside."""
+    """Returns the coverage and size of known clients' conformal sets, and alpha, the share that may lie outside."""
     measured = answers.Measured(
         answer,
         test=tested,
@@ -315,7 +320,7 @@ def _target_arrays(study: Study, outputs: Tensor, answer: Answer, residual: floa
     of = read_members(study, 0, outputs, "test", answer, residual=residual)
     mean, variance = of.answer
     x = study.split("test", 0)[0].numpy().reshape(len(of.y), -1)
-    first = x[:, 0] if x.shape[1] == 1 else np.full(len(x), np.nan)  # a curve over one input, else target by target
+    first = x[:, 0] if x.shape[1] == 1 else np.full(len(x), np.nan)  # with NaN the report draws target by target
     order = np.arange(len(x)) if x.shape[1] == 1 else np.argsort(of.y)
     covered = [(level, regression.coverage(mean, variance, of.y, level)) for level in COVERAGE_LEVELS]
     return {
