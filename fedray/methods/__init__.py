@@ -1,11 +1,11 @@
-"""Defines the methods of papers, one file each, as compositions of schedules, local training, compression and servers.
+"""Defines the methods of papers as compositions of schedules, local training, compression and servers.
+
+A file of this folder holds one method, or the methods of one paper. The table `SPECS` of a file says what scenarios
+know about each of these methods. A function with the name of a method composes the method. `METHODS` is the only
+registry. It maps the name of a method to this function, which takes a `Setting` and returns a `Method`.
 
 The building blocks for a method of your own are here, too: `federated`, servers and their exact sums. The stub
-`kit.pyi` lists their names; each is loaded when it is first used.
-
-A file of this folder holds one method, or the methods of one paper. Its `SPECS` describes each of these methods for
-scenarios, by name. A function with the name of a method composes the method. `METHODS` is the only registry: name ->
-function from a `Setting` to a `Method`.
+`kit.pyi` lists the names of all building blocks. Each is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedray.methods.kit import *  # noqa: F403  # the public names, for type checkers
     from fedray.methods.setting import Composition
 
-_FIRST = (  # files in the order in which lists name their methods; the methods of other files follow
+_FIRST = (  # files in the order in which lists show their methods; all other files follow in the order of the alphabet
     *("fed_ensemble", "fedavg", "fednova", "moon", "fedsam", "fedpa", "dsvgd", "fedper", "shefl", "heterofl"),
     *("fedrolex", "fedag", "fedbe", "feddf", "feddyn", "ditto", "pfedbayes", "pvi", "ivon_admm", "lg_fedavg"),
     *("scaffold", "ifca", "fedem", "random_walk", "stacking", "boosting", "fens", "fedfisher", "fedbens"),
@@ -29,15 +29,15 @@ _FIRST = (  # files in the order in which lists name their methods; the methods 
 )
 _FRAME = ("base", "kit", "setting")  # files that hold no method
 METHOD_SPECS: dict[str, MethodSpec] = {}
-"""What scenarios know of the methods, by name: the `SPECS` of all files of this folder."""
+"""What scenarios know about each method: the `SPECS` of all files of this folder, by name of the method."""
 METHODS: dict[str, Composition] = {}
-"""The methods by name, your registered ones not among them."""
+"""The functions that compose fedray's methods, by name of the method. Methods that a user registers are elsewhere."""
 
 for _file in (*_FIRST, *sorted({one.name for one in iter_modules(__path__)} - {*_FIRST, *_FRAME})):  # noqa: F405
     _paper = import_module(f"fedray.methods.{_file}")
     METHOD_SPECS |= _paper.SPECS
     METHODS |= {name: getattr(_paper, name) for name in _paper.SPECS}
-globals().update(METHODS)  # `fedray.methods.fedavg` is the function, and not the file of this name
+globals().update(METHODS)  # `fedray.methods.fedavg` is the function `fedavg`, and not the module of this name
 
 
 def __getattr__(name: str) -> Any:

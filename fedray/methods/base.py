@@ -1,15 +1,15 @@
-"""Composes a federated training from ingredients; a paper's file names its ingredients one by one.
+"""Composes a federated training from ingredients, such as a schedule and a way to merge uploads.
 
-The ingredients of a method are used if the scenario leaves a key at the method's default. A scenario that sets such a
-key (`schedule.kind`, `compress.kind`, `server.coefficients`, ...) replaces the ingredient. The file of a method
-therefore reads like the paper's algorithm, and an ablation is a key.
+The file of a method names the method's ingredients. Some keys of scenarios (`schedule.kind`, `compress.kind`,
+`server.coefficients`, ...) replace an ingredient. The method's ingredient is used if the scenario leaves such a key at
+its default. So the file of a method reads like the paper's algorithm, and a key is enough for an ablation.
 
 Example:
     >>> import fedray
     >>> from dataclasses import replace
     >>> from fedray.components.schedule import random_models
     >>> from fedray.core.method import Method
-    >>> def random_ensemble(setting):  # Fed-ensemble whose clients train a random model and pull it to its start
+    >>> def random_ensemble(setting):  # Fed-ensemble with random models, which are pulled towards the received models
     ...     phase = federated(setting, assign=random_models, local=replace(setting.local, pull=0.1))
     ...     return Method("random_ensemble", phase)
     >>> scenario = {"rounds": 1, "clients": {"number": 4}, "runtime": "inline", "report": False}
@@ -34,7 +34,7 @@ from fedray.features.personal import PrivateLayers, compress_rest
 from fedray.features.slices import Slices, compress_slices, mark_columns, mean_of_slices
 from fedray.methods.setting import Setting
 
-Assign = Callable[[int, str], Assignment]  # (K, what a row of the schedule is) -> who trains which model
+Assign = Callable[[int, str], Assignment]  # (K, what a row of the schedule belongs to) -> who trains which model
 Compressor = Callable[[Layout], Compress]
 Merge = Callable[[Rows, Weighting], Server]
 
@@ -48,15 +48,15 @@ def federated(
     merge: Merge = mean,
     pieces: Sequence[Piece] = (),
 ) -> Phase:
-    """Makes one federated training of K models `[K, d]`; the default is FedAvg, for K models under a schedule.
+    """Makes one federated training of K models `[K, d]`. With the default arguments each model is trained by FedAvg.
 
     Args:
         setting: what the scenario decides.
-        assign: which model each participant trains; a `schedule.kind` other than its default replaces this argument.
-        local: how a client trains; default: the scenario's section `local`.
-        compress: how uploads are compressed; `compress.kind` replaces this argument.
-        merge: how the uploads of a model become the model's next state; `server.coefficients` and `server.robust`
-            replace this argument, and `server.optimizer` acts on the result.
+        assign: which model each participant trains. A scenario that sets `schedule.kind` replaces this argument.
+        local: how a client trains; None means the scenario's section `local`.
+        compress: how uploads are compressed. A scenario that sets `compress.kind` replaces this argument.
+        merge: how the server makes the next model from the uploads of a model. The keys `server.coefficients` and
+            `server.robust` replace this argument. `server.optimizer` acts on the result.
         pieces: what clients do in addition, before and after their training.
     """
     stay = (PrivateLayers(setting.private, setting.memory),) if setting.private else ()
@@ -78,10 +78,12 @@ def federated_each(
     compress: Compressor = dense,
     merge: Merge = mean,
 ) -> tuple[Phase, ...]:
-    """Makes one federated training for each network of `method.networks`, among its own clients (`Method.parts`).
+    """Makes one federated training for each network of `method.networks` (the parts of a method, `Method.parts`).
+
+    Each network is trained by the clients that have this network.
 
     Args:
-        setting: what the scenario decides; it has a `stack`.
+        setting: what the scenario decides. Its `stack` must not be None.
         assign: as in `federated`.
         local: as in `federated`.
         compress: as in `federated`.
@@ -109,14 +111,14 @@ def federated_slices(
     compress: Compressor = dense,
     pieces: Sequence[Piece] = (),
 ) -> Phase:
-    """Makes one federated training in which each tier gets a part of the network, as wide as `clients.tiers` says.
+    """Makes one federated training in which each tier trains a part of the network. `clients.tiers` sets the widths.
 
     Args:
         setting: what the scenario decides.
         slices: the part of the network that each tier trains, such as `cut_slices(setting.tier_nets, window)`.
         assign: as in `federated`.
         local: as in `federated`.
-        compress: how the upload of a slice is compressed; `compress.kind` replaces this argument.
+        compress: how the upload of a slice is compressed. A scenario that sets `compress.kind` replaces this argument.
         pieces: as in `federated`.
     """
     make = setting.compress or compress
@@ -129,7 +131,10 @@ def federated_slices(
 
 
 def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
-    """Makes the schedule from the scenario's participants and its assignment of models, or the given assignment."""
+    """Makes the schedule from the scenario's participants and assignment of models.
+
+    If the scenario has no assignment, `assign` is used.
+    """
     kind = setting.assign
     if kind is not None and assign is not permutation:
         _say_replaced(setting, f"schedule.kind = {kind if isinstance(kind, str) else 'your own'}", "assign")
@@ -141,7 +146,10 @@ def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
 
 
 def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
-    """Returns the compression of uploads: the scenario's, else the given one. Private layers are not sent."""
+    """Returns the compression of uploads. The scenario's compression takes precedence over `compress`.
+
+    Private layers are not sent.
+    """
     if setting.compress is not None and compress is not dense:
         _say_replaced(setting, "the section compress", "compress")
     make = setting.compress or compress
@@ -149,7 +157,7 @@ def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
 
 
 def make_server(setting: Setting, merge: Merge = mean) -> Server:
-    """Returns the server: it merges uploads, and then applies the scenario's server optimizer to the mean delta."""
+    """Returns a server that merges uploads, and then applies the scenario's server optimizer to the mean delta."""
     base, optimizer = merge_uploads(setting, merge), setting.optimizer
     if optimizer.kind == "none":
         return base
@@ -159,9 +167,10 @@ def make_server(setting: Setting, merge: Merge = mean) -> Server:
 
 
 def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:
-    """Returns the server that merges uploads into the next models, without a server optimizer.
+    """Returns a server that merges uploads into the next models, without a server optimizer.
 
-    A robust server of the scenario takes precedence, then the scenario's coefficients, then `merge`.
+    The scenario's `server.robust` comes first. If it is not set, `server.coefficients` is used. If neither is set,
+    `merge` is used.
     """
     rows, tiers = setting.state_rows, setting.clients.tiers
     robust = setting.robust.kind != "none"
@@ -185,7 +194,7 @@ def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:
 
 
 def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
-    """Warns if a key of the scenario replaces an ingredient that a user's own method names."""
+    """Warns that a key of the scenario replaces an ingredient, if the method is a user's own."""
     if setting.own_method:
         warn_user(
             f"{key} takes the place of the {ingredient} of {setting.own_method}: leave the key out to train with that"
@@ -193,7 +202,9 @@ def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
 
 
 def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], ServerWork]:
-    """Returns the work of a server that trains K students, each with the uploads of its model as teachers.
+    """Returns how much a server works that distils K students (`Phase.server_work`).
+
+    The teachers of a student are the uploads of its model.
 
     Args:
         setting: what the scenario decides.
@@ -210,12 +221,14 @@ def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], Serve
 
 
 def count_descent(setting: Setting, steps: int, each: int) -> Callable[[int], ServerWork]:
-    """Returns the work of a server that descends to K models, and scores each of them on its own samples.
+    """Returns how much a server works that finds K models by descent (`Phase.server_work`).
+
+    The server scores each model on its own samples at the start and after every `each` steps.
 
     Args:
         setting: what the scenario decides.
-        steps: number of steps; they see no samples.
-        each: steps from one score to the next.
+        steps: number of steps of each descent. A step uses no samples.
+        each: number of steps between two scores.
     """
 
     def work(_t: int) -> ServerWork:
@@ -226,11 +239,11 @@ def count_descent(setting: Setting, steps: int, each: int) -> Callable[[int], Se
 
 
 def require(method: str, **keys: tuple[object, object]) -> None:
-    """Refuses a key of the scenario if its value is not the value that the method needs.
+    """Raises `BadInput` if a key of the scenario does not have the value that the method needs.
 
     Args:
         method: Name of the method in messages.
-        keys: For each key of the scenario, with `__` for a dot: its value, and the value that it must have.
+        keys: For each key of the scenario, its value and the value that it must have. `__` in a name stands for a dot.
 
     Example:
         >>> require("SCAFFOLD", local__optimizer=("adam", "sgd"))
@@ -244,12 +257,12 @@ def require(method: str, **keys: tuple[object, object]) -> None:
 
 
 def check_own_prior(local: Local, method: str, key: str) -> None:
-    """Refuses keys that would change the loss of clients, for methods with a prior of their own.
+    """Checks the settings of local training for methods that have their own prior over the weights.
 
     Args:
         local: The settings of the clients' training.
         method: Name of the method in messages.
-        key: The method's key that replaces weight decay.
+        key: The method's option that takes the place of weight decay.
 
     Raises:
         BadInput: The scenario sets weight decay, FedProx's pull, Nesterov's momentum, or an optimizer that is neither

@@ -2,8 +2,8 @@ r"""Bayesian linear regression on the pooled data in closed form: the linear ref
 
 The weights (with the bias) are `w ~ N(0, I / alpha)`, and the targets `y ~ N(w^T x, 1 / beta)`. The posterior is
 Gaussian with covariance `S = (alpha I + beta X^T X)^-1` and mean `beta S X^T y`. A prediction is Gaussian, with mean
-`mean^T x` and variance `1 / beta + x^T S x`. `precisions: unit` takes alpha = 1, and the variance of the training
-target as `1 / beta` (FedAG section 4). `precisions: evidence` maximizes the marginal likelihood over alpha and beta by
+`mean^T x` and variance `1 / beta + x^T S x`. With `precisions: unit`, alpha is 1, and `1 / beta` is the variance of
+the training targets (FedAG section 4). `precisions: evidence` maximizes the marginal likelihood over alpha and beta by
 fixed-point steps (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2).
 
 Formulas of bayesian_linear:
@@ -14,7 +14,7 @@ Formulas of bayesian_linear:
     y \mid x \sim N\bigl(m^\top x,\; \beta^{-1} + x^\top S \, x\bigr).
     $$
 
-    `unit` takes $\alpha = 1$, and the variance of the target as $\beta^{-1}$. `evidence` iterates $\gamma = \sum_l
+    With `unit`, $\alpha = 1$, and $\beta^{-1}$ is the variance of the target. `evidence` iterates $\gamma = \sum_l
     \frac{\lambda_l}{\lambda_l + \alpha}$, $\alpha = \gamma / \lVert m \rVert^2$, $\beta^{-1} = \lVert y - X m \rVert^2
     / (n - \gamma)$, where $\lambda_l$ are the eigenvalues of $\beta X^\top X$.
 
@@ -65,7 +65,14 @@ STEPS, TOLERANCE = 1000, 1e-10  # of the fixed point
 
 
 class Posterior(NamedTuple):
-    """A Gaussian posterior: mean `[d]`, covariance `[d, d]`, and the precisions of weights and noise."""
+    """A Gaussian posterior.
+
+    Attributes:
+        mean: Mean of the weights, `[d]`.
+        covariance: Covariance of the weights, `[d, d]`.
+        alpha: Precision of the prior of the weights.
+        beta: Precision of the noise.
+    """
 
     mean: kit.types.FloatArray
     covariance: kit.types.FloatArray
@@ -74,7 +81,7 @@ class Posterior(NamedTuple):
 
 
 def bayesian_linear(setting: kit.Setting) -> kit.Method:
-    """Composes one linear model `[1, d]`; the state also has its posterior covariance `[d, d]` and noise variance."""
+    """Composes one linear model `[1, d]`. The state also has its posterior covariance `[d, d]` and noise variance."""
     if setting.features is None:
         raise BadInput(
             "method.name = bayesian_linear needs data with one real target, and a linear network: choose linear or rbf "
@@ -122,7 +129,7 @@ def posterior(x: kit.types.FloatArray, y: kit.types.FloatArray, alpha: float, be
     Args:
         x: design matrix, `[n, d]`.
         y: targets `[n]`.
-        alpha: precision of the weights, above 0.
+        alpha: precision of the prior of the weights, above 0.
         beta: precision of the noise, above 0.
     """
     precision = alpha * kit.numpy.eye(x.shape[1]) + beta * x.T @ x

@@ -1,15 +1,16 @@
-r"""β-Predictive Bayes: clients send posterior samples once; beta mixes the product and the mean of their predictions.
+r"""β-Predictive Bayes: the prediction lies between the product and the mean of the clients' Bayesian predictions.
 
 Source: Hasan, Zhang, Guo, Chen, Poupart, *Calibrated One Round Federated Learning with Bayesian Inference in the
 Predictive Space*, AAAI 2024, arXiv 2312.09817; details follow the authors' code (hasanmohsin/betaPredBayesFL).
 
-A client samples M networks by cyclical SGHMC. The client's prediction p_k is the mean of the networks' probabilities.
-The product P of all p_k (BCM) is right if all clients have samples of one distribution. If clients have different
-labels, P is too confident. The mean Q of all p_k is not confident enough. A prediction between P and Q is `log p_beta =
-beta log P + (1 - beta) log Q + const`. The server finds the beta of least log loss on its own labelled samples.
+A client samples M networks by cyclical SGHMC (stochastic gradient Hamiltonian Monte Carlo), and sends them once. The
+client's prediction p_k is the mean of the networks' probabilities. The product P of all p_k (a Bayesian committee
+machine) is right if all clients have samples of one distribution. If clients have different labels, P is too confident.
+The mean Q of all p_k is not confident enough. A prediction between P and Q is `log p_beta = beta log P + (1 - beta) log
+Q + const`. The server finds the beta with the smallest log loss on its own labelled samples.
 
 Formulas of beta_predbayes:
-    Client $k$ starts at weights of its own and samples its posterior by SGHMC. The friction is $a = 1 -$
+    Client $k$ starts at its own initial weights and samples its posterior by SGHMC. The friction is $a = 1 -$
     `local.momentum`, the rate is $\ell_s$, and $g$ is the gradient of the mean loss of a batch, with weight decay:
 
     $$
@@ -24,8 +25,8 @@ Formulas of beta_predbayes:
     is no whole number: $r_s \in [0, 1)$ is the fractional part of $s c / L$. The factor $\mathbb{1}_s$ is 1 if $r_s \ge
     e =$ `exploration`, else 0.
 
-    A cycle gives $q$ samples (`samples_per_cycle`). Number $j = 1, \dots, q$ of cycle $i = 0, \dots, c - 1$ is $w$
-    after $\bigl\lceil (i + e + (1 - e) \, j / q) \, L / c \bigr\rceil$ steps; the last one is at the end of the cycle.
+    A cycle gives $q$ samples (`samples_per_cycle`). Sample $j = 1, \dots, q$ of cycle $i = 0, \dots, c - 1$ is $w$
+    after $\bigl\lceil (i + e + (1 - e) \, j / q) \, L / c \bigr\rceil$ steps. The last sample of a cycle is at its end.
 
     On a quadratic mean loss with curvature $h$, at a small constant rate, the variance of $w$ is $T / (n_k h)$. For the
     `temperature` $T = 1$ this is the variance of the posterior. The client sends its last $M$ samples (`samples`),
@@ -43,9 +44,9 @@ Formulas of beta_predbayes:
     \mid x) + (1 - \beta) \log Q(y' \mid x)}
     $$
 
-    (negative weights count as 0: if $\beta > 1$, $1 - \beta$ counts as 0). `beta: fit` finds the $\beta$ of least
-    $-\sum \log p_\beta(y \mid x)$ on the server's samples. It uses Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$), starts at
-    0.5, and makes `beta_epochs` passes in batches of `beta_batch` samples.
+    where a negative weight counts as 0 (if $\beta > 1$, this is $1 - \beta$). `beta: fit` finds the $\beta$ with the
+    smallest $-\sum \log p_\beta(y \mid x)$ on the server's samples. It uses Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$),
+    starts at 0.5, and makes `beta_epochs` passes in batches of `beta_batch` samples.
 
     Between 0 and 1 the log loss is a convex function of $\beta$. The fit may give more than 1; the prediction is then
     $P^\beta$, normalized to sum 1. A step of Adam moves $\beta$ by about `beta_lr`: with few samples at the server, a
@@ -55,21 +56,21 @@ Formulas of beta_predbayes:
 Deviations:
     1. The noise has `temperature` 1 by default. The samples are then samples of the client's posterior, where n is the
        number of the client's own training samples. In the authors' code n counts the samples of all clients together,
-       and the temperature is 1 / n, which is little noise.
-    2. The position in a cycle is the share of the cycle's steps that are done, and samples are taken at equal distances
-       in the part with noise. The authors' code counts batches and epochs, and its cosine uses the batch size in place
+       and the temperature is 1 / n, so there is little noise.
+    2. The position in a cycle is the fraction of the cycle's steps that are done. Samples are taken at equal distances
+       in the part with noise. The authors' code counts batches and epochs, and its cosine uses the batch size instead
        of the number of batches. `local.momentum` is 1 - a; the code's a is 0.9.
-    3. The server's samples (`server_data`, 0.2) are taken from the clients at random, even for a fixed `beta`: runs
-       with different `beta` then train on the same samples. Prior shares of the classes are equal in the product, as in
-       the code.
-    4. Products are sums of logarithms, and nothing is cut off at 1e-41.
+    3. The server's samples (`server_data`, 0.2) are taken from the clients at random, even for a fixed `beta`. Runs
+       with different `beta` therefore train on the same samples. The product assumes equal prior probabilities of the
+       classes, as in the code.
+    4. Products are computed as sums of logarithms, so probabilities below 1e-41 are not cut off.
     5. The fit costs no bytes. Its steps take the time of the server (`server.seconds_per_step`), by default none.
     6. The paper's last step, distillation into one network, is `Run.distil`, for any method. Regression is left out.
-    7. If a client's training fails, or the client drops out or has no samples, it predicts with its first network. A
-       client with fewer steps than samples sends some samples twice (a warning says so), and cycles of one or two steps
+    7. A client predicts with its initial network if its training fails, if it drops out, or if it has no samples. A
+       client with fewer steps than samples sends some samples twice, and a warning says so. Cycles of one or two steps
        have no noise. In later rounds the chains continue with $b = 0$ at first, and only the samples of the last round
        count.
-    8. Normalization layers with running statistics are refused: each sample would need statistics of its own.
+    8. Normalization layers with running statistics are refused, because each sample would need its own statistics.
 
 Example:
     >>> import fedray
@@ -94,7 +95,7 @@ from fedray.core.options import MethodSpec, Needs, Option, either, real, whole
 from fedray.methods import kit
 from fedray.methods.references import assign_own_model
 
-FIT = "fit"  # of `method.beta`: the server finds it
+FIT = "fit"  # the value of `method.beta` with which the server finds beta
 _IS_FITTED = Needs("method.beta", (FIT,))
 
 
@@ -104,7 +105,7 @@ def add_samples(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], n
 
 
 def join_samples(net: kit.types.Net, clients: int, classes: int, rounds: int, options: Mapping[str, Any]) -> Any:
-    """Returns the stack of β-Predictive Bayes: one base with each client's samples, and the number beta.
+    """Returns the stack of β-Predictive Bayes. Its base holds each client's samples, and its meta model is beta.
 
     Raises:
         BadInput: the server has no samples to which it could fit beta.
@@ -196,12 +197,12 @@ SPECS = {
 
 
 def beta_predbayes(setting: kit.Setting) -> kit.Method:
-    """Composes M samples of each client, `[N, M p]` (client i's in row i), and beta `[1, 1]`, which the server fits.
+    """Composes M samples for each client, `[N, M p]` (row i is client i's), and beta `[1, 1]`, which the server fits.
 
-    `fedray.simulation.stacking` joins the two trainings into one study.
+    `fedray.simulation.stacking` joins the two trainings into one run.
 
     Raises:
-        BadInput: clients train with an optimizer other than SGD, the network has running statistics, or chains take
+        BadInput: clients train with an optimizer other than SGD, or the network has running statistics, or chains take
             fewer samples than a client should send.
     """
     stack = setting.stack
@@ -230,13 +231,13 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
     epochs, batch = (setting.options[key] for key in ("beta_epochs", "beta_batch"))
     descent = kit.Local(optimizer="adam", lr=stack.meta_lr, epochs=epochs, batch_size=batch)
     plain = replace(alone, models=1, layout=stack.meta.layout, compress=None)
-    fit = kit.federated(plain, local=descent)  # step 5: beta by the server's rows; steps 3 and 4 are its network
+    fit = kit.federated(plain, local=descent)  # step 5: fit beta on the server's samples; its network does steps 3, 4
     parts = (replace(samples, schedule=own), fit)
     return kit.Method("beta_predbayes", parts[0], parts=parts)
 
 
 def read_cycles(options: Mapping[str, Any]) -> kit.one_shot.Cycles:
-    """Returns the steps of the cycles after which chains take samples, from the options.
+    """Returns the cycles of the learning rate, which say after which steps chains take samples.
 
     Args:
         options: the options of the method.

@@ -7,10 +7,11 @@ equal at first. In each round:
 1. Client i draws n_i samples by D_i and fits a weak learner h_i. Every client receives the learners of all clients.
 2. Client i sends e_ij, the sum of D_i over the samples on which h_j is wrong, and the sum of all its D_i. The error of
    h_j is e_j = sum_i e_ij / sum_i sum(D_i).
-3. AdaBoost.F takes the h_j with the least error. DistBoost.F takes the vote of all h_j as one learner. In PreWeak.F
-   every client first runs AdaBoost on its own samples for T rounds; each round then chooses among these learners.
-4. alpha_t = log((1 - e) / (e + 1e-10)) + log(C - 1), SAMME's weight; boosting stops where e >= 1 - 1 / C.
-5. D_i(x) is multiplied by exp(alpha_t) where h_t is wrong, and all weights are normalized.
+3. AdaBoost.F takes the h_j with the smallest error. DistBoost.F takes the vote of all h_j as one learner. In PreWeak.F
+   every client first runs AdaBoost on its own samples for T rounds. Each round then chooses among these learners.
+4. The weight of the chosen h_t is alpha_t = log((1 - e) / (e + 1e-10)) + log(C - 1), as in SAMME. Boosting stops if
+   e >= 1 - 1 / C.
+5. D_i(x) is multiplied by exp(alpha_t) if h_t is wrong on x, and all weights are normalized.
 6. The prediction is the class with the largest sum of alpha_t over the learners h_t that choose this class.
 
 Federated bagging has no weights. Client i fits a learner on n_i samples drawn with equal odds, and every learner has
@@ -49,27 +50,27 @@ Formulas of distboost_f:
     C$.
 
 Formulas of preweak_f:
-    PreWeak.F is AdaBoost.F with another first round: every client runs AdaBoost on its own samples for $T$ rounds and
-    sends all its learners. Later rounds choose among these learners and fit none. In a client's own AdaBoost $C$ is the
-    number of classes among the client's samples.
+    PreWeak.F is AdaBoost.F with a different first round, in which every client runs AdaBoost on its own samples for $T$
+    rounds and sends all its learners. Later rounds choose among these learners and fit no new learners. In a client's
+    own AdaBoost $C$ is the number of classes among the client's samples.
 
 Formulas of federated_bagging:
     In each round client $i$ fits $h_i$ on $n_i$ of its samples, drawn with equal odds and with replacement. Every
     learner has one vote: $\operatorname*{argmax}_c \sum_{t, i} [h_{ti}(x) = c]$.
 
 Deviations:
-    1. The authors' code does not stop if e >= 1 - 1 / C; the weight of such a learner is negative.
-    2. The default `draw: rows` draws samples, as the paper does. `draw: weights` draws none, and gives D_i to the
-       learner as sample weights, as scikit-learn's AdaBoostClassifier does.
-    3. A client's weights are not kept: they follow from the ensemble and the client's samples. A client that takes part
-       for the first time, or again, downloads the learners that it lacks; these bytes count. If only some clients take
-       part, the sums in step 2 run over these clients.
+    1. The authors' code does not stop if e >= 1 - 1 / C. The weight of such a learner is then negative.
+    2. The default `draw: rows` draws samples, as the paper does. `draw: weights` gives D_i to the learner as sample
+       weights instead, as scikit-learn's AdaBoostClassifier does.
+    3. A client's weights are not kept, because they follow from the ensemble and the client's samples. A client
+       downloads the learners that it lacks, and these bytes count. If only some clients take part, the sums in step 2
+       run over these clients.
     4. PreWeak.F's candidates are compared by their weighted errors. The authors' code compares them on samples drawn
        from all clients together, which no federation can do. A client stops its own boosting when its learner is no
        better than guessing among its own classes. A client whose samples have one class fits one learner.
-    5. In each round computing takes the virtual time of one pass over the client's samples, even in PreWeak.F's first
+    5. In each round a client computes for the virtual time of one pass over its samples, even in PreWeak.F's first
        round. All messages of a round count in the bytes; their latency counts once in each direction. Bytes are
-       computed for the planned clients: the learner of a client that drops out still counts as sent to the others.
+       computed for the planned clients. The learner of a client that drops out still counts as sent to the others.
     6. Random numbers of learners differ between clients and between rounds; the authors' learners share one seed.
 
 Example:
@@ -96,11 +97,11 @@ _LEARNER: dict[str, Any] = {"name": _TREE, "max_leaf_nodes": 10}  # as in the pa
 
 @means("word or section", "`sklearn/decision_tree`, with its options")
 def check_learner(value: Any, read: ReadSections) -> dict[str, Any]:
-    """Checks the learner, a name or a section. The learner must have a form in plain numbers that predicts the same.
+    """Checks the option `learner`, which is a name or a section. Only decision trees can be sent as plain values.
 
     Raises:
         ValueError: the value is neither a name nor a section.
-        BadInput: the learner has no such form, or an option is wrong; the message names the key.
+        BadInput: the learner is no decision tree, or an option is wrong. The message names the key.
     """
     given = {"name": value} if isinstance(value, str) else value
     if not isinstance(given, Mapping):
@@ -178,7 +179,7 @@ def distboost_f(setting: kit.Setting) -> kit.Method:
 
 def preweak_f(setting: kit.Setting) -> kit.Method:
     """Composes PreWeak.F: clients boost on their own first; then each round takes the best of all their learners."""
-    phase = _boost(setting, kit.boosting.each_alone, prepared=True)  # 3: of a pool
+    phase = _boost(setting, kit.boosting.each_alone, prepared=True)  # 3: argmin_j e_j over the pool of all learners
     return kit.Method("preweak_f", phase, explain_end=kit.boosting.explain_stop)
 
 
@@ -228,7 +229,7 @@ def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepare
 
 
 def _one_pass() -> kit.Local:
-    """Returns local training that costs one pass in virtual time; no gradient step is made."""
+    """Returns the `Local` by which a job takes the virtual time of one pass. No gradient step is made."""
     return kit.Local(batch_size=None, epochs=1)
 
 

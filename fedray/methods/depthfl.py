@@ -1,8 +1,9 @@
 r"""DepthFL: weak clients train the first blocks of a network with a head after each block, and all heads predict.
 
 Source: Kim, Yu, Kim, Moon, *DepthFL: Depthwise Federated Learning for Heterogeneous Clients*, ICLR 2023, Alg. 1. The
-network is cut into D blocks. A tier of `clients.tiers` has a `width` r, here the share of the blocks. Clients of the
-tier get, train and send the first `ceil(r D)` blocks with their heads. Heads of one client teach each other.
+network is cut into D blocks. A head is an output layer. A tier of `clients.tiers` has a `width` r, which here is a
+fraction of the blocks. Clients of the tier receive, train and send the first `ceil(r D)` blocks with their heads. The
+heads of one client teach each other.
 
 Formulas of depthfl:
     A client of depth $b$ has heads $1, \dots, b$ with logits $z_h$, and trains on
@@ -13,27 +14,28 @@ Formulas of depthfl:
     $$
 
     where $z_j$ has no gradient, and $c_t = c \, \exp\bigl(-5 \, (1 - \min(1, t / T))^2\bigr)$ rises for $T$ rounds.
-    Every number $n$ is averaged over the set $S_n$ of participants that have it. If $\alpha > 0$, FedDyn's corrections
-    (`feddyn`) are added:
+    Every parameter $w_n$ is averaged over the set $S_n$ of participants that train it. If $\alpha > 0$, FedDyn's
+    corrections (`feddyn`) are added:
 
     $$
     h_n \leftarrow h_n - \frac{\alpha}{N} \sum_{i \in S_n} (u_{i,n} - w_n), \qquad
     w_n \leftarrow \frac{1}{|S_n|} \sum_{i \in S_n} u_{i,n} - \frac{1}{\alpha} h_n .
     $$
 
-    The prediction is the softmax of the mean of the heads' logits; a known client uses the heads up to its depth. With
-    `extended: false` a client has and trains only the last of these heads; this is InclusiveFL without its momentum.
+    The prediction is the softmax of the mean of the heads' logits. A client of the run uses the heads up to its depth.
+    With `extended: false` a client has and trains only the last of these heads. This is InclusiveFL without its
+    momentum.
 
 Deviations:
-    1. The network is the scenario's, cut as `fedray.models.nets.add_exits` says: ResNet-18 into the four stages of the
-       paper, a `cnn` before each of its layers with weights. An added head is a linear layer on the means of the
-       channels. The paper's heads have attention and convolutions of their own.
-    2. If a tier has only a part of the network, networks with running statistics that count batches are refused: use
-       `model.norm: group`. The paper averages the statistics like weights.
-    3. Heads that no client trains do not predict. With `extended: false` the trained heads predict together; a known
-       client predicts with its own head.
-    4. Local training is the scenario's section `local`. The paper makes 5 epochs of SGD in batches of 50, at a rate of
-       0.1 that is multiplied by 0.998 each round, for 1,000 rounds. The default T = 300 is from the authors' code.
+    1. `fedray.models.nets.add_exits` cuts the scenario's network. It cuts ResNet-18 into the four stages of the paper,
+       and a `cnn` before each of its layers with weights. An added head is a linear layer on the means of the channels.
+       The paper's heads also have attention and convolutions.
+    2. If a tier has only a part of the network, networks with running statistics that count batches are refused. Use
+       `model.norm: group` instead. The paper averages the statistics like weights.
+    3. Heads that no client trains do not predict. With `extended: false` the trained heads predict together for new
+       clients, and a client of the run predicts with its own head.
+    4. Local training follows the scenario's section `local`. The paper makes 5 epochs of SGD in batches of 50 for 1,000
+       rounds, at a rate of 0.1 that is multiplied by 0.998 each round. The default T = 300 is from the authors' code.
 
 Example:
     >>> import fedray
@@ -66,7 +68,7 @@ def add_heads(net: Any, options: Mapping[str, Any], shape: tuple[int, ...], name
 def cut_blocks(
     net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
-    """Returns the network of each tier: the first blocks with all their heads, or only with the last head."""
+    """Returns the network of each tier. It has the first blocks, with all their heads or only the last head."""
     blocks, whole_flops = len(net.module.blocks), kit.count_forward_flops(net, row)
 
     def cut(width: float) -> kit.TierNet:
@@ -122,7 +124,7 @@ SPECS = {
 
 
 def depthfl(setting: kit.Setting) -> kit.Method:
-    """Composes K networks `[K, d]` (the paper: 1) of D blocks over clients in tiers; A trained heads of each predict.
+    """Composes K networks `[K, d]` of D blocks over clients in tiers. The paper has K = 1.
 
     Raises:
         BadInput: the scenario sets `local.loss`, or the data have no classes.
@@ -159,7 +161,7 @@ def depthfl(setting: kit.Setting) -> kit.Method:
 
 
 def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
-    """Makes the loss of a client from the logits of its heads, `[B, b, C]`.
+    """Returns the loss of a client, a function of the logits of its heads, `[B, b, C]`.
 
     Args:
         options: the method's options: `consistency` (c) and `ramp` (T).
@@ -186,7 +188,10 @@ def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Callable[[kit.State], kit.Answer]:
-    """Returns a function that turns each trained head into a predicting model: its mean over D heads is this head.
+    """Returns a function that makes a predicting model of each trained head.
+
+    A network returns the mean of its D heads. In the model of a head this head is multiplied by D and all other heads
+    are 0, so that the mean is this head's output.
 
     Args:
         setting: what the scenario decides.
@@ -211,15 +216,15 @@ def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Cal
 
 
 def _layers(layout: kit.Layout) -> list[str]:
-    """Lists the names of the layers of a network."""
+    """Returns for each tensor of a network the name of its layer."""
     return [name.rpartition(".")[0] for name in layout.names]
 
 
 def _heads(layout: kit.Layout) -> list[int]:
-    """Lists the heads of a network, numbered from 0."""
+    """Returns the heads of a network, numbered from 0."""
     return sorted({int(name.split(".")[1]) for name in layout.names if name.startswith("heads.")})
 
 
 def _find(layout: kit.Layout, *layers: str) -> Any:
-    """Returns the columns of some layers in a row of the state, `[s]`, rising."""
+    """Returns the positions of some layers' parameters in a row of the state, `[s]`, in ascending order."""
     return kit.torch.from_numpy(kit.numpy.flatnonzero(layout.mask(layers)))

@@ -1,4 +1,4 @@
-r"""Ditto: FedAvg, and every client also keeps a personal model that is pulled towards the global model.
+r"""Ditto: FedAvg, in which every client also trains a personal model that is pulled towards the global model.
 
 Source: Li, Hu, Beirami, Smith, *Ditto: Fair and Robust Federated Learning Through Personalization*, ICML 2021, Alg. 1.
 `lambda` is one number or a list. With a list every client trains one personal model per number, and predicts with the
@@ -6,7 +6,7 @@ model that is best on its own held-out samples, by accuracy or RMSE (the paper's
 be above 0.
 
 Formulas of ditto:
-    Besides FedAvg's model $w$ each client keeps a model $v_i$ of its own, which is pulled to $w$. The client predicts
+    Besides FedAvg's model $w$ each client trains its own model $v_i$, which is pulled towards $w$. The client predicts
     with $v_i$:
 
     $$
@@ -15,10 +15,10 @@ Formulas of ditto:
 
 Deviations:
     1. A personal model starts from the broadcast model of the first round in which its client takes part.
-    2. The personal training has the epochs, the batch size and the learning rate of the global training; its batches
-       are drawn anew.
-    3. With K > 1 a client keeps one personal model for each model it has trained. It predicts with the average of K
-       models: the personal ones, and the broadcast ones that it has not trained yet.
+    2. The personal training has the epochs, the batch size and the learning rate of the global training. It draws its
+       own batches.
+    3. With K > 1 a client keeps one personal model for each model that it has trained. It predicts with the average of
+       K models. For a model that the client has not trained yet, the broadcast model takes part in the average.
 
 Example:
     >>> import fedray
@@ -57,7 +57,7 @@ SPECS = {
 
 
 def ditto(setting: kit.Setting) -> kit.Method:
-    """Composes FedAvg, with further passes that pull each client's own model `v` `[d]` by `lambda (v - w)`."""
+    """Composes FedAvg with further local trainings, which pull a client's own model `v` `[d]` by `lambda (v - w)`."""
     pulls = setting.options["lambda"]
     if not pulls:
         raise BadInput("method.lambda is an empty list: give a number, or some to choose from")

@@ -17,8 +17,8 @@ Formulas of fed_ensemble:
     \end{aligned}
     $$
 
-    A new client gets the plain average of the models' predictions. A known client weighs the models by its own training
-    losses, with the temperature $\gamma$ = `predict.gamma`:
+    For a new client, the plain average of the models' predictions is the prediction. A client of the run weighs the
+    models by its own training losses, with the temperature $\gamma$ = `predict.gamma`:
 
     $$
     p(y \mid x) = \sum_k a_{ik} \, p_{w_k}(y \mid x), \qquad
@@ -27,7 +27,7 @@ Formulas of fed_ensemble:
 
 Deviations:
     1. The personal weights of eq. 4 are `softmax(-loss / gamma)`. The paper says that a large gamma tends to uniform
-       weights; its printed closed form `exp(-gamma * loss)` and the sign in its objective contradict this sentence.
+       weights. The paper's closed form `exp(-gamma * loss)` and the sign in its objective contradict this sentence.
     2. Under partial participation a row of the schedule may belong to a client, a slot or a stratum (`schedule.rows`).
 
 Example:
@@ -59,6 +59,6 @@ def fed_ensemble(setting: kit.Setting) -> kit.Method:
         assign=kit.permutation,  # lines 2-5: P_r is drawn anew at every age, then row r trains model P_r[t mod K]
         local=setting.local,  # line 7: local_update
         compress=kit.dense,  # line 8: the whole model is sent
-        merge=kit.mean,  # line 9, Remark 1: the mean of the uploads that started from w_k; without any, w_k stays
+        merge=kit.mean,  # line 9, Remark 1: the mean of the uploads that started from w_k; without uploads w_k stays
     )
     return kit.Method("fed_ensemble", phase)

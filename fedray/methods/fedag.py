@@ -1,8 +1,8 @@
-r"""FedAG (Alg. 1, eqs. 3-6, 8): FedAvg whose server keeps a Gaussian over the weights and predicts with a sample of it.
+r"""FedAG (Alg. 1, eqs. 3-6, 8): FedAvg whose server keeps a Gaussian over the weights and predicts with samples of it.
 
 Source: Thorgeirsson, Gauterin, *Probabilistic Predictions with Federated Learning*, Entropy 2021, 23, 41. Clients
-restart from the mean. The sample consists of the uploads themselves (`bootstrap`, the paper's choice) or of draws from
-the Gaussian (`omc`). With K > 1 under the permutation schedule there is one Gaussian per model; together they are a
+restart from the mean of the Gaussian. The sample that predicts consists of the uploads themselves (`bootstrap`, the
+paper's choice) or of draws from the Gaussian (`omc`). With K > 1 there is one Gaussian per model. Together they are a
 mixture of K Gaussians.
 
 Formulas of fedag:
@@ -27,16 +27,16 @@ Formulas of fedag:
     \operatorname{diag}(\sigma^2)\, x\bigr)$.
 
 Deviations:
-    1. Observation noise: the paper gives none for networks. `predict.noise: residual` adds the variance of the training
-       residuals, averaged over clients. By default each client's own upload gives the client's residuals. With
-       `residuals: mean` (and for `omc` and linear models) the mean model gives them. The residuals are then larger,
-       because the mean model was not trained last on the client's samples. The NLL is reported without noise and with
-       it (`nll_none`, `nll_residual`).
-    2. The variance is computed from deltas; this gives the same number with smaller rounding errors.
+    1. The paper has no observation noise for networks. `predict.noise: residual` adds the variance of the training
+       residuals, averaged over clients. By default each client's residuals are those of the client's own upload. With
+       `residuals: mean` (and for `omc` and linear models) they are residuals of the mean model. These are larger,
+       because the mean model was not trained last on the client's samples. The NLL is reported without and with the
+       noise (`nll_none`, `nll_residual`).
+    2. The variance is computed from deltas, which gives the same variance with smaller rounding errors.
     3. `omc` draws `samples` models. The default is the number of clients, as in the paper.
-    4. The noise beta^-1 of a linear model (eq. 6) is the residual variance of the training fit. With it the NLL on
-       Power agrees with the published 2.94 within 0.01. The variance of the target (`beta: target`) cannot be meant,
-       because the NLL is then at least 0.919 + log sd(y). One linear model predicts in closed form (eq. 6). With
+    4. The noise beta^-1 of a linear model (eq. 6) is the residual variance of the training fit. The NLL on Power then
+       agrees with the published 2.94 within 0.01. The paper cannot mean the variance of the target (`beta: target`),
+       because the NLL is then at least 0.919 + log sd(y). A single linear model predicts in closed form (eq. 6). With
        `sampling: omc`, or with several linear models, the sample predicts.
     5. Under partial participation the sample holds the uploads of the last round in which the model was trained.
 
@@ -107,7 +107,7 @@ TARGET = "target_variance"
 
 
 def fedag(setting: kit.Setting) -> kit.Method:
-    """Composes K Gaussians over `[d]` weights; clients send d numbers and receive 2 d (mean and deviation).
+    """Composes K Gaussians over `[d]` weights. Clients send d values and receive 2 d (mean and standard deviation).
 
     Raises:
         BadInput: `residuals: mean` is set for a linear model, which always uses the residuals of the mean model.
@@ -116,7 +116,7 @@ def fedag(setting: kit.Setting) -> kit.Method:
     slots = setting.participants if sampling == "bootstrap" or samples == "clients" else int(samples)
     how = kit.gaussians.Sampling(sampling, slots, setting.seeds, setting.layout.trainable)
     phase = replace(
-        # Alg. 1: every worker restarts from mu and trains E epochs; sigma comes down beside it
+        # Alg. 1: every worker restarts from mu and trains E epochs; it also receives sigma
         kit.federated(setting, assign=kit.permutation, pieces=[kit.Vectors(down=1)]),
         server=kit.gaussians.gaussian_server(setting.state_rows, how, setting.weighting),  # eqs. 3-4: mu, sigma^2
     )
@@ -134,14 +134,15 @@ def fedag(setting: kit.Setting) -> kit.Method:
 def answer_with_sample(
     state: kit.State, models: int, clients: int, name: str = "sample", *, of_mean: bool = False
 ) -> kit.Answer:
-    """Returns the models that predict: every member of every model's sample (eqs. 4-5).
+    """Returns the models that predict: all members of each model's sample (eqs. 4-5).
 
     Args:
         state: the state, with the sample `[M, slots, d]` and its weights `[M, slots]`.
         models: number of models, K.
         clients: number of clients, N.
         name: name of the sample in the state.
-        of_mean: whether training residuals are computed for the means (`method.residuals: mean`), not for the sample.
+        of_mean: whether training residuals are those of the mean models (`method.residuals: mean`). If not, they are
+            those of the uploads.
     """
     sample, weight = state.extra[name], state.extra[f"{name}_weight"]
     slots = sample.shape[1]
@@ -149,7 +150,7 @@ def answer_with_sample(
     counters = state.counters.repeat_interleave(slots, 0)
     rows = kit.State(sample.flatten(0, 1), counters, {})
     owner = None
-    if name == "sample":  # a second upload of client i in a buffer is kept as that of i + N
+    if name == "sample":  # a second upload of client i in one server step has the sender i + N (`Flight.sender`)
         sender = state.extra["sample_client"].numpy().reshape(-1, per_world)
         owner = kit.numpy.full_like(sender, -1) if of_mean else kit.numpy.where(sender < 0, sender, sender % clients)
     weights = weight.numpy().reshape(-1, per_world).astype(kit.numpy.float64)
@@ -157,7 +158,7 @@ def answer_with_sample(
 
 
 def remember_target_variance(worlds: int, state: kit.State, pooled: kit.Pooled) -> kit.State:
-    """Adds beta^-1 `[R]` to the state: the variance of each world's training target (`method.beta: target`).
+    """Adds the variance of each world's training target to the state, as beta^-1 `[R]` (`method.beta: target`).
 
     Args:
         worlds: number of worlds R.
@@ -174,5 +175,5 @@ def answer_in_closed_form(state: kit.State) -> kit.Answer:
 
 
 def _read_noise(state: kit.State) -> kit.types.FloatArray | None:
-    """Returns beta^-1 of each world, `[R]`, if it is the variance of the target; None if `predict.noise` decides."""
+    """Returns beta^-1 of each world, `[R]`, if `method.beta` is `target`; None if `predict.noise` decides."""
     return state.extra[TARGET].numpy() if TARGET in state.extra else None

@@ -12,7 +12,7 @@ Formulas of fedavg:
     $$
 
 Formulas of fedprox:
-    FedProx is FedAvg with another loss of the clients: they add a proximal term to the broadcast model $w$.
+    FedProx is FedAvg whose clients add a proximal term to their loss, which pulls them to the broadcast model $w$.
 
     $$
     u_i = \mathrm{Train}\Bigl(w;\; F_i(v) + \frac{\mu}{2} \lVert v - w \rVert^2\Bigr).
@@ -20,8 +20,8 @@ Formulas of fedprox:
 
 Deviations:
     1. An upload's weight is the number of samples of its client, as in FedAvg's line 7. `server.weighting: uniform`
-       gives the average of FE Remark 1. The paper's FedProx draws clients with odds p_k and averages uniformly. Here
-       participants are drawn uniformly, so uploads of FedProx are weighted, too.
+       gives equal weights (as in Remark 1 of the paper of Fed-ensemble). The paper's FedProx draws clients with odds
+       p_k and averages uniformly. Here participants are drawn uniformly, so uploads of FedProx are weighted, too.
     2. In FedProx every client does all of its local work. The paper's variable inexactness (gamma) is not simulated.
 
 Example:
@@ -64,7 +64,7 @@ def fedavg(setting: kit.Setting) -> kit.Method:
     """Composes one model `[1, d]` over N clients."""
     phase = kit.federated(
         replace(setting, models=1),  # server, line 1: one w_0
-        assign=kit.permutation,  # lines 3-4: S_t, the participants, all train it (a permutation of one model)
+        assign=kit.permutation,  # lines 3-4: all participants S_t train the model (a permutation of one model)
         local=setting.local,  # ClientUpdate: E epochs of SGD over batches of B
         compress=kit.dense,
         merge=kit.mean,  # line 7: w_{t+1} <- sum of n_k / n w^k_{t+1}

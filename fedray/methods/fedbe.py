@@ -36,7 +36,7 @@ Deviations:
        client keeps at least one sample. The labels of these samples are never used.
     2. The next model is the average of the student's weights at the ends of the second half of the epochs, at a
        constant learning rate. The paper uses a cyclical rate.
-    3. The Dirichlet distribution is flat: clients have equal weights in it, even with `server.weighting: examples`.
+    3. The Dirichlet distribution gives all clients equal weights on average, even with `server.weighting: examples`.
 
 Example:
     >>> import fedray
@@ -96,7 +96,7 @@ SPECS = {
 
 
 def fedbe(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` (the paper: 1) with 1 + S + clients teachers each; traffic is FedAvg's."""
+    """Composes K models `[K, d]`, each with 1 + S + participants teachers. The paper has K = 1. Traffic is FedAvg's."""
     learn = setting.distil
     if learn is None:
         raise BadInput("method.server_data: the server holds no inputs to distil on: raise it, or choose fedbe_nokd")
@@ -122,7 +122,7 @@ def with_teachers(setting: kit.Setting, name: str, follow: kit.gaussians.Follow)
     Args:
         setting: what the scenario decides.
         name: name of the method.
-        follow: makes the next model from the teachers.
+        follow: function that makes the next model from the teachers.
     """
     sampler = kit.gaussians.TeacherSampler(
         setting.options["sampler"], setting.options["samples"], setting.layout.trainable

@@ -2,12 +2,13 @@ r"""FedBEns: one round of training, after which the server finds modes of the pr
 
 Source: Talpini, Savi, Neglia, *FedBEns: One-Shot Federated Learning based on Bayesian Ensemble*, ICML 2025, arXiv
 2503.15367, with diagonal curvature. All clients train from the same M starts. Client k sends M local optima and the
-diagonals of their Fisher matrices. By Laplace's approximation these describe a mixture of M Gaussians, the client's
-posterior. For each start the server takes the median of the uploads (if their number is even, the lower of the two in
-the middle). From this median the server goes to a mode of the product of the mixtures. The M modes predict together.
+diagonals of their Fisher matrices. By Laplace's approximation they describe a mixture of M Gaussians, which is the
+client's posterior. For each start the server computes the median of the uploads. If the number of uploads is even, this
+is the lower of the two middle values. From this median the server goes to a mode of the product of the mixtures. The M
+modes predict together.
 
-The precision of a Gaussian is `n_k F_km / temperature + precision`. In the product the prior should count once for all
-clients: `(N - 1) prior` is therefore subtracted. Names and defaults are from the authors' code
+The precision of a Gaussian is `n_k F_km / temperature + precision`. The prior is part of every client's posterior, but
+should count once in the product. Therefore `(N - 1) prior` is subtracted. Names and defaults are from the authors' code
 (`main_FedBEns_diag.py`).
 
 Formulas of fedbens:
@@ -35,21 +36,21 @@ Formulas of fedbens:
     $$
 
     `solver: descent` makes `solver_steps` steps of Adam, and keeps the model that is best on the server's own samples.
-    Densities over many numbers differ by many orders of magnitude; nearly all $r_{km}$ are therefore 0 or 1. With $M =
-    1$, $c_0 = 0$ and a small $c$ the method is `fedfisher`.
+    Densities over many parameters differ by many orders of magnitude, so nearly all $r_{km}$ are 0 or 1. With $M = 1$,
+    $c_0 = 0$ and a small $c$ the method is `fedfisher`.
 
 Deviations:
     1. The authors' server makes 1,000 steps of Adam (`solver: descent`) and keeps the model that is best on its
-       labelled samples. The default here (`solver: exact`) is a mode itself. A few fixed-point steps reach it without
-       labelled samples.
+       labelled samples. The default here (`solver: exact`) goes to the mode itself, by a few fixed-point steps and
+       without labelled samples.
     2. The descent scores the model on the server's samples at the start, every 50 steps and at the end. The authors'
-       code does so after the first of every 50 steps. These samples are a share of all samples (`validation`) that no
-       client has.
+       code scores it after the first of every 50 steps. The server's samples are a share of all samples (`validation`)
+       that no client has.
     3. The mixture's weights are equal, which is the authors' default. Their weights by the Laplace evidence are left
        out, and so are Kronecker factors and a whole Hessian of the last layer.
     4. A client's prior (`precision` 10) differs from the prior of the product (`prior` 1), as in the authors' code. For
-       some numbers no client has information. With `prior` 0 such a number is the mean of the uploads; otherwise it
-       grows by the factor `N precision / (N precision - (N - 1) prior)`.
+       some parameters no client has information. With `prior` 0 such a parameter is the mean of the uploads. Otherwise
+       this mean is multiplied by `N precision / (N precision - (N - 1) prior)`.
     5. Clients that do not take part, or have no samples, add no factor to the product.
     6. As in FedFisher's deviations 3 and 6, the Fisher diagonal is sent whole, belongs to the network's own loss, and
        takes virtual time.
@@ -110,11 +111,11 @@ SPECS = {
     ),
 }
 
-LOOKED_STEPS = 50  # from one look at the server's rows to the next
+LOOKED_STEPS = 50  # steps between two scores on the server's samples
 
 
 def fedbens(setting: kit.Setting) -> kit.Method:
-    """Composes M models `[M, d]` over N clients; each of a client's M jobs sends d numbers down and 2 d up.
+    """Composes M models `[M, d]` over N clients. Each of a client's M jobs receives d values and sends 2 d values.
 
     Raises:
         BadInput: the prior of the product is more precise than a client's prior.

@@ -1,4 +1,4 @@
-r"""FedCross: K models; in every round each is trained by other clients, and is then mixed with another model.
+r"""FedCross: in every round each of K models is trained by different clients and then mixed with another model.
 
 Source: Hu, Zhou, Cao, Ling, Xia, Chen, *FedCross: Towards Accurate Federated Learning via Multi-Model
 Cross-Aggregation*, ICDE 2024, Alg. 1.
@@ -18,7 +18,7 @@ Formulas of fedcross:
 Deviations:
     1. If the scenario does not set the number of participants, all clients take part; the paper has as many
        participants as models (`participation.per_round`). If several participants train a model, it first becomes the
-       mean of its uploads. A model without an upload is mixed as it is.
+       mean of its uploads. A model without uploads is mixed untrained.
     2. With `answer: ensemble` the mean of the K models' probabilities predicts; the paper predicts with the mean of the
        weights.
     3. Float buffers (BatchNorm) are mixed like weights, and do not count in the cosine.
@@ -62,7 +62,7 @@ SPECS = {
 
 
 def fedcross(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]`, each sent to different clients in every round."""
+    """Composes K models `[K, d]`. In every round each model is sent to different clients."""
     alpha, partner = setting.options["alpha"], setting.options["partner"]
     phase = kit.federated(
         setting,
@@ -80,10 +80,10 @@ def fedcross(setting: kit.Setting) -> kit.Method:
 
 
 def cross_mean(rows: kit.Rows, weighting: kit.Weighting, alpha: float, partner: str, trainable: int) -> kit.Server:
-    """Returns the server: `v_i <- mean of model i's uploads`, then `w_i <- alpha v_i + (1 - alpha) v_co(i)`.
+    """Returns a server with `v_i <- mean of model i's uploads`, and then `w_i <- alpha v_i + (1 - alpha) v_co(i)`.
 
     Args:
-        rows: how the rows of the state are numbered.
+        rows: the order in which the state holds the models.
         weighting: weights of the uploads in the mean: uniform, or examples.
         alpha: share of a model's own weights in the mixture.
         partner: how co(i) is chosen: `in_order`, `most_similar` or `least_similar`.
@@ -101,7 +101,7 @@ def cross_mean(rows: kit.Rows, weighting: kit.Weighting, alpha: float, partner: 
 
 
 def choose_partners(models: kit.torch.Tensor, partner: str, t: int) -> kit.torch.Tensor:
-    """Returns the partner of each of K models `[K, p]` in round t, from 0: `[K]`; a single model is its own partner.
+    """Returns the partner of each of K models `[K, p]` in round t, `[K]`. A single model is its own partner.
 
     Example:
         >>> three = kit.torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])

@@ -1,16 +1,16 @@
-r"""FedDF: FedAvg whose server trains the mean to predict as the ensemble of uploads does, on inputs that no client has.
+r"""FedDF: FedAvg, after which the server trains the mean of the uploads to predict as the ensemble of the uploads does.
 
 Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion in Federated Learning*, NeurIPS 2020,
 arXiv 2006.07242, Alg. 1. `teacher: confidence` is the weighted teacher of Fed-ET (Cho, Manoel, Joshi, Sim, Dimitriadis,
-IJCAI 2022). The inputs are a share of the training samples that the server holds instead of the clients (`inputs:
-withheld`), the samples of another data set of the same shape, or noise.
+IJCAI 2022). The server trains on inputs that no client has. These are a share of the training samples that the server
+holds instead of the clients (`inputs: withheld`), the samples of another data set of the same shape, or noise.
 
-The option `networks` gives the clients several architectures. Each architecture is trained and averaged by its own
-clients (Alg. 3 of the paper), and has a student of its own. All students learn the mean of the logits of all uploads,
-of all architectures.
+With the option `networks` the clients have several architectures. The clients of an architecture train it, and the
+server averages their uploads (Alg. 3 of the paper). Each architecture has its own student. All students learn the mean
+logits of the uploads of all architectures.
 
 Formulas of feddf:
-    FedAvg, whose mean is then trained to predict as the ensemble of the uploads, on inputs $x$ that no client has:
+    The mean of FedAvg is trained to predict as the ensemble of the uploads does, on inputs $x$ that no client has:
 
     $$
     \bar w = \sum_{i \in S} p_i u_i, \qquad
@@ -22,9 +22,9 @@ Formulas of feddf:
     where $f$ are logits. With `teacher: mean_logits` all $a_i$ are equal; with `confidence` they are proportional to
     the variance of the logits $f_{u_i}(x)$ over the classes.
 
-    With `networks` each architecture has a mean $\bar w$ of its own clients' uploads, and a student of its own. $S$ in
-    $q(x)$ is then the set of the participants of all architectures. The prediction is the mean of the students'
-    probabilities.
+    With `networks` each architecture has its own student, which starts at the mean $\bar w$ of the uploads of this
+    architecture. $S$ in $q(x)$ is then the set of the participants of all architectures. The prediction is the mean of
+    the students' probabilities.
 
 Deviations:
     1. With several architectures (`networks`) the prediction is the mean of all students' probabilities, and a client
@@ -57,13 +57,13 @@ from fedray.methods import kit
 
 @means("list of sections", "like `model`, with the `tier` of its clients")
 def check_networks(value: Any, read: ReadSections) -> list[dict[str, Any]]:
-    """Checks a list of architectures: sections like `model`, which may also name the `tier` of their clients.
+    """Checks a list of architectures. Each is a section like `model`, which may also name the `tier` of its clients.
 
     An architecture with `answers: false` is trained like the others, but does not predict.
 
     Raises:
         ValueError: the value is no list of sections.
-        BadInput: a section is wrong; the message names the key.
+        BadInput: a section is wrong. The message names the key.
     """
     if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(one, Mapping) for one in value):
         raise ValueError("is not a list of models: write it as [{name: mlp}, {name: linear}]")
@@ -121,7 +121,7 @@ SPECS = {
 
 
 def feddf(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` (the paper: 1), each taught by the clients that trained it; traffic is FedAvg's."""
+    """Composes K models `[K, d]`. The teachers of a model are its uploads. The paper has K = 1. Traffic is FedAvg's."""
     if setting.stack is not None:
         return _feddf_of_several(setting, setting.stack)
     learn = setting.distil
@@ -141,7 +141,7 @@ def feddf(setting: kit.Setting) -> kit.Method:
 def _feddf_of_several(setting: kit.Setting, stack: kit.stacking.Stack) -> kit.Method:
     """Composes one federated training per architecture (Alg. 3), and the students that learn from all of them.
 
-    `fedray.simulation.stacking` joins these trainings into one study.
+    `fedray.simulation.stacking` joins these trainings into one run.
     """
     learn = setting.fuse
     if learn is None:

@@ -1,10 +1,10 @@
 r"""FedDyn adds a linear and a quadratic term to each client's loss.
 
-With these terms a minimum of the global loss is also a minimum of every client's.
+With these terms a minimum of the global loss is also a minimum of every client's loss.
 
 Source: Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama, *Federated Learning Based on Dynamic Regularization*,
-ICLR 2021, Alg. 1. FedDyn-ensemble is FedDyn under the schedule of Fed-ensemble (FE Table III). It has one correction
-`[d]` per client and model, and one server vector per model.
+ICLR 2021, Alg. 1. FedDyn-ensemble is FedDyn under the schedule of Fed-ensemble (Table III of that paper). It has one
+correction `[d]` per client and model, and one server vector per model.
 
 Formulas of feddyn:
     Client $i$ keeps a vector $h_i$, and the server keeps $h$; both start at 0.
@@ -22,10 +22,10 @@ Formulas of feddyn_ensemble:
     FedDyn for each of $K$ models, with one $h_{ik}$ for each client and model, under the schedule of Fed-ensemble.
 
 Deviations:
-    1. Clients do their local epochs, not an exact minimisation (as in the paper's experiments).
+    1. Clients train for some local epochs instead of minimizing exactly, as in the paper's experiments.
     2. With compression, a client's correction uses the delta that the client computed; the server's vector uses the
        delta that was sent.
-    3. A scenario may replace the mean by another way to merge uploads; the server's h then uses the merged delta.
+    3. A scenario may merge uploads by a different rule than the mean. The server's h then uses the merged delta.
 
 Note:
     With alpha -> 0 FedDyn does not become FedAvg: h shrinks like alpha, and `h / alpha` stays finite.
@@ -97,7 +97,7 @@ def correct_clients(local: kit.Local, alpha: float, trainable: int) -> tuple[kit
     Args:
         local: local training without FedDyn's terms.
         alpha: weight of the regularization, above 0.
-        trainable: p, how many numbers of a model have a gradient; these come first.
+        trainable: p, the number of trainable parameters of a model; these come first.
     """
     correction = kit.Correction(
         name="dynamic",
@@ -109,7 +109,11 @@ def correct_clients(local: kit.Local, alpha: float, trainable: int) -> tuple[kit
 
 
 def correct_server(setting: kit.Setting, base: kit.Server) -> kit.Server:
-    """Returns FedDyn's server, around a server that merges: `w <- mean of uploads - h / alpha` (lines 11-12).
+    """Returns FedDyn's server, `w <- mean of uploads - h / alpha` (lines 11-12).
+
+    Args:
+        setting: what the scenario decides.
+        base: the server that computes the mean of the uploads.
 
     Raises:
         BadInput: the scenario also sets a server optimizer.

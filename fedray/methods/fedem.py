@@ -1,8 +1,8 @@
 r"""FedEM: each client's data are a mixture of K distributions that all clients share.
 
 Every client weighs its samples by how well each of K models explains them, and trains all K models on the weighted
-samples. It predicts with its own mixture of the models. Source: Marfoq, Neglia, Bellet, Kameni, Vidal, *Federated
-Multi-Task Learning under a Mixture of Distributions*, NeurIPS 2021, Alg. 1.
+samples. The client predicts with its own mixture of the models. Source: Marfoq, Neglia, Bellet, Kameni, Vidal,
+*Federated Multi-Task Learning under a Mixture of Distributions*, NeurIPS 2021, Alg. 1.
 
 Formulas of fedem:
     Client $i$ has weights $\pi_i$ over $K$ components. It divides each of its samples among the components, fits
@@ -21,12 +21,12 @@ Formulas of fedem:
 
 Deviations:
     1. The local solver is the scenario's section `local`. The sum of a batch's weighted losses is divided by the batch
-       size, as in the authors' code. During a round the shares of the samples do not change; they are computed from the
+       size, as in the authors' code. During a round the shares $q_j(m)$ do not change. They are computed from the
        broadcast models.
     2. A share is at least 1e-12. The likelihood of the E step comes from the network's own loss, even with
        `local.loss`.
-    3. A known client that has not taken part yet computes its weights by 20 E steps on the current models, from equal
-       weights, and predicts with them. A new client, whose samples are unknown, gets the average of the K models.
+    3. A client of the run that has not taken part yet starts from equal weights and computes its weights by 20 E steps
+       on the current models. For a new client, whose samples are unknown, the average of the K models predicts.
     4. Virtual time counts the steps and the bytes of the K models, and a forward pass of each model for the E step.
 
 Example:

@@ -16,7 +16,7 @@ Formulas of fedexp:
 Deviations:
     1. The last model predicts; the paper reports the mean of the last two models.
     2. $\epsilon$ is the option `eps`; the paper tunes it together with the learning rates.
-    3. Float buffers (BatchNorm) are not moved by SGD: they are averaged, and do not count in the lengths of updates.
+    3. Float buffers (BatchNorm) are not trained by SGD. They are averaged, and do not count in the lengths of updates.
 
 Example:
     >>> import fedray
@@ -58,13 +58,13 @@ def fedexp(setting: kit.Setting) -> kit.Method:
 
 
 def extrapolated_mean(rows: kit.Rows, weighting: kit.Weighting, eps: float, trainable: int) -> kit.Server:
-    """Returns the server `w <- w + eta mean delta`, with eta at least 1; an untrained model stays as it is.
+    """Returns the server `w <- w + eta mean delta`, with eta at least 1. A model without uploads stays unchanged.
 
     Args:
-        rows: how the rows of the state are numbered.
+        rows: the order in which the state holds the models.
         weighting: how the weights p_i are chosen: uniform, or examples (n_i / n).
-        eps: number that is added to the squared length of the mean.
-        trainable: p, how many numbers of a model SGD moves; the later numbers are averaged as they are.
+        eps: constant that is added to the squared length of the mean.
+        trainable: p, the number of trainable parameters of a model. Later numbers (buffers) are averaged without eta.
     """
     plain = kit.mean(rows, weighting)
 

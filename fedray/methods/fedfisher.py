@@ -1,11 +1,11 @@
-r"""FedFisher: one round of FedAvg, in which each number of an upload is weighted by its Fisher information.
+r"""FedFisher: one round of FedAvg, in which each parameter of an upload is weighted by its Fisher information.
 
 Source: Jhunjhunwala, Wang, Joshi, *FedFisher: Leveraging Fisher Information for One-Shot Federated Learning*, AISTATS
 2024, diagonal variant. Each client trains from the same start to w_k. It sends w_k, and the diagonal F_k of the Fisher
-information of its samples at w_k. The server looks for the w of least `sum_k p_k (w - w_k)' F_k (w - w_k)`, which is
-`(sum_k p_k F_k)^-1 sum_k p_k F_k w_k`. With `solver: exact` the server takes this w (Fisher merging: Matena, Raffel,
-NeurIPS 2022). With `solver: descent` it descends from the mean, and keeps the model that is best on its own labelled
-samples.
+information of its samples at w_k. The server looks for the w that minimizes `sum_k p_k (w - w_k)' F_k (w - w_k)`, which
+is `(sum_k p_k F_k)^-1 sum_k p_k F_k w_k`. With `solver: exact` the server computes this w (Fisher merging: Matena,
+Raffel, NeurIPS 2022). With `solver: descent` the server descends from the mean, and keeps the model that is best on the
+server's own labelled samples.
 
 Formulas of fedfisher:
     Client $k$ trains from the common start to $w_k$. On its samples, or on `fisher_rows` of them, it then measures the
@@ -22,7 +22,7 @@ Formulas of fedfisher:
 
     $$
     w^* = \operatorname*{argmin}_w \sum_k p_k (w - w_k)^\top (F_k + \lambda) (w - w_k)
-    = \frac{\sum_k p_k (F_k + \lambda) \, w_k}{\sum_k p_k (F_k + \lambda)} \quad \text{in each number.}
+    = \frac{\sum_k p_k (F_k + \lambda) \, w_k}{\sum_k p_k (F_k + \lambda)} \quad \text{for each parameter.}
     $$
 
     `solver: exact` takes $w^*$. `solver: descent` begins at the mean $\sum_k p_k w_k$ and makes `solver_steps` steps of
@@ -30,20 +30,21 @@ Formulas of fedfisher:
     = \sum_k p_k (F_k + \lambda)(w - w_k)$ and $\eta$ = `solver_lr`. It keeps the model that is best on the server's own
     samples.
 
-    If all $F_k$ are equal, or $\lambda$ is much larger than they are, $w^*$ is FedAvg's mean. Numbers for which no
+    If all $F_k$ are equal, or $\lambda$ is much larger than they are, $w^*$ is FedAvg's mean. Parameters for which no
     client has information are averaged. If losses are quadratic with diagonal Hessians, and the clients reach their
     optima, $w^*$ is the optimum of all samples. With several outputs, `model` computes one gradient per sample and
-    output. Its cost is the cost of `empirical` times the number of classes.
+    output. It therefore costs as much as `empirical` times the number of classes.
 
 Deviations:
-    1. The authors' server descends. The default here is the optimum itself, for which no sample leaves the clients.
-    2. `damping` is added to every F_k; numbers for which no client has information are then averaged. The authors' code
-       has no such term in its descent. Its Fisher merging averages where `sum p_k F_k` is below 1e-6.
+    1. The authors' server descends. By default the server here computes the optimum, which needs no samples at the
+       server.
+    2. `damping` is added to every F_k, so that parameters for which no client has information are averaged. The
+       authors' code has no such term in its descent. Its Fisher merging averages if `sum p_k F_k` is below 1e-6.
     3. The authors' code quantizes weights and Fishers before it merges them. Here the Fisher diagonal is sent whole,
        `compress` applies only to the model, and the diagonal is measured at the model before compression.
     4. The descent scores the model on the server's samples at the start, every 100 steps, and at the end. The authors'
-       code does so after the first of every 100 steps. These samples are a share of all samples (`validation`) that no
-       client has; in the authors' code they are 500 of the clients' samples.
+       code scores it after the first of every 100 steps. The server's samples are a share of all samples (`validation`)
+       that no client has. In the authors' code they are 500 of the clients' samples.
     5. The variant with Kronecker factors (K-FAC) is left out.
     6. The Fisher diagonal is computed from the network's own loss in evaluation mode, even with `local.loss` and weight
        decay. Virtual time counts its gradients: one forward pass for each sample, and one backward pass for each sample
@@ -115,11 +116,11 @@ SPECS = {
     ),
 }
 
-LOOKED_STEPS = 100  # from one look at the server's rows to the next
+LOOKED_STEPS = 100  # steps between two scores on the server's samples
 
 
 def fedfisher(setting: kit.Setting) -> kit.Method:
-    """Composes one or K models `[K, d]` over N clients; d numbers go down, 2 d up (the model and its curvature)."""
+    """Composes one or K models `[K, d]` over N clients. A job receives d values and sends 2 d (model and curvature)."""
     options = setting.options
     descent = kit.one_shot.Descent(
         options["solver_steps"], LOOKED_STEPS, kit.one_shot.summing_adam(options["solver_lr"]), setting.score

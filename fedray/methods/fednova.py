@@ -1,4 +1,4 @@
-r"""FedNova: normalized averaging; clients with more local steps do not pull the model towards their own objectives.
+r"""FedNova: normalized averaging, in which a client does not count more because it makes more local steps.
 
 Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization*, NeurIPS 2020, eq. 7 with SGD. Without momentum `a_i = (1, ..., 1)`, and `|a_i|_1 = tau_i` is the number
@@ -13,7 +13,7 @@ Formulas of fednova:
     \tau_{\mathrm{eff}} = \sum_{i \in S} p_i \, \tau_i .
     $$
 
-    With `local.momentum` $\rho$ the paper's $|a_i|_1$ takes the place of $\tau_i$ in both formulas:
+    With `local.momentum` $\rho$ the paper's $|a_i|_1$ replaces $\tau_i$ in both formulas:
 
     $$
     |a_i|_1 = \frac{1}{1 - \rho} \Big( \tau_i - \frac{\rho (1 - \rho^{\tau_i})}{1 - \rho} \Big) .
@@ -23,7 +23,7 @@ Deviations:
     1. The sums run over the clients that took part in a round and trained the model; `p_i` are these clients' shares.
     2. Adam and the proximal term would need other `a_i`, and are refused. Weight decay is part of the loss. With
        `local.nesterov`, which the paper lacks, $|a_i|_1$ is $\tau_i$ plus $\rho$ times the formula above.
-    3. Float buffers (BatchNorm) are not moved by SGD: they are averaged with `p_i`, as in FedAvg.
+    3. Float buffers (BatchNorm) are not trained by SGD. They are averaged with `p_i`, as in FedAvg.
     4. `server.weighting: uniform` (the method's default is `examples`) makes every `p_i` the same.
 
 Example:
@@ -78,13 +78,13 @@ def fednova(setting: kit.Setting) -> kit.Method:
 def normalized_mean(rows: kit.Rows, weighting: kit.Weighting, local: kit.Local, trainable: int) -> kit.Server:
     """Returns the server `w <- w + tau_eff sum_i p_i delta_i / tau_i`, where `tau_eff = sum_i p_i tau_i`.
 
-    With momentum, `|a_i|_1` takes the place of tau_i. An untrained model stays as it is.
+    With momentum, `|a_i|_1` replaces tau_i. A model without uploads stays unchanged.
 
     Args:
-        rows: how the rows of the state are numbered.
+        rows: the order in which the state holds the models.
         weighting: how the weights p_i are chosen: uniform, or examples (n_i / n).
-        local: how clients train; tau_i follows from it.
-        trainable: p, how many numbers of a model SGD moves; the later numbers are averaged as they are.
+        local: how clients train. It determines tau_i.
+        trainable: p, the number of trainable parameters of a model. Later numbers (buffers) are averaged without tau.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:

@@ -3,14 +3,14 @@ r"""FedPA: FedAvg whose clients send the direction to their posterior mean, mult
 Source: Al-Shedivat, Gillenwater, Xing, Rostamizadeh, *Federated Learning via Posterior Averaging: A New Perspective and
 Practical Algorithms*, ICLR 2021, arXiv 2010.05273.
 
-If the clients' posteriors are Gaussians N(m_i, S_i), the global posterior is their product. Its mode has the least sum
-of `1/2 (w - m_i)' S_i^-1 (w - m_i)`. FedPA descends by the gradients `S_i^-1 (w - m_i)` of this sum. FedAvg replaces
-all S_i by the identity; if clients differ and make several steps, FedAvg ends at another point. A client samples while
-it trains (iterate-averaged SGD): it divides its steps into l windows, and the mean `[p]` of a window's iterates is a
-sample.
+If the clients' posteriors are Gaussians N(m_i, S_i), the global posterior is their product. Its mode minimizes the sum
+of `1/2 (w - m_i)' S_i^-1 (w - m_i)` over the clients. FedPA descends by the gradients `S_i^-1 (w - m_i)` of this sum.
+FedAvg replaces all S_i by the identity. If clients differ and make several steps, FedAvg therefore ends at a different
+point. A client samples its posterior while it trains (iterate-averaged SGD). It divides its steps into l windows, and
+the mean `[p]` of a window's iterates is a sample.
 
 Formulas of fedpa:
-    In the first `burn_in` rounds FedPA is FedAvg. Later, a client with $S_i$ steps skips the first ones (a share
+    In the first `burn_in` rounds FedPA is FedAvg. Later, a client skips the first steps of its training (the fraction
     `mixing`) and cuts the others into $\ell$ windows $W_1, \dots, W_\ell$ of equal length. The means of SGD's iterates
     in these windows are samples of the client's posterior:
 
@@ -30,7 +30,8 @@ Formulas of fedpa:
     \Delta_i = \frac{1}{\rho_\ell} \, A_\ell \, (\bar x - w),
     $$
 
-    where $A_\ell$ is kept as the list of its $v_t$ and factors. This takes $\ell^2 d$ operations and $\ell$ vectors.
+    where $A_\ell$ is stored as the vectors $v_t$ with their coefficients. This takes $\ell^2 d$ operations and $\ell$
+    vectors.
     With $\ell = 1$ or $\rho = 0$ FedPA is FedAvg with averaged iterates; if the only window is the last step, FedPA is
     FedAvg.
 
@@ -47,8 +48,9 @@ Deviations:
     3. The defaults of `mixing` and `samples` are from the authors' example for EMNIST; the default of `rho` is from
        their code. The example also has 400 rounds of burn-in (of 1,500), momentum of the clients, and momentum of the
        server (0.9, with `server.lr` 0.5); set these by keys.
-    4. Float buffers (running statistics of normalization layers) have no posterior: they are averaged as in FedAvg.
-    5. Virtual time counts the steps; the computation from the samples, `l^2 p` operations, takes no virtual time.
+    4. Float buffers (running statistics of normalization layers) have no posterior. They are averaged as in FedAvg.
+    5. Virtual time counts the steps. The computation of the upload from the samples, `l^2 p` operations, takes no
+       virtual time.
 
 Example:
     >>> import fedray
@@ -101,6 +103,6 @@ def fedpa(setting: kit.Setting) -> kit.Method:
         assign=kit.permutation,  # the clients that take part, from the broadcast w
         compress=kit.dense,
         pieces=[sampled],  # local sampling instead of local descent
-        merge=kit.mean,  # a step by the mean delta, of `server.optimizer` where there is one
+        merge=kit.mean,  # a step by the mean delta, or by `server.optimizer` if it is set
     )
     return kit.Method("fedpa", phase)

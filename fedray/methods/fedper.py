@@ -10,7 +10,8 @@ The three methods differ in the default of one key, `local.private` (`head` or `
 layers, and other methods have it as well. FedRep also trains its two parts in turn.
 
 Formulas of fedper:
-    A model is cut in two, $w = (b, h_i)$: the body $b$ is shared, the head $h_i$ (the last layer) is the client's own.
+    A model consists of two parts, $w = (b, h_i)$. All clients share the body $b$, and each client has its own head
+    $h_i$ (the last layer).
 
     $$
     (u_i, h_i) \leftarrow \mathrm{Train}\bigl((b, h_i); F_i\bigr), \qquad b \leftarrow b + \sum_{i \in S} p_i \, (u_i -
@@ -21,8 +22,8 @@ Formulas of fedbn:
     FedBN is FedPer with the normalization layers, including their running statistics, as $h_i$.
 
 Formulas of fedrep:
-    FedRep is FedPer with local training in two parts. First the head is trained while the body stays fixed, then the
-    body while the head stays fixed:
+    FedRep is FedPer with local training in two parts. First the head is trained while the body stays fixed. Then the
+    body is trained while the head stays fixed:
 
     $$
     h_i \leftarrow \mathrm{Train}\bigl(h_i; F_i(b, \cdot)\bigr), \qquad u_i = \mathrm{Train}\bigl(b; F_i(\cdot,
@@ -35,10 +36,10 @@ Formulas of fedrep:
 Deviations:
     1. Private layers start from the server's initial model, the same for every client.
     2. The metrics of new clients (`accuracy`, ...) are metrics of the server's own model, whose private layers were
-       never trained: use `personal_accuracy` instead.
-    3. FedRep trains the body in the last `body_epochs` of `local.epochs`. With `local.steps` the body gets the last
-       `body_epochs` tenths of the steps, at least one step. FedRep trains with SGD, and a part that stays fixed has no
-       momentum.
+       never trained. Use `personal_accuracy` instead.
+    3. FedRep trains the body in the last `body_epochs` of `local.epochs`. With `local.steps` the body trains in the
+       last `body_epochs` tenths of the steps, at least in one step. FedRep trains with SGD. While a part is fixed, its
+       velocity is 0.
 
 Example:
     >>> import fedray
@@ -89,12 +90,12 @@ SPECS = {
 
 
 def fedper(setting: kit.Setting) -> kit.Method:
-    """Composes FedAvg over the layers that are not private: by default all but the last."""
+    """Composes FedAvg over the layers that are not private. By default only the last layer is private."""
     return kit.Method("fedper", kit.federated(setting))  # Alg. 1, lines 4-7: the base layers are sent and averaged
 
 
 def fedbn(setting: kit.Setting) -> kit.Method:
-    """Composes FedAvg over the layers that are not private: by default all but the normalization layers."""
+    """Composes FedAvg over the layers that are not private. By default only normalization layers are private."""
     return kit.Method("fedbn", kit.federated(setting))  # lines 9-13: every layer is averaged unless it is a BN layer
 
 
@@ -102,7 +103,7 @@ def fedrep(setting: kit.Setting) -> kit.Method:
     """Composes FedRep: a client trains its private layers first, and the others in the last epochs.
 
     Raises:
-        BadInput: clients do not train with SGD, nothing is private, or no step is left for the head.
+        BadInput: clients do not train with SGD, or no layer is private, or no step is left for the head.
     """
     local, body, epochs = setting.local, setting.options["body_epochs"], setting.local.epochs or 10
     kit.base.require("FedRep", local__optimizer=(local.optimizer_name, "sgd"), local__nesterov=(local.nesterov, False))

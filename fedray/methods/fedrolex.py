@@ -6,22 +6,22 @@ from channel `t mod c` on; after the last channel the slice continues with chann
 trained equally often, even if no client can train all of them. Server and client know t, so no index is sent.
 
 Formulas of fedrolex:
-    FedRolex is HeteroFL with another slice in every round. In round $t$ a client of a tier of width $r$ gets these
-    channels of each hidden layer of $c$ channels:
+    FedRolex is HeteroFL with a different slice in every round. In round $t$ a client of a tier of width $r$ trains
+    these channels of each hidden layer of $c$ channels:
 
     $$
     \bigl\{ (t + i) \bmod c \; : \; 0 \le i < \lceil r c \rceil \bigr\},
     $$
 
     The round $t$ is the same in all layers. Every channel of a layer is in the slice in $\lceil r c \rceil$ of $c$
-    rounds. The server averages each number separately, as HeteroFL does.
+    rounds. The server averages each parameter separately, as HeteroFL does.
 
 Deviations:
     1. Deviations 1 to 5 of HeteroFL hold here, too: networks without normalization and scaler, the plain loss,
-       flattened channels, fixed tiers, and seconds. Only the whole network predicts, as in the paper.
-    2. All uploads have the same weight; the paper's mean weighs them by p_n. With `server.weighting: examples` the
+       flattened channels, fixed tiers, and virtual time. Only the whole network predicts, as in the paper.
+    2. All uploads have the same weight. The paper's mean weighs them by p_n. With `server.weighting: examples` the
        weight is the number of the client's samples. In the authors' code uploads of convolutions have the same weight.
-       An upload of the last layer or of a normalization weighs more the more often it was trained so far.
+       A row of the last layer or a normalization layer weighs more the more often it was trained before.
     3. The window moves up, as the paper says. In the authors' code it moves down, from channel `-t mod c` on.
     4. Channels of a slice keep their order in the layer, even if the window wraps. The results are the same.
 
@@ -52,7 +52,7 @@ SPECS = {
 
 
 def fedrolex(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` (the paper: 1) over clients in tiers; a client trains a window of each layer."""
+    """Composes K models `[K, d]` over clients in tiers. A client trains a window of each layer. The paper has K = 1."""
     phase = kit.federated_slices(
         setting,
         assign=kit.permutation,  # the participants of the round, and which model they train

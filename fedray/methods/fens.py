@@ -3,20 +3,20 @@ r"""FENS: the clients' networks stay fixed, and a small network learns by federa
 Source: Allouah, Dhasade, Guerraoui, Gupta, Kermarrec, Pinot, Pires, Sharma, *Revisiting Ensembling in One-Shot
 Federated Learning*, NeurIPS 2024, arXiv 2411.07182.
 
-Phase 1: client i keeps back a share of its samples (`proxy`), trains a network of its own on the others, and sends this
-network. Phase 2: the server sends all N networks to the clients. Client i computes their outputs for its proxy samples,
-`[n_i, N * C]` logits. On these logits the clients train an aggregator by federated learning with FedAdam. A client's
-weight is the number of its samples, as in the authors' script.
+Phase 1: client i withholds a share of its samples (`proxy`), trains its own network on the other samples, and sends
+this network. Phase 2: the server sends all N networks to the clients. Client i computes their outputs for its proxy
+samples, `[n_i, N * C]` logits. On these logits the clients train an aggregator by federated learning with FedAdam. A
+client's weight is the number of its samples, as in the authors' script.
 
-The option `aggregator` chooses how the N outputs are combined. `neural` is `W2 relu(W1 z)`. `client_weights` is one
-weight per client, and `class_weights` is one weight per client and class. Three aggregators need no training: `mean`,
-`label_shares` (for each class, a client's weight is its share of the samples of this class) and `voting` (the shares of
-first choices). With these three there is no phase 2, and no sample is kept back.
+The option `aggregator` chooses how the N outputs are combined. `neural` is `W2 relu(W1 z)`. `client_weights` has one
+weight per client, and `class_weights` has one weight per client and class. Three aggregators need no training. `mean`
+is the plain mean. With `label_shares`, a client's weight for a class is its share of the samples of this class. With
+`voting`, each network votes for one class. These three need no phase 2, and no sample is withheld.
 
 Formulas of fens:
-    Client $i$ keeps back a random share `proxy` of its samples (their number is rounded down). It trains a network
-    $w_i$ of its own on the other samples, and sends this network once. Then the networks stay as they are, and the
-    clients train an aggregator $g_\theta$ together on the proxy samples:
+    Client $i$ withholds a random share `proxy` of its samples (their number is rounded down). It trains its own network
+    $w_i$ on the other samples, and sends this network once. Then the networks stay unchanged, and the clients train an
+    aggregator $g_\theta$ together on the proxy samples:
 
     $$
     z(x) = \bigl[f_{w_1}(x), \dots, f_{w_N}(x)\bigr] \in \mathbb{R}^{N C}, \qquad
@@ -43,7 +43,7 @@ Formulas of fens:
     | `client_weights` | $\sum_i \theta_i z_i$ | $1 / N$ |
     | `class_weights` | $\sum_i \theta_i \odot z_i$, one weight for each client and class | $1 / N$ |
 
-    The other aggregators have no $\theta$, and give probabilities. Here $q_i(c \mid x)$ is the softmax of $z_i$, and
+    The other aggregators have no $\theta$, and return probabilities. Here $q_i(c \mid x)$ is the softmax of $z_i$, and
     $n_{ic}$ is the number of training samples of class $c$ at client $i$:
 
     | `aggregator` | $P(c \mid x)$ |
@@ -54,21 +54,22 @@ Formulas of fens:
 
     Here $s_{ic} = n_{ic} / \sum_j n_{jc}$ is the share of client $i$ in the samples of class $c$.
 
-    `mean` predicts until a client has trained $\theta$. With `voting` a class that no network chooses has the
-    probability zero. The log loss of a sample of that class would be infinite, and counts as 36.04 (the floor of
-    [`nll`](../metrics.md)). The `nll` of `voting` therefore mainly counts the samples for whose class no network voted:
-    compare the accuracy or the Brier score instead.
+    Until a client has trained $\theta$, the rule `mean` predicts. With `voting` a class that no network chooses has the
+    probability zero. The log loss of a sample of this class would be infinite, and counts as 36.04 (the bound of
+    [`nll`](../metrics.md)). The `nll` of `voting` therefore mainly counts samples for whose class no network voted.
+    Compare the accuracy or the Brier score instead.
 
 Deviations:
     1. `mean` and `label_shares` average probabilities; a published copy of the authors' code (mattduerrmeier/fens,
        `flamby/aggs.py`) averages logits if there are several classes. The code's voting is left out, because it does
-       not count first choices. It measures how often each network gives its output on proxy samples of each class. It
-       multiplies these shares over all networks, and takes the class with the largest product. The code's neural
-       aggregator has biases. The code's weights of clients start at 1, and one more number is added to all classes.
+       not count first choices. For each network and each class, the code measures how often the network's output occurs
+       on proxy samples of the class. It multiplies these shares over all networks, and takes the class with the largest
+       product. The code's neural aggregator has biases. The code's weights of clients start at 1, and one more
+       parameter is added to all classes.
     2. Every client takes part in phase 1; the section `participation` applies only to phase 2.
     3. A client downloads all N networks, also its own, when it first takes part in phase 2. Computing the outputs for
        the proxy samples takes no virtual time.
-    4. If a client's training fails, or the client drops out or has no samples, its first network is in the ensemble. In
+    4. A client's initial network is in the ensemble if its training fails, if it drops out, or if it has no samples. In
        `label_shares` such a client still counts with the number of its samples, although it has not sent this number.
     5. The gate of experts is left out. The paper's last phase, distillation into one network, is `Run.distil`, for any
        method.
@@ -93,13 +94,13 @@ from fedray.core.options import MethodSpec, Needs, Option, one_of, real, whole
 from fedray.methods import kit
 from fedray.methods.references import assign_own_model
 
-_TRAINED = ("neural", "client_weights", "class_weights")  # aggregators that clients train; the others have no numbers
+_TRAINED = ("neural", "client_weights", "class_weights")  # aggregators with parameters, which clients train
 FIXED = ("mean", "label_shares", "voting")
 _IS_TRAINED = Needs("method.aggregator", _TRAINED)
 
 
 def join_networks(net: kit.types.Net, clients: int, classes: int, rounds: int, options: Mapping[str, Any]) -> Any:
-    """Returns the stack of FENS: one base with a network for each client, and the aggregator."""
+    """Returns the stack of FENS. Its base has a network for each client, and its meta model is the aggregator."""
     kind, fixed = options["aggregator"], options["aggregator"] in FIXED
     return kit.stacking.Stack(
         bases=(kit.stacking.Base(net, clients),),

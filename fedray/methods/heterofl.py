@@ -1,27 +1,29 @@
-r"""HeteroFL: weak clients train each hidden layer's first channels; a number is averaged over the clients that have it.
+r"""HeteroFL: weak clients train only the first channels of each hidden layer.
 
 Source: Diao, Ding, Tarokh, *HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous
 Clients*, ICLR 2021, arXiv 2010.01264, Alg. 1. A tier of `clients.tiers` has a `width` r; the default is 1. The clients
-of the tier get, train and send `ceil(r c)` of the c channels of every hidden layer. A slice of width 1/2 therefore has
-about a quarter of the numbers. The narrowest slice is a part of every wider slice. Inputs and outputs stay whole. With
-several models K (Fed-ensemble's schedule) each model of the ensemble is sliced in the same way.
+of the tier receive, train and send `ceil(r c)` of the c channels of every hidden layer. A slice of width 1/2 therefore
+has about a quarter of the parameters. The narrowest slice is a part of every wider slice. Inputs and outputs stay
+whole. The server averages each parameter over the clients whose slices contain this parameter. With several models K
+(Fed-ensemble's schedule) each model of the ensemble is sliced in the same way.
 
 Formulas of heterofl:
     A client of a tier of width $r$ trains a network with only $\lceil r c \rceil$ of the $c$ channels of each hidden
-    layer. It gets the first rows and columns of each weight matrix or kernel: $w_r = w[1 : \lceil r c_{\mathrm{out}}
-    \rceil, \, 1 : \lceil r c_{\mathrm{in}} \rceil]$. Inputs and outputs stay whole. With `scaler: true` the slice
-    divides each hidden layer by $r$ before the activation, in training and in prediction.
+    layer. It receives the first rows and columns of each weight matrix or kernel: $w_r = w[1 : \lceil r
+    c_{\mathrm{out}} \rceil, \, 1 : \lceil r c_{\mathrm{in}} \rceil]$. Inputs and outputs stay whole. With
+    `scaler: true` the slice divides each hidden layer by $r$ before the activation, in training and in prediction.
 
-    The server averages every number $j$ over the set $S_j$ of participants whose slice has this number. A number that
-    no slice has stays as it is:
+    The server averages every parameter $w_j$ over the set $S_j$ of participants whose slices contain this parameter. A
+    parameter that no slice contains stays unchanged:
 
     $$
     w_j \leftarrow \sum_{i \in S_j} \frac{p_i}{\sum_{k \in S_j} p_k} \, u_{i,j}
     \quad \text{where } S_j \neq \emptyset .
     $$
 
-    A slice costs 4 bytes per number in each direction. A step takes the tier's seconds per step, times the slice's
-    share of the arithmetic of the whole network. If $r = 1$ in every tier, HeteroFL equals FedAvg bit for bit.
+    A slice costs 4 bytes per parameter in each direction. The virtual time of a step is the tier's seconds per step,
+    multiplied by the fraction of the whole network's operations that the slice needs. If $r = 1$ in every tier,
+    HeteroFL equals FedAvg bit for bit.
 
 Deviations:
     1. Networks are `mlp`, `cnn`, `vgg11` without normalization, or your own `nn.Sequential` of such layers. The paper
@@ -31,15 +33,15 @@ Deviations:
        normalization, training with the scaler can diverge. Here the scaler acts only with `scaler: true`, and slices
        then predict with it, too.
     2. The loss runs over all classes, and every upload enters the mean of the last layer. The paper's loss sets the
-       logits of labels that a client does not have to 0. The paper's code averages the last layer's numbers of a label
-       only over the clients that have this label.
-    3. After a flattening, a channel of a convolution stands for all its pixels. The paper's convolutions end in a
-       global pooling, after which a channel is one number.
+       logits of labels that a client does not have to 0. In the paper's code the last layer's parameters of a label are
+       averaged only over the clients that have this label.
+    3. After a Flatten layer, a channel of a convolution stands for all its pixels. The paper's convolutions end in a
+       global pooling, after which a channel is one value.
     4. A client stays in its tier (the paper's "fix"). The paper also has a variant that draws widths anew in every
        round ("dynamic").
-    5. The paper counts operations but no time. Here the virtual time of a step follows the multiplications of the
-       slice.
-    6. A known client predicts with its own slice (`personal_accuracy`), a new client with the whole network.
+    5. The paper counts operations but no time. Here the virtual time of a step is proportional to the multiplications
+       of the slice.
+    6. A client of the run predicts with its own slice (`personal_accuracy`), and a new client with the whole network.
     7. All uploads have the same weight, as in the paper. With `server.weighting: examples` the weight is the number of
        the client's samples.
 
@@ -66,7 +68,7 @@ from fedray.methods import kit
 def cut_channels(
     net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
-    """Returns the network of each tier: its hidden layers have only their first channels."""
+    """Returns the network of each tier, whose hidden layers have only their first channels."""
     return kit.make_tier_nets(net, widths, row, scaler=bool(options.get("scaler", False)), who=name)
 
 
@@ -102,7 +104,7 @@ SPECS = {
 
 
 def heterofl(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` (the paper: 1) over clients in tiers; a client trains a layer's first channels."""
+    """Composes K models `[K, d]` over clients in tiers, which train a layer's first channels. The paper has K = 1."""
     phase = kit.federated_slices(
         setting,
         assign=kit.permutation,  # the participants of the round, and which model they train
@@ -118,5 +120,5 @@ def heterofl(setting: kit.Setting) -> kit.Method:
 
 
 def first_channels(_t: int, _channels: int) -> int:
-    """Returns 0: every slice begins with channel 0."""
+    """Returns 0, because every slice begins with channel 0."""
     return 0

@@ -1,11 +1,11 @@
-r"""IFCA: clients form clusters by themselves: each client trains the model that has the least loss on its samples.
+r"""IFCA: clients form clusters, because each client trains the model that has the smallest loss on its samples.
 
 The server sends K models to every participant, and averages each model over the clients that chose it. Source: Ghosh,
 Chung, Yin, Ramchandran, *An Efficient Framework for Clustered Federated Learning*, NeurIPS 2020, Alg. 1 (model
 averaging).
 
 Formulas of ifca:
-    Every participant gets the $K$ models, and trains the model of least loss on its samples:
+    Every participant receives the $K$ models, and trains the model that has the smallest loss on its samples:
 
     $$
     k_i = \operatorname*{argmin}_k F_i(w_k), \qquad u_i = \mathrm{Train}(w_{k_i}; F_i), \qquad
@@ -13,12 +13,12 @@ Formulas of ifca:
     $$
 
 Deviations:
-    1. The models start from K random draws. The paper restarts a run that went wrong; here you choose another seed
+    1. The models start from K random draws. The paper restarts a run that went wrong. Here you choose a different seed
        instead.
     2. The paper's variants are no options of this method. For gradient averaging set `local.steps: 1`. Sharing the
        first layers (section 6.3) is left out.
-    3. For a new client, whose samples are unknown, the average of the K models predicts. For a known client the model
-       with the least loss on the client's training samples predicts (`predict.gamma: 0`).
+    3. For a new client, whose samples are unknown, the average of the K models predicts. A client of the run predicts
+       with the model that has the smallest loss on the client's training samples (`predict.gamma: 0`).
     4. Virtual time counts the bytes of the K models and the K forward passes of the choice.
 
 Example:
@@ -51,12 +51,12 @@ SPECS = {
 
 
 def ifca(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]`, one for each cluster of clients; nobody knows the clusters beforehand."""
+    """Composes K models `[K, d]`, one for each cluster of clients. The clusters are not known beforehand."""
     phase = kit.federated(
         replace(setting, assign=None),
         assign=kit.schedule.one_job_each,  # line 3: M_t, the participants, who all get the K models
         local=setting.local,  # line 7: LocalUpdate, tau steps
         compress=kit.dense,
-        merge=kit.mean,  # line 14, option II: the mean over the clients of a cluster; an empty cluster stays as it is
+        merge=kit.mean,  # line 14, option II: mean over a cluster's clients; the model of an empty cluster stays
     )
     return kit.Method("ifca", replace(phase, choose=kit.schedule.pick_least_loss))  # line 5: argmin_j F_i(theta_j)

@@ -4,15 +4,15 @@ Sources: Möllenhoff, Swaroop, Doshi-Velez, Khan, *Federated ADMM from Bayesian 
 details follow the code team-approx-bayes/bayes-admm (`FedIVON`). The optimizer IVON is from Shen et al., *Variational
 Learning is Effective for Large Deep Networks*, ICML 2024.
 
-All clients together look for the Gaussian q with the least `sum_k n_k / tau E_q[loss_k] + KL(q || p)`. The prior is p =
-N(0, 1 / S_0). Each client has a Gaussian of its own, q_k, and a factor t_k. The natural parameters of the factor are
-the negatives of the paper's duals: `v_k = -linear`, `V_k = -precision`.
+All clients together look for the Gaussian q that minimizes `sum_k n_k / tau E_q[loss_k] + KL(q || p)`. The prior is p =
+N(0, 1 / S_0). Each client has its own Gaussian q_k and a factor t_k of q. The natural parameters of the factor are the
+negatives of the paper's duals: `v_k = -linear`, `V_k = -precision`.
 
-A client learns the q_k of least `n_k / tau E[loss_k] + E[log t_k] + rho KL(q_k || q)`. Its factor then moves by gamma
-rho times the change of the natural parameters, lambda. The server mixes the mean of the q_k with the product of prior
-and factors: `(1 - alpha) mean lambda(q_k) + alpha (lambda_0 + sum lambda(t_k))`. If all q_k equal q, the result is the
-product of prior and factors. The state has the same form as the state of PVI. IVON-ADMM with rho = tau = alpha = 1 is
-PVI.
+A client learns the q_k that minimizes `n_k / tau E[loss_k] + E[log t_k] + rho KL(q_k || q)`. The natural parameters
+lambda of its factor then change by gamma rho times the change from q to q_k. The server mixes the mean of the q_k with
+the product of prior and factors: `(1 - alpha) mean lambda(q_k) + alpha (lambda_0 + sum lambda(t_k))`. If all q_k equal
+q, the result is the product of prior and factors. The state has the same form as the state of PVI. IVON-ADMM with rho =
+tau = alpha = 1 is PVI.
 
 Formulas of ivon_admm:
     The posterior over the network's $p$ weights is a Gaussian $q$, independent in each weight, with mean $m_g$ and
@@ -22,10 +22,10 @@ Formulas of ivon_admm:
     \sum_k \frac{n_k}{\tau} \, \mathbb{E}_q \, \ell_k + \mathrm{KL}(q \,\Vert\, p), \qquad p = N(0, 1 / S_0),
     $$
 
-    with `temperature` $\tau$ and `prior` $S_0$. Natural parameters are $\lambda = (S m, \, S)$. Each client has a
-    Gaussian $q_k$ of its own, with mean $m_k$ and precision $S_k$. It also has a factor $t_k(w) = \exp(a_k w - b_k w^2
-    / 2)$ with $\lambda_k = (a_k, b_k)$, which is 0 at first. The paper's duals are $v_k = -a_k$ and $V_k = -b_k$. With
-    `penalty` $\rho$, a client starts at $q$ and minimizes
+    with `temperature` $\tau$ and `prior` $S_0$. Natural parameters are $\lambda = (S m, \, S)$. Each client has its own
+    Gaussian $q_k$, with mean $m_k$ and precision $S_k$. It also has a factor $t_k(w) = \exp(a_k w - b_k w^2 / 2)$,
+    whose natural parameters $\lambda_k = (a_k, b_k)$ are 0 at first. The paper's duals are $v_k = -a_k$ and $V_k =
+    -b_k$. With `penalty` $\rho$, a client starts at $q$ and minimizes
 
     $$
     \frac{n_k}{\tau} \, \mathbb{E}_{q_k} \, \ell_k + \mathbb{E}_{q_k} \log t_k + \rho \, \mathrm{KL}(q_k \,\Vert\, q)
@@ -63,15 +63,15 @@ Formulas of ivon_admm:
     Training then begins at the network's usual first weights, with the standard deviation $\log(1 + e^{r})$, where $r$
     is the option `rho`. Known cases:
 
-    - Quadratic losses: the fixed point is the exact posterior; with $\alpha = \gamma = 1$ one round reaches it.
-    - $\rho = \tau = \alpha = 1$: the method is PVI with the damping $\gamma$.
-    - $S_k = c$ for all clients (`beta2: 1`, and $S_0 = c$): the method is FedDyn. FedDyn's $\alpha$ is $\tau \rho c /
-      n$, and its corrections are $-\tau \lambda_k / n$. The prior also multiplies the server's model by $\rho N / (1 +
-      \rho N)$; FedDyn has no such factor.
-    - $\gamma = 0$: there are no duals, and the mean of the clients is pulled to the prior.
-    - $b_k > \rho S_g + n_k H / \tau$ in a weight, where $H$ is the mean curvature of the client's losses: training
-      diverges. The client's objective then has no least value, and $S_k$ falls almost to 0. This happens with a large
-      $\gamma$ if a factor was learned where losses curved more than they do now. The results of IVON-ADMM on
+    - With quadratic losses the fixed point is the exact posterior. With $\alpha = \gamma = 1$ one round reaches it.
+    - With $\rho = \tau = \alpha = 1$ the method is PVI with the damping $\gamma$.
+    - With $S_k = c$ for all clients (`beta2: 1`, and $S_0 = c$) the method is FedDyn. FedDyn's $\alpha$ is $\tau \rho c
+      / n$, and its corrections are $-\tau \lambda_k / n$. The prior also multiplies the server's model by $\rho N / (1
+      + \rho N)$; FedDyn has no such factor.
+    - With $\gamma = 0$ there are no duals, and the mean of the clients is pulled to the prior.
+    - Training diverges if $b_k > \rho S_g + n_k H / \tau$ for a weight, where $H$ is the mean curvature of the client's
+      losses. The client's objective then has no minimum, and $S_k$ falls almost to 0. This happens with a large
+      $\gamma$ if losses curved more when the factor was learned than they do now. The results of IVON-ADMM on
       FashionMNIST contain such a case.
 
     The prediction is the mean of the predictions of `samples` networks that are drawn from $q$. With `samples: 0` the
@@ -83,16 +83,16 @@ Deviations:
     2. In the first round training begins at the network's usual first weights, as in the authors' code. The standard
        deviation is softplus(`rho`) for all clients. In the authors' code it is `1 / sqrt(n h_0 / (tau rho) + S_0)`,
        which depends on the number of samples.
-    3. If only some clients take part, the mean runs over these clients, and the sum over all factors; alpha counts all
-       N clients. The authors' clients all take part in every round.
+    3. If only some clients take part, the mean runs over these clients. The sum still runs over all factors, and alpha
+       counts all N clients. The authors' clients all take part in every round.
     4. At a learning rate of 0 (the end of a cosine) the precision does not change either. The learning rate falls only
-       if `local.schedule` says so; the authors use a cosine over all rounds.
-    5. The running mean of gradients begins anew in every round; in the authors' code it continues.
-    6. A precision of q that is not above 0 is replaced by 1e-6; the authors' code would give NaN.
+       if `local.schedule` says so. The authors use a cosine over all rounds.
+    5. The running mean of gradients begins anew in every round. In the authors' code it continues.
+    6. A precision of q that is not above 0 is replaced by 1e-6. The authors' code would produce NaN.
     7. Each step uses one draw of the weights. By default ten draws from q predict (`samples`); with 0 the mean of q
        predicts. The authors report both, with 32 draws.
     8. With int8 compression a client's factor changes by what the client computed, and the server's sum by what was
-       sent. Sparse uploads are refused: a linear term without its precision would spoil the mean.
+       sent. Sparse uploads are refused, because a linear term without its precision would make the mean wrong.
     9. With K > 1 there are K posteriors, and each client has one factor for each posterior.
     10. Running statistics of normalization layers are averaged as in FedAvg.
 
@@ -172,7 +172,7 @@ SPECS = {
 
 
 def ivon_admm(setting: kit.Setting) -> kit.Method:
-    """Composes one or K Gaussians over N clients; 2 p + 1 numbers travel in each direction."""
+    """Composes one or K Gaussians over N clients. Each job receives and sends 2 p + 1 values."""
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
     kit.base.require("IVON-ADMM", local__optimizer=(local.optimizer_name, "sgd"), local__momentum=(local.momentum, 0))
     kit.base.check_own_prior(local, "IVON-ADMM", "method.prior")

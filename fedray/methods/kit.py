@@ -1,7 +1,7 @@
-"""The building blocks of methods; each is loaded when it is first used, so the file of a paper does not import torch.
+"""Loads the building blocks of methods when they are first used, so that a method's file does not import torch.
 
-`kit.federated` is `fedray.methods.base.federated`. The stub `kit.pyi` says where each name comes from, one name a line.
-Type checkers read the stub, and so does this module.
+For example, `kit.federated` is `fedray.methods.base.federated`. Each line of the stub `kit.pyi` says from which module
+a name comes. Type checkers read this stub, and so does this module.
 
 Example:
     >>> from fedray.methods import kit
@@ -21,7 +21,7 @@ from typing import Any
 
 @cache
 def list_rows() -> Mapping[str, tuple[str, str]]:
-    """Returns the lines of the stub: name -> (module, name in the module); the second is empty for a whole module."""
+    """Returns the lines of the stub as name -> (module, name in the module), which is empty for a whole module."""
     rows = {}
     for row in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body:
         match row:
@@ -35,7 +35,7 @@ def list_rows() -> Mapping[str, tuple[str, str]]:
 
 
 def list_public() -> list[str]:
-    """Returns the names that `fedray.methods` offers for methods of your own."""
+    """Returns the names that `fedray.methods` offers for a user's own methods."""
     return [name for name, (_, inside) in list_rows().items() if inside]
 
 

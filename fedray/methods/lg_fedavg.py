@@ -2,8 +2,8 @@ r"""LG-FedAvg: the last layers are averaged, and the other layers stay with the 
 
 Source: Liang, Liu, Ziyin, Allen, Auerbach, Salakhutdinov, Morency, *Think Locally, Act Globally: Federated Learning
 with Local and Global Representations*, 2020, Alg. 1. A layer is a module that owns trainable tensors. `shared_layers`
-is the number of last layers that are shared. Private layers, with the statistics of BatchNorm, are not sent, and their
-bytes are not counted.
+is the number of last layers that are shared. The other layers are private. Private layers and their running statistics
+are not sent, so their bytes are not counted.
 
 Formulas of lg_fedavg:
     LG-FedAvg is FedPer with the parts exchanged: the last `shared_layers` layers $h$ are averaged, and the layers $b_i$
@@ -17,7 +17,7 @@ Formulas of lg_fedavg:
 Deviations:
     1. Private layers start from the server's initial model, the same for every client.
     2. The metrics of new clients (`accuracy`, ...) are metrics of the server's own model, whose private layers were
-       never trained: use `personal_accuracy` instead. The paper's ensemble of all local models for new clients is not
+       never trained. Use `personal_accuracy` instead. The paper's ensemble of all local models for new clients is not
        simulated.
 
 Example:

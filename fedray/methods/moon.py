@@ -1,11 +1,11 @@
-r"""MOON: FedAvg whose clients keep features near the broadcast model's, and away from those of their own last model.
+r"""MOON: FedAvg with a contrastive loss that keeps a client's features near those of the broadcast model.
 
 Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, Alg. 1 and equations 3 and 4.
 
 Formulas of moon:
-    $z(x)$ are the features before the last layer: $z$ of the model in training, $z_{\mathrm{glob}}$ of the broadcast
-    model, and $z_{\mathrm{prev}}$ of the model that the client trained last. $s$ is the cosine of the angle between two
-    features. A client minimizes
+    Features are the inputs of the last layer. $z(x)$ are those of the model in training, $z_{\mathrm{glob}}$ those of
+    the broadcast model, and $z_{\mathrm{prev}}$ those of the model that the client trained the last time. $s$ is the
+    cosine of the angle between two features. A client minimizes
 
     $$
     F_i(v) + \mu \cdot \frac{1}{n_i} \sum_x -\log
@@ -15,10 +15,10 @@ Formulas of moon:
     with $\tau$ = `temperature`. The server averages as FedAvg does.
 
 Deviations:
-    1. The features z are the inputs of the network's last layer, for any network; the paper adds a projection head to
+    1. The features z are the inputs of the network's last layer, for any network. The paper adds a projection head to
        its networks.
-    2. A client that trains for the first time has no earlier model, and uses the broadcast model instead. The second
-       term then has no gradient at the first step.
+    2. A client that trains for the first time has no earlier model, and uses the broadcast model instead. The
+       contrastive loss then has no gradient at the first step.
     3. In virtual time a step costs 5/3 of a step of FedAvg, for the forward passes of the two other models.
 
 Example:
@@ -53,10 +53,10 @@ SPECS = {
 
 
 def moon(setting: kit.Setting) -> kit.Method:
-    """Composes one or K models `[K, d]` over N clients; each client keeps the model `[d]` that it trained last.
+    """Composes one or K models `[K, d]` over N clients. Each client keeps the model `[d]` that it trained last.
 
     Raises:
-        BadInput: the scenario names a loss of its own.
+        BadInput: the scenario sets `local.loss`.
     """
     if setting.local.loss is not None:
         raise BadInput(f"local.loss = {setting.local.loss.name}, but moon is a loss by itself: leave it out")

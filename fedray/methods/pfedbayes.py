@@ -1,17 +1,17 @@
-r"""pFedBayes: each client keeps a Gaussian over its weights; the prior of this Gaussian is learned from all clients.
+r"""pFedBayes: each client keeps a Gaussian over its weights, whose prior is learned from all clients.
 
 Source: Zhang, Li, Li, Huang, Gu, *Personalized Federated Learning via Variational Bayesian Inference*, ICML 2022, arXiv
 2206.07977, Alg. 1. Details follow AllenBeau/pFedBayes, an unofficial implementation.
 
 A row of the state holds two Gaussians: the client's own q, and the client's copy w of the global Gaussian. Each has p
-means and p numbers rho; `softplus(rho)` is the standard deviation. q is a private layer: it is neither sent nor
-averaged, and its bytes are not counted (as in FedPer). The server has no q of its own and uses w instead: new clients
-start from w and predict with w.
+means and p values rho; `softplus(rho)` is the standard deviation. q is a private layer. As in FedPer, it is neither
+sent nor averaged, and its bytes are not counted. The server has no q and uses w instead. New clients start from w and
+predict with w.
 
 Formulas of pfedbayes:
     A model is a Gaussian $N(\mu, \sigma^2)$ over each of the network's $p$ weights, with $\sigma = \log(1 + e^{\rho})$.
-    Each client keeps a Gaussian of its own, $q_i$. The prior of $q_i$ is the client's copy $w_i$ of the global Gaussian
-    $w$. Each step draws $\varepsilon \sim N(0, I)$, and the client descends in $\mu$ and $\rho$ by
+    Each client keeps its own Gaussian $q_i$. The prior of $q_i$ is the client's copy $w_i$ of the global Gaussian $w$.
+    Each step draws $\varepsilon \sim N(0, I)$, and changes $\mu$ and $\rho$ by the gradient of
 
     $$
     F_i(q) = \mathbb{E}_{\varepsilon} \, \ell_i(\mu + \sigma \varepsilon) + \frac{\zeta}{n_i} \, \mathrm{KL}(q \,\Vert\,
@@ -22,16 +22,16 @@ Formulas of pfedbayes:
 
     for $w = N(\nu, \tau^2)$. After every `personal_steps` such steps the copy $w_i$ makes one step by
     $\frac{\zeta}{n_i} \nabla_w \mathrm{KL}(q_i \,\Vert\, w)$, in $\nu$ and in its own $\rho$. Each of the two Gaussians
-    has an optimizer of its own (Adam), both with the same rate. The client keeps $q_i$ and sends $w_i$: $2p$ numbers
-    travel in each direction. The server averages means and rhos,
+    has its own optimizer (Adam), with the same rate. The client keeps $q_i$ and sends $w_i$. So it receives and sends
+    $2p$ values. The server averages means and rhos,
 
     $$
     w \leftarrow (1 - \beta) \, w + \beta \, \frac{1}{|S|} \sum_{i \in S} w_i .
     $$
 
     $\beta$ is 1. For another $\beta$ set `server.lr` to it, with `server.optimizer: momentum` and `server.momentum: 0`.
-    Known clients predict with the mean of their $q_i$ (`personal_accuracy`), new clients with the mean of $w$. With
-    $\zeta = 0$ and narrow Gaussians a client trains alone.
+    Clients of the run predict with the mean of their $q_i$ (`personal_accuracy`), and new clients with the mean of $w$.
+    With $\zeta = 0$ and narrow Gaussians a client trains alone.
 
 Deviations:
     1. Each personal step uses a new batch. The unofficial code makes five personal steps on each batch, and then one
@@ -110,7 +110,7 @@ SPECS = {
 
 
 def pfedbayes(setting: kit.Setting) -> kit.Method:
-    """Composes one or K Gaussians over N clients; 2 p numbers (means and rhos) travel in each direction.
+    """Composes one or K Gaussians over N clients. Each job receives and sends 2 p values (means and rhos).
 
     Raises:
         BadInput: clients train with an optimizer other than Adam or SGD, with weight decay, or with a pull.

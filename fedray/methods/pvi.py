@@ -1,4 +1,4 @@
-r"""PVI: a Gaussian over the weights is the product of a prior and one factor per client; clients refine factors.
+r"""PVI: a Gaussian over the weights is the product of a prior and one factor per client, which the client refines.
 
 Sources: Bui, Nguyen, Swaroop, Turner, *Partitioned Variational Inference: A Unified Framework Encompassing Federated
 and Continual Learning*, 2018, arXiv 1811.11206, Alg. 1; Ashman, Bui, Nguyen, Markou, Weller, Swaroop, Turner,
@@ -6,24 +6,24 @@ and Continual Learning*, 2018, arXiv 1811.11206, Alg. 1; Ashman, Bui, Nguyen, Ma
 variant in which all clients train at once. Details follow the code MattAshman/pvi.
 
 The posterior q is `p(w) t_1(w) ... t_N(w)`. All Gaussians are independent in each weight, so the natural parameters of
-the factors add up. A client takes its own factor out, which leaves the cavity `q / t_k`. It learns the q_k with the
-largest `E[log p(D_k | w)] - KL(q_k || q / t_k)`. The damped difference between q_k and q is added to the client's
-factor and to the server's q. Factors start at 1; q therefore starts at the prior N(0, 1 / prior).
+the factors add up. A client divides q by its own factor, which leaves the cavity `q / t_k`. It learns the q_k that
+maximizes `E[log p(D_k | w)] - KL(q_k || q / t_k)`. The damped difference between q_k and q is added to the client's
+factor and to the server's q. All factors start at 1, so q starts at the prior N(0, 1 / prior).
 
-A row of the state holds q (means and rhos), the client's factor (natural parameters), and one number that tells whether
+A row of the state holds q (means and rhos), the client's factor (natural parameters), and one value that tells whether
 q is still the prior. The factor stays with the client.
 
 Formulas of pvi:
     The posterior over the network's $p$ weights is the product of a prior and a factor per client, $q(w) = p(w) \prod_k
-    t_k(w)$. All of these are Gaussians, independent in each weight. In the natural parameters $\lambda = (\mu /
-    \sigma^2, \, 1 / \sigma^2)$ the product is a sum,
+    t_k(w)$. Posterior, prior and factors are Gaussians, independent in each weight. In the natural parameters $\lambda
+    = (\mu / \sigma^2, \, 1 / \sigma^2)$ the product is a sum,
 
     $$
     \lambda = \lambda_0 + \sum_k \lambda_k, \qquad \lambda_0 = (0, c), \qquad \lambda_k = 0 \text{ at first,}
     $$
 
-    where $c$ is the option `prior`. A client receives $q$ (means, and $\rho$ with $\sigma = \log(1 + e^{\rho})$), takes
-    its factor out, and starts at $q$ to descend by
+    where $c$ is the option `prior`. A client receives $q$ (means, and $\rho$ with $\sigma = \log(1 + e^{\rho})$) and
+    divides it by its own factor. It starts at $q$ and minimizes
 
     $$
     F_k(q_k) = \mathbb{E}_{\varepsilon} \, \ell_k(\mu_k + \sigma_k \varepsilon) + \frac{1}{n_k} \,
@@ -39,10 +39,10 @@ Formulas of pvi:
     \lambda \leftarrow \lambda + \sum_{k \in S} \Delta_k .
     $$
 
-    In each direction $2p$ numbers travel, and one number that tells whether $q$ is still the prior. As long as $q$ is
-    the prior, training begins at the network's usual first weights. The posterior remains the product of the prior and
-    all factors. With `damping: clients` ($\rho = 1 / N$) and all clients in a round, the new posterior is the mean of
-    the $q_k$ in natural parameters.
+    A client receives and sends $2p$ values, and one more value that tells whether $q$ is still the prior. As long as
+    $q$ is the prior, training begins at the network's usual initial weights. The posterior remains the product of the
+    prior and all factors. With `damping: clients` ($\rho = 1 / N$) and all clients in a round, the new posterior is the
+    mean of the $q_k$ in natural parameters.
 
     For a linear model with Gaussian noise and uncorrelated inputs the fixed point is the exact posterior. One client
     with `damping: 1` does plain variational inference. A precision of a cavity or of $q$ that is not above 0 is
@@ -65,7 +65,8 @@ Deviations:
     5. By default ten draws from q predict (`samples`), with the same noise in every round; in the authors' code 100
        draws predict.
     6. With int8 compression a client's factor changes by what the client computed, and q by what was sent; q is then no
-       longer the exact product. Sparse uploads are refused: a linear term without its precision moves a mean far away.
+       longer the exact product. Sparse uploads are refused, because a linear term without its precision moves a mean
+       far away.
        In a trial on digits the accuracy fell to that of guessing, even with error feedback.
     7. With K > 1 there are K posteriors, and each client has one factor for each posterior.
     8. Running statistics of normalization layers are averaged as in FedAvg.
@@ -137,7 +138,7 @@ SPECS = {
 
 
 def pvi(setting: kit.Setting) -> kit.Method:
-    """Composes one or K Gaussians over N clients; 2 p + 1 numbers travel in each direction."""
+    """Composes one or K Gaussians over N clients. Each job receives and sends 2 p + 1 values."""
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
     kit.base.check_own_prior(local, "PVI", "method.prior")
     prior, damping = options["prior"], options["damping"]

@@ -1,4 +1,4 @@
-r"""q-FFL by q-FedAvg: clients with a large loss count more, so the accuracies of the clients become more alike.
+r"""q-FFL by q-FedAvg: clients with a large loss count more, so that the accuracies of clients become more similar.
 
 Source: Li, Sanjabi, Beirami, Smith, *Fair Resource Allocation in Federated Learning*, ICLR 2020, Alg. 2. The objective
 is `sum F_i^(q + 1) / (q + 1)`. With q = 0 it is the objective of FedAvg with equal weights; with a large q only the
@@ -16,9 +16,9 @@ Formulas of qffl:
 
 Deviations:
     1. Participants are drawn uniformly, and not by their numbers of samples. Only their losses change their weights.
-    2. $L$ is one over `local.lr`, even if a schedule lowers the rate; the paper takes the best rate for q = 0.
+    2. $L$ is one over `local.lr`, even if a schedule lowers the rate. The paper takes the best rate for q = 0.
     3. A loss below 1e-10 counts as 1e-10.
-    4. Float buffers (BatchNorm) are not moved by SGD: they are averaged with the weights $h_i$.
+    4. Float buffers (BatchNorm) are not trained by SGD. They are averaged with the weights $h_i$.
 
 Example:
     >>> import fedray
@@ -58,10 +58,10 @@ def qffl(setting: kit.Setting) -> kit.Method:
     """Composes one model `[1, d]` over N clients.
 
     Raises:
-        BadInput: clients do not train with SGD; only SGD has a rate from which L follows.
+        BadInput: clients do not train with SGD. Only the learning rate of SGD determines L.
     """
     local, q = setting.local, setting.options["q"]
-    kit.base.require("q-FFL", local__optimizer=(local.optimizer_name, "sgd"))  # its rate is 1 / L
+    kit.base.require("q-FFL", local__optimizer=(local.optimizer_name, "sgd"))  # the learning rate is 1 / L
     phase = kit.federated(
         replace(setting, models=1),
         assign=kit.permutation,  # line 3: the clients that take part, who all train w
@@ -69,19 +69,21 @@ def qffl(setting: kit.Setting) -> kit.Method:
         compress=kit.dense,
         merge=partial(fair_mean, q=q, lr=local.lr, trainable=setting.layout.trainable),  # lines 6-8
     )
-    return kit.Method("qffl", replace(phase, choose=lambda plan, _losses: plan))  # F_i is asked for, and nobody chooses
+    return kit.Method("qffl", replace(phase, choose=lambda plan, _losses: plan))  # so that clients report F_i
 
 
 def fair_mean(rows: kit.Rows, _weighting: kit.Weighting, q: float, lr: float, trainable: int) -> kit.Server:
-    """Returns the server of q-FedAvg; an untrained model stays as it is. Numerator and denominator are divided by L.
+    """Returns the server of q-FedAvg. A model without uploads stays unchanged.
+
+    Both the sum of the Delta_i and the sum of the h_i are computed divided by L.
 
     Args:
-        rows: how the rows of the state are numbered.
-        _weighting: the weighting of the scenario, which is not used: clients count by their losses alone.
+        rows: the order in which the state holds the models.
+        _weighting: the weighting of the scenario. It is not used, because only losses weigh the clients.
         q: exponent of the objective, at least 0.
         lr: the clients' learning rate, 1 / L.
-        trainable: p, the numbers of a row of the state that SGD moves; the later numbers are averaged with the weights
-            h.
+        trainable: p, the number of trainable parameters of a model. Later numbers (buffers) are averaged with the
+            weights h.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:

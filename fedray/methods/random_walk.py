@@ -1,7 +1,8 @@
-r"""Random walk (FE section V-H): there is no server; K models walk over a graph of clients, which train them.
+r"""Random walk: K models walk over a graph of clients, which train them. There is no server.
 
-Source: Shi, Lai, Kontar, Chowdhury, *Fed-ensemble*, IEEE T-ASE 2024, doi 10.1109/TASE.2023.3269639. One round is one
-step of all K walks; K = 1 is the paper's "FedAvg random walk". The prediction is the average over the K models.
+Source: Shi, Lai, Kontar, Chowdhury, *Fed-ensemble*, IEEE T-ASE 2024, doi 10.1109/TASE.2023.3269639, section V-H. One
+round is one step of all K walks. K = 1 is the paper's "FedAvg random walk". The prediction is the average over the K
+models.
 
 Formulas of random_walk:
     Clients are the nodes of a graph. In step $t$ model $k$ is at client $i_k(t)$. This client trains the model and
@@ -25,7 +26,7 @@ Deviations:
     1. The next client is a uniformly drawn neighbor, as in the paper, or follows a `lazy` or `metropolis` transition
        (`graph.transition`).
     2. The model may be compressed when it moves (see `fedray.components.random_walk`); the paper sends the model whole.
-    3. A client that is out of order, or has no working link to a neighbor, keeps the models that it holds.
+    3. A client that has failed, or has no working link to a neighbor, keeps the models that it holds.
 
 Example:
     >>> import fedray
@@ -78,7 +79,7 @@ def random_walk(setting: kit.Setting) -> kit.Method:
             models=setting.models,
             schedule=kit.random_walk.walk_schedule(setting.walk),  # the holder of each model
             local=setting.local,
-            server=server,  # the model goes on as it is
+            server=server,  # the model moves on as it was trained
             compress=compress,
             walk=setting.walk,
             traffic=kit.random_walk.walk_traffic(setting.walk, setting.clients, compress),  # from client to client

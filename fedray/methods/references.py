@@ -1,19 +1,18 @@
-r"""References without a federation, set by the same scenario keys: the data are pooled, or nothing is shared.
+r"""References to compare with: training on pooled data, or training in which clients share nothing.
 
 `centralized` and `deep_ensemble` train on pooled data: one client holds all samples, and a round is `local.epochs`
 passes over them. `deep_ensemble` is from Lakshminarayanan, Pritzel, Blundell, *Simple and Scalable Predictive
 Uncertainty Estimation using Deep Ensembles*, NIPS 2017, section 2.4, without adversarial examples. In `local_only`
-every client trains a model of its own.
+every client trains its own model.
 
 Formulas of centralized:
     One client holds all samples, and a round is `local.epochs` passes over them: $w \leftarrow \mathrm{Train}(w; F)$
     with $F = \sum_i \frac{n_i}{n} F_i$.
 
 Formulas of local_only:
-    $w_i \leftarrow \mathrm{Train}(w_i; F_i)$ in every round in which client $i$ takes part. Nothing is averaged. A
-    known client predicts with $w_i$; for a new client all predictions are averaged. For this average client $i$ sends
-    $w_i$ after each round, which counts as `up_bytes`. Nothing is sent down, because client $i$ continues from its own
-    $w_i$.
+    $w_i \leftarrow \mathrm{Train}(w_i; F_i)$ in every round in which client $i$ takes part. Nothing is averaged. Client
+    $i$ predicts with $w_i$. For a new client all predictions are averaged. For this average client $i$ sends $w_i$
+    after each round, which counts as `up_bytes`. Nothing is sent down, because client $i$ continues from its own $w_i$.
 
 Formulas of deep_ensemble:
     $K$ networks with outputs $\mu_w(x), \sigma_w^2(x)$ train on the pooled data, each from its own start, by
@@ -33,10 +32,10 @@ Formulas of deep_ensemble:
     networks' probabilities predicts.
 
 Deviations:
-    1. Traffic is counted as if the one client sent its models to a server after each round.
-    2. In `local_only` a known client predicts with its own model. For new clients the plain average of the N models
-       predicts (`accuracy_mean` is the mean accuracy of the single models). For this average each client sends its
-       model after each round, and these bytes count. Nothing is sent down, because a client continues from its own
+    1. On pooled data, traffic is counted as if the one client sent its models to a server after each round.
+    2. In `local_only` a client of the run predicts with its own model. For new clients the plain average of the N
+       models predicts (`accuracy_mean` is the mean accuracy of the single models). For this average each client sends
+       its model after each round, and these bytes count. Nothing is sent down, because a client continues from its own
        model.
 
 Example:
@@ -92,16 +91,16 @@ SPECS = {
 
 def centralized(setting: kit.Setting) -> kit.Method:
     """Composes one model `[1, d]` on the pooled data: the upper reference."""
-    return kit.Method("centralized", kit.federated(replace(setting, models=1)))  # its one client holds every row
+    return kit.Method("centralized", kit.federated(replace(setting, models=1)))  # the single client holds all samples
 
 
 def deep_ensemble(setting: kit.Setting) -> kit.Method:
     """Composes K models `[K, d]`, each trained on the pooled data from its own start and with its own batches."""
-    return kit.Method("deep_ensemble", kit.federated(setting))  # its one client trains all K models
+    return kit.Method("deep_ensemble", kit.federated(setting))  # the single client trains all K models
 
 
 def local_only(setting: kit.Setting) -> kit.Method:
-    """Composes N models `[N, d]`, of which client i trains model i: the lower reference."""
+    """Composes N models `[N, d]`. Client i trains model i. This is the lower reference."""
     plan = kit.schedule.schedule(setting.clients, 1, setting.seeds, setting.participation, assign_own_model)
     phase = kit.federated(replace(setting, models=setting.clients.number))
     return kit.Method(

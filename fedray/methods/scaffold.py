@@ -1,8 +1,8 @@
 r"""SCAFFOLD: control variates correct the drift of clients.
 
 Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, *SCAFFOLD: Stochastic Controlled Averaging for Federated
-Learning*, ICML 2020, Alg. 1 with option II. Two vectors `[d]` travel in each direction. With K > 1 there are one
-control variate c and one c_i per client for each model.
+Learning*, ICML 2020, Alg. 1 with option II. A client receives and sends two vectors `[d]`. With K > 1 each model has
+its own control variate c, and its own c_i for each client.
 
 Formulas of scaffold:
     Client $i$ keeps a control variate $c_i$, and the server keeps $c$; both start at 0. From $w$ client $i$ takes
@@ -19,10 +19,10 @@ Formulas of scaffold:
 Deviations:
     1. Option II divides by the number of steps that the client really made, times `lr`.
     2. Control variates are sent whole, even if the delta is compressed.
-    3. A control variate stays as it is in a round whose learning rate is 0 (`local.schedule`).
-    4. The paper has plain SGD. With `local.momentum` the corrections gain momentum as gradients do, and option II
-       divides by the sum of the weights of the gradients (FedNova's $|a_i|_1$) in place of $\tau_i$: a control variate
-       stays a mean gradient.
+    3. A control variate stays unchanged in a round whose learning rate is 0 (`local.schedule`).
+    4. The paper has plain SGD. With `local.momentum` the corrections gain momentum as gradients do. Option II then
+       divides by the sum of the weights of the gradients (FedNova's $|a_i|_1$) instead of $\tau_i$, so that a control
+       variate is still a mean gradient.
 
 Example:
     >>> import fedray
@@ -52,7 +52,7 @@ SPECS = {
 
 
 def scaffold(setting: kit.Setting) -> kit.Method:
-    """Composes one or K models `[K, d]`; the local gradient is `grad - c_i + c`."""
+    """Composes one or K models `[K, d]`. The local gradient is `grad - c_i + c`."""
     local, p = setting.local, setting.layout.trainable
     kit.base.require("SCAFFOLD", local__optimizer=(local.optimizer_name, "sgd"))
 
@@ -70,7 +70,7 @@ def scaffold(setting: kit.Setting) -> kit.Method:
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # line 4: the clients S that take part
-        # lines 7-12; line 5: x and c come down; line 13: beside the model's delta the control's goes up
+        # lines 7-12; line 5: clients receive x and c; line 13: they send the changes of the model and of the variate
         pieces=[kit.Correction("control", offset, update, shared=kit.servers.CONTROL)],
     )
     # lines 16-17

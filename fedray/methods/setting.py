@@ -1,4 +1,4 @@
-"""Defines `Setting`, the argument of every method: the objects that a scenario decides, already built."""
+"""Defines `Setting`, the argument of every method. It holds the objects that were built from a scenario."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Optimizer:
         kind: momentum, adam, yogi, or none.
         lr: learning rate of the server optimizer, above 0.
         momentum: the coefficient beta of momentum, or beta_1 of Adam and Yogi, in [0, 1).
-        tau: the addend in the denominator of Adam and Yogi, above 0.
-        schedule: the course of the rate over the rounds, as a factor; None: the factor 1.
+        tau: the constant that is added in the denominator of Adam and Yogi, above 0.
+        schedule: a multiplier of the learning rate for each round; None means the multiplier 1.
     """
 
     kind: ServerOptimizerKind = "none"
@@ -55,54 +55,56 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Setting:
-    """The objects of which a method is composed. If a field is None, the method uses an ingredient of its own.
+    """The objects from which a method is composed.
 
     Attributes:
         models: number of models, K.
-        layout: how the d numbers of one model lie in a row of the state.
-        clients: the population and its tiers.
-        seeds: the seed of each world.
+        layout: the order of the d numbers of one model in a row of the state.
+        clients: all clients, in tiers.
+        seeds: the seed of each world. A world is one seed of one fold of the data.
         participation: decides which clients take part in a round.
         local: how a client trains.
-        outputs: function: (models `[S, d]`, network inputs `[n, ...]`) -> raw outputs `[S, n, C]` in evaluation mode.
-            Gradients flow through it. For use by the server (`Server.step`, `Method.answer`).
+        outputs: function (models `[S, d]`, network inputs `[n, ...]`) -> raw outputs `[S, n, C]` in evaluation mode.
+            Gradients flow through this function. The server may call it (`Server.step`, `Method.answer`).
         server_rows: function: world -> network inputs `[n, ...]` and targets of the samples that the server holds
-            instead of the clients. The option `server_data` sets their share; a method of your own may declare it.
+            instead of the clients. The option `server_data` sets their share of all samples. Your own method may
+            declare this option.
         server_inputs: function: world -> network inputs `[n, ...]` of the server, without labels. They are the inputs
-            of `server_rows`, noise, or a data set. The options `inputs` and `input_rows` choose; a method of your own
-            may declare them.
-        label_counts: function: world -> how many training samples of each class each of the first 10,000 clients holds,
-            `[N, C]`, by the client's own labels. No bytes are counted for these numbers. For a regression it raises
-            `BadInput`.
-        assign: the kind of schedule: permutation, random, balanced, adaptive, or a user's own function; or None.
+            of `server_rows`, noise, or the inputs of a data set. The options `inputs` and `input_rows` choose among
+            these. Your own method may declare both options.
+        label_counts: function: world -> how many training samples of each class each client holds, `[N, C]`, by the
+            client's own labels; the first 10,000 clients only. No bytes are counted for these counts. For a regression
+            the function raises `BadInput`.
+        assign: the kind of schedule (permutation, random, balanced, adaptive), or a user's own function. None means
+            that the method decides.
         rows: what each row of the schedule belongs to: client, slot or stratum.
         weighting: weights of the uploads in a mean: uniform or examples.
-        coefficients: weights of the tiers in a mean: equal_groups, paper_eq2, fedavg (none); or None.
+        coefficients: weights of the tiers in a mean: equal_groups, paper_eq2, or fedavg (no weights of tiers). None
+            means that the method decides.
         robust: the robust rule that replaces the mean.
         optimizer: the server optimizer, which acts on the mean delta.
-        compress: function that makes the compression for a layout; or None.
+        compress: function: layout -> the compression of models with this layout. None means that the method decides.
         hold_out: whether clients withhold samples for validation.
-        participants: the most clients that take part in a round.
-        features: function that returns features `[n, p]`, for a network that is linear in its weights and has a closed
-            form; else None.
-        distil: function: (world, start `[d]`, teachers `[S, d]`, key of the random numbers) -> student `[d]`; None if
+        participants: the largest number of clients that take part in a round.
+        features: function: network inputs -> features `[n, p]`, for a network that is linear in its weights. None if
+            the network is not linear.
+        distil: function (world, start `[d]`, teachers `[S, d]`, key of the random numbers) -> student `[d]`. None if
             the server holds no inputs.
-        distil_work: function: number of teachers -> steps that train a student at the server, and samples in them;
-            None if the server holds no inputs.
-        score: function: (world, model `[d]`) -> score of the model on the server's labelled samples (the share
-            `method.validation`); for methods in which the server chooses models by score. None if the server holds no
-            such samples.
-        fuse: function: (world, students with their uploads, key of the random numbers) -> the weights of each student,
-            `[d]`. The students learn the mean prediction of all uploads. None if the server holds no inputs or the
-            method does no such thing.
-        walk: the walks of the models over the clients, if there is no server.
-        stack: for stacking: the base networks and the meta model; for `method.networks`: the networks and their
-            clients.
-        ensemble: for boosting: the size of the ensemble.
-        tier_nets: for methods that slice the network: the network of each tier; empty for all others.
+        distil_work: function: number of teachers -> number of steps that train a student at the server, and number of
+            samples in these steps. None if the server holds no inputs.
+        score: function (world, model `[d]`) -> score of the model on the server's labelled samples, whose share is
+            `method.validation`. Methods in which the server chooses models by score use it. None if the server holds
+            no such samples.
+        fuse: function (world, students with their uploads, key of the random numbers) -> the weights of each student,
+            `[d]`. The students learn the mean prediction of all uploads. None if the server holds no inputs, or if the
+            method has no `networks`.
+        walk: how the models walk over the clients, if there is no server.
+        stack: the base networks and the meta model of a stack, or the networks of `method.networks` and their clients.
+        ensemble: the dimensions of a boosted ensemble.
+        tier_nets: the network of each tier, for methods that slice the network; empty for all other methods.
         private: layers of the network that stay with the clients (`local.private`).
         memory: the private layers that a model uses in training, but not in prediction.
-        options: the method's own options.
+        options: the options of the method (`MethodSpec.options`).
         own_method: name of a user's own method in messages and warnings. Empty for a method of fedray.
     """
 
@@ -141,9 +143,9 @@ class Setting:
 
     @property
     def state_rows(self) -> Rows:
-        """Returns how the rows of the state are numbered."""
+        """Returns the order in which the state holds the models."""
         return Rows(len(self.seeds), self.models)
 
 
 Composition = Callable[[Setting], Method]
-"""A function from a `Setting` to a `Method`, as the file of each paper has it."""
+"""The type of the function that composes a method: `Setting` -> `Method`."""

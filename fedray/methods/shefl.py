@@ -1,12 +1,12 @@
-r"""SHEFL (Alg. 1, eqs. 1-2): in a round strong clients train all K models and weak ones train one; uploads are top-k.
+r"""SHEFL: in a round strong clients train all K models, and weak clients train one model. Uploads are sparse (top-k).
 
-Source: *Resource-Aware Aggregation and Sparsification for Heterogeneous Ensemble Federated Learning*. SHEFL is
-Fed-ensemble with three more ingredients: two tiers of devices (HPC and LPC, `clients.tiers`), an uplink budget for each
-tier, and an average over tiers instead of over clients.
+Source: *Resource-Aware Aggregation and Sparsification for Heterogeneous Ensemble Federated Learning*, Alg. 1, eqs. 1-2.
+SHEFL is Fed-ensemble with three more ingredients: two tiers of devices (strong: HPC, weak: LPC; `clients.tiers`), an
+uplink budget for each tier, and an average over tiers instead of over clients.
 
 Formulas of shefl:
-    In a round strong clients $H$ train all $K$ models. Weak clients $L$ train one, by the permutation schedule of
-    Fed-ensemble. An upload keeps its entries of largest magnitude,
+    In a round strong clients $H$ train all $K$ models. Weak clients $L$ train one model, by the permutation schedule of
+    Fed-ensemble. An upload keeps the entries of largest magnitude,
 
     $$
     \tilde\Delta_i = \mathrm{top}_{q}(u_i - w_k), \qquad q_L = \rho \, d, \qquad q_H = \frac{\rho \, r \, d}{K}
@@ -14,8 +14,8 @@ Formulas of shefl:
     $$
 
     with $\rho$ = `compress.ratio` and $r$ = `compress.resource_ratio`. Without `compress.resource_ratio`, $r = K$ and
-    $q_H = q_L$. At most $d$ entries are sent. $C_k$ are the tiers that sent an upload of model $k$; all of these have
-    the same weight:
+    $q_H = q_L$. At most $d$ entries are sent. $C_k$ are the tiers that sent an upload of model $k$. All these tiers
+    have the same weight:
 
     $$
     w_k \leftarrow w_k + \frac{1}{|C_k|} \sum_{c \in C_k} \sum_{i \in S_k \cap c} \frac{\tilde\Delta_i}{|S_k \cap c|}.
@@ -58,7 +58,7 @@ from fedray.methods import kit
 from fedray.methods.fedavg import add_proximal_term
 from fedray.methods.feddyn import correct_clients, correct_server
 
-RATIO = 0.1  # section 4: the standard share of entries kept
+RATIO = 0.1  # section 4: the fraction of entries that an upload keeps by default
 SPECS = {
     "shefl": MethodSpec(
         "SHEFL: strong devices train all models and weak ones one, top-k uploads, equal weight for each tier",

@@ -1,4 +1,4 @@
-r"""Split-Mix: K narrow base networks; a device trains, holds and predicts with as many of them as its budget allows.
+r"""Split-Mix: of K narrow base networks a device trains, and predicts with, as many as its budget allows.
 
 Each base network is trained as FedAvg trains its one model. Source: Hong, Wang, Wang, Zhou, *Efficient Split-Mix
 Federated Learning for On-Demand and In-Situ Customization*, ICLR 2022, Alg. 1.
@@ -56,7 +56,7 @@ SPECS = {
 
 
 def split_mix(setting: kit.Setting) -> kit.Method:
-    """Composes K base networks `[K, d]` over clients in tiers; for m of them m d numbers travel in each direction."""
+    """Composes K base networks `[K, d]` over clients in tiers. A device that trains m of them sends m d values."""
     phase = kit.federated(setting, assign=kit.permutation, compress=kit.dense, merge=kit.mean)
     can = kit.numpy.array([tier.models_per_round or setting.models for tier in setting.clients.tiers])
     first = (kit.numpy.arange(setting.models) < can[:, None]).astype(float)  # [T, K]: what a device of each tier holds

@@ -1,4 +1,4 @@
-r"""Parallel-ensemble stacking (Algs. 1-2): sub models leave out one client each; a meta model learns from them.
+r"""Parallel-ensemble stacking (Algs. 1-2): a meta model combines sub models that each leave one client out.
 
 Source: Yu, Wu, Yu, Wei, Liu, Zhang, *A federated learning algorithm using parallel-ensemble method on non-IID
 datasets*, Complex & Intelligent Systems 2023. There are n architectures ("bases"), m clients and C classes, and three
@@ -27,8 +27,9 @@ Formulas of stacking:
     of a base are averaged first.
 
 Deviations:
-    1. `folds: within` (ours): every client divides its samples into F folds, and sub model (i, f) is trained on all
-       clients without their fold f. No class is unseen, and the features are still out of fold.
+    1. `folds: within` is not in the paper. Every client divides its samples into F folds, and sub model (i, f) is
+       trained on all clients' samples without their fold f. Every class is then seen, and the features are still out of
+       fold.
     2. Features never leave the client, as the paper's text says. In the paper's Alg. 2 clients upload the features:
        with `meta_data: pooled` they send features and labels, and the server trains the meta model. `features: all` and
        `side_by_side` are other readings of the paper. With them all sub models predict the samples on which the meta
@@ -66,11 +67,13 @@ from fedray.methods import kit
 
 @means("list of sections", "like `model`, or a classifier")
 def check_bases(value: Any, read: ReadSections) -> list[dict[str, Any]]:
-    """Checks the base models: sections like `model` that may also have `models` (K of the base), or classifiers.
+    """Checks the base models. Each is a classifier, or a section like `model` that may also have `models`.
+
+    `models` is the number of models K of a base.
 
     Raises:
         ValueError: the value is no list of sections.
-        BadInput: a section is wrong; the message names its key.
+        BadInput: a section is wrong. The message names the key.
     """
     if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(base, Mapping) for base in value):
         raise ValueError("is not a list of models: write it as [{name: mlp}, {name: cnn}]")
@@ -149,16 +152,17 @@ SPECS = {
 
 
 def stacking(setting: kit.Setting) -> kit.Method:
-    """Composes one training `[F * x, d_i]` per base, in worlds that leave a part of the data out, and the meta model's.
+    """Composes one training per base, `[F * x, d_i]`, and the training of the meta model.
 
-    `fedray.simulation.stacking` joins these trainings into one study.
+    A base is trained in F worlds that each leave a part of the data out. `fedray.simulation.stacking` joins these
+    trainings into one run.
     """
     stack = setting.stack
     assert stack is not None, "it is composed from method.bases"
     seeds = tuple(seed for seed in setting.seeds for _ in range(stack.folds))
 
     def base(i: int) -> kit.Phase:  # Alg. 1: FedAvg of all (i, j) at once
-        one = stack.bases[i] if stack.bases[i].voter is None else stack.bases[0]  # votes never train
+        one = stack.bases[i] if stack.bases[i].voter is None else stack.bases[0]  # classifiers that vote do not train
         return kit.federated(replace(setting, models=one.models, layout=one.net.layout, seeds=seeds))
 
     phases = [base(i) for i in range(len(stack.bases))]
