@@ -1,1 +1,1 @@
-"""The components of methods: schedules, compression, servers, corrections, walks."""
+"""The components of which methods are composed: schedules, compression, servers, distillation, walks."""

@@ -30,31 +30,31 @@ _ENTRIES = 1 << 41  # the part of a random key that marks random entries; no epo
 
 
 def dense(layout: Layout) -> Compress:
-    """Returns the compression that sends every number of a delta: 4 bytes per float, 8 bytes per counter."""
+    """Returns the compression that sends a delta whole, with 4 bytes per float and 8 bytes per counter."""
     return Compress(same_bytes(4 * layout.d + 8 * len(layout.counters)), lossless=True, on_device=True)
 
 
 def sparse_bytes(k: IntArray, d: int) -> IntArray:
-    """Returns the bytes that k of d values take in the smallest form: with indices, with a bitmap, or dense."""
+    """Returns the bytes of k of d values in the smallest of three forms: with indices, with a bitmap, or dense."""
     return np.minimum(4 * k + np.minimum(4 * k, -(-d // 8)), 4 * d)
 
 
 def keep_by_tier(
     layout: Layout, tiers: Sequence[Tier], models: int, ratio: float, resource_ratio: float | None = None
 ) -> Keep:
-    """Returns a function that gives the number of entries that each tier keeps (SHEFL section 3.2).
+    """Returns a function that computes how many entries of its delta each job keeps, by tier (SHEFL section 3.2).
 
-    A client that trains one model keeps `max(1, floor(ratio d))` of the d trainable numbers of its delta. A client that
-    trains m > 1 models may send `resource_ratio` times as many entries in total (m is K for a client that trains all
-    models). These entries are split equally over the m models: `min(1, ratio * resource_ratio / m) d` for each model.
+    A client that trains one model keeps `max(1, floor(ratio d))` of the d trainable entries of its delta. A client that
+    trains m > 1 models may send `resource_ratio` times as many entries in total. These entries are split equally over
+    the m models, so each model keeps `min(1, ratio * resource_ratio / m) d` entries.
 
     Args:
         layout: Layout of one model.
         tiers: The tiers of the population.
         models: K, the number of models.
-        ratio: Share of the entries that is kept, in (0, 1].
-        resource_ratio: How many times as many entries such a client may send in total, above 0. None means m times, so
-            every trained model keeps `ratio d` entries.
+        ratio: Fraction of the entries that is kept, in (0, 1].
+        resource_ratio: How many times as many entries a client with m > 1 models may send in total, above 0. None means
+            m times, so every trained model keeps `ratio d` entries.
     """
     d = layout.trainable
 
@@ -68,14 +68,14 @@ def keep_by_tier(
 
 
 def keep_by_bandwidth(layout: Layout, keep: Keep, uplink: Callable[[IntArray], FloatArray], mean: float) -> Keep:
-    """Returns a function that gives numbers of entries in proportion to each client's bandwidth.
+    """Returns a function that computes how many entries each job keeps, in proportion to the client's bandwidth.
 
     All uploads then take about equally long. This is future work of the SHEFL paper.
 
     Args:
         layout: Layout of one model.
-        keep: Function that gives the number of entries at mean bandwidth.
-        uplink: Function that gives the bandwidth of each client, in bytes/s.
+        keep: Function that computes the number of entries at mean bandwidth.
+        uplink: Function that returns the bandwidth of each client, in bytes/s.
         mean: Mean bandwidth of the population, in bytes/s.
     """
     d = layout.trainable
@@ -89,7 +89,7 @@ def _buffers(layout: Layout) -> int:
 def top_k(layout: Layout, keep: Keep) -> Compress:
     """Returns the compression that keeps the k entries of largest magnitude of each delta.
 
-    The entries of all trainable tensors compete with each other. Exactly k entries are kept.
+    The k entries are chosen among the entries of all trainable tensors together.
     """
 
     def size(client: IntArray, tier: IntArray) -> IntArray:
@@ -112,7 +112,7 @@ def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
 
     Args:
         layout: Layout of one model.
-        keep: Function that gives the number of entries kept of each delta.
+        keep: Function that computes how many entries of each delta are kept.
         unbiased: Whether the kept entries are multiplied by d / k. The mean over all draws then equals the delta. Error
             feedback needs entries that are not scaled.
     """
@@ -150,7 +150,7 @@ def int8(layout: Layout) -> Compress:
         for a, b in pairwise(edges):
             part = delta[:, a:b]
             most = part.abs().amax(1, keepdim=True)
-            scale = most / torch.full_like(most, 127.0)  # by a number CUDA does not divide: it rounds 1 / 127 before
+            scale = most / torch.full_like(most, 127.0)  # CUDA would multiply by a rounded 1 / 127 for a plain number
             scale = torch.where(scale > 0, scale, torch.ones_like(scale))
             part.div_(scale).round_().mul_(scale)
         return Compressed(delta)
@@ -159,13 +159,13 @@ def int8(layout: Layout) -> Compress:
 
 
 def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress:
-    """Turns a compression of some numbers of a model into a compression of the whole model.
+    """Turns a compression of a part of a model into a compression of the whole model.
 
-    The other numbers of the model arrive as 0.
+    The rest of the delta arrives at the server as 0.
 
     Args:
-        compress: The compression of s numbers.
-        columns: Indices of these s numbers in the whole model, `[s]`, in rising order.
+        compress: The compression of the s parameters of the part.
+        columns: Positions of these s parameters in the whole model, `[s]`, in ascending order.
         d: Length of the whole model.
     """
 
@@ -195,10 +195,10 @@ def error_feedback(compress: Compress) -> Compress:
 
 
 def find_largest(row: Tensor, k: int) -> Tensor:
-    """Returns a mask `[d]` of exactly k entries of largest magnitude; in a tie the lower index is kept.
+    """Returns a mask `[d]` of exactly k entries of largest magnitude. In a tie the entry with the lower index is kept.
 
-    For large d, a regular sample of the entries gives a threshold that usually at least k entries reach. The exact
-    search is then among these entries alone, which is several times faster. If fewer than k entries reach the
+    For large d, a threshold is guessed from a regular sample of the entries. Usually at least k entries reach this
+    threshold. Then only these entries are searched, which is several times faster. If fewer than k entries reach the
     threshold, all entries are searched.
     """
     d = len(row)

@@ -23,7 +23,7 @@ from fedray.models.net import per_sample
 
 
 def ask_model(net: Net, row: Tensor, x: Tensor) -> Tensor:
-    """Returns the raw outputs `[n, C]`, float64, of one model `[d]` on inputs `[n, ...]`; dropout is off."""
+    """Returns the raw outputs `[n, C]`, float64, of one model `[d]` on inputs `[n, ...]`, without dropout."""
     net.module.eval()
     views = net.layout.views(row)
     with torch.no_grad():
@@ -32,7 +32,7 @@ def ask_model(net: Net, row: Tensor, x: Tensor) -> Tensor:
 
 
 def begin_student(net: Net, start: Tensor, teaching: Teaching) -> Train:
-    """Returns a function that trains a student from a start; this is `StudentEngine.begin` of the torch engine.
+    """Returns a function that trains a student. This is `StudentEngine.begin` of the torch engine.
 
     Args:
         net: The student's network.
@@ -87,11 +87,11 @@ def use_torch(_net: Net) -> StudentEngine:
 # ---------------------------------------------------------------------------------------------------------------------
 # Distillation at the server: a student learns from teachers on inputs without labels.
 #
-# The student starts from the mean model and learns the teachers' average by SGD with momentum. The result is the mean
-# of the student's weights at the ends of the epochs in the second half (SWA: Izmailov et al. 2018). For classes the
-# loss is the cross entropy against the averaged probabilities p, sharpened to `p^(1/T) / sum p^(1/T)` (FedBE section
-# 4.2). For a regression it is the squared error against the averaged outputs. Normalization layers keep the student's
-# statistics, and dropout is off.
+# The student starts from the first teacher, the mean model, and learns the teachers' average prediction by SGD with
+# momentum. The result is the mean of the student's weights at the ends of the epochs in the second half of training
+# (SWA: Izmailov et al. 2018). In a classification the loss is the cross entropy against the averaged probabilities p,
+# sharpened to `p^(1/T) / sum p^(1/T)` (FedBE section 4.2). In a regression the loss is the squared error against the
+# averaged outputs. Normalization layers keep the statistics of the first teacher, and dropout is off.
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def train_student(
         net: The network of the student and the teachers.
         how: The settings by which the student learns.
         x: Inputs without labels, `[n, ...]`.
-        teachers: The models of the teachers, `[S, d]`; the student starts from the first one.
+        teachers: The models of the teachers, `[S, d]`. The student starts from the first of them.
         key: The random key from which the order of the inputs is drawn.
         engine: The engine that computes the teachers and the student.
     """
@@ -142,7 +142,7 @@ def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor, *, ask:
 
     Args:
         net: The network of the teachers.
-        how: The settings; only the temperature is used here.
+        how: The settings. Only the temperature is used here.
         x: Inputs, `[n, ...]`.
         teachers: The models of the teachers, `[S, d]`.
         ask: Function that computes raw outputs from a network, a model and inputs.
@@ -170,13 +170,14 @@ def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor, *, ask:
 # Ensemble distillation: the server's model learns from all uploads at once, on inputs that no client has.
 #
 # Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion in Federated Learning*, NeurIPS 2020,
-# section 3. The student starts from the model that an inner server makes of the uploads. The teacher is `softmax(mean_k
-# z_k(x))`, an average of logits, or `softmax(sum_k w_k(x) z_k(x))` with weights in proportion to the variance of a
-# client's logits over the classes (Cho et al. 2022). The student follows the teacher with Adam at a cosine rate. The
-# student with the best score on the server's own samples is kept. The uploads may have several architectures; then each
-# architecture has a student, and all students have the same teacher.
+# section 3. The student starts from the model that an inner server makes of the uploads, such as their mean. The
+# teacher averages the logits z_k of the uploads: `softmax(mean_k z_k(x))`, or `softmax(sum_k w_k(x) z_k(x))` with
+# weights in proportion to the variance of a client's logits over the classes (Cho et al. 2022). The student is trained
+# with Adam, at a learning rate that falls along a cosine. It is scored on the server's own samples, and the version
+# with the best score is kept. If the uploads have several architectures, each architecture has its own student. All
+# students have the same teacher.
 
-CHECKED_STEPS = 100  # steps from one score on the server's samples to the next, as in the authors' code
+CHECKED_STEPS = 100  # steps between two scores on the server's samples, as in the authors' code
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ class Fusion:
 
     Attributes:
         steps: Largest number of steps, with one batch each; with 0 the student stays at its start.
-        lr: Learning rate of Adam at the start, above 0; it falls to 0 along a cosine.
+        lr: Learning rate of Adam at the start, above 0. The rate falls to 0 along a cosine.
         batch_size: Number of inputs per step.
         patience: Number of steps without a better score after which the training stops.
         teacher: How the uploads are combined: `mean_logits` or `confidence`.
@@ -203,8 +204,8 @@ class ServerRows(NamedTuple):
 
     Attributes:
         inputs: Inputs without labels, `[n, ...]`, on which the student learns.
-        x: Inputs of labeled samples, `[v, ...]`. The student's score on them decides when the training stops. There may
-            be none.
+        x: Inputs of labeled samples, `[v, ...]`. The student's score on these samples decides when training stops. v
+            may be 0.
         y: The labels or targets of `x`, `[v, ...]`.
     """
 
@@ -219,7 +220,7 @@ class Student(NamedTuple):
     Attributes:
         net: The network of the student and these teachers.
         start: The model from which the student starts, `[d]`.
-        uploads: The teachers: models of this architecture that clients have sent, `[S, d]`. There may be none.
+        uploads: The teachers, which are models of this architecture that clients have sent, `[S, d]`. S may be 0.
 
     Example:
         >>> from torch import nn
@@ -241,10 +242,10 @@ def combine_teachers(kind: str, x: Tensor, students: Sequence[Student], *, engin
     The target is `softmax` of the weighted mean of the uploads' logits. In a regression it is the mean of the outputs.
 
     Args:
-        kind: `mean_logits` for equal weights. `confidence`, for classes only: each upload's weight on an input is the
-            variance of its logits over the classes.
+        kind: `mean_logits` gives all uploads equal weights. `confidence`, for a classification only, weighs an upload
+            on an input by the variance of the upload's logits over the classes.
         x: Inputs, `[n, ...]`.
-        students: The students of all architectures with their uploads. There must be at least one upload altogether.
+        students: The students of all architectures with their uploads. At least one student must have an upload.
         engine_of: Function that returns the engine that computes a network.
     """
     net, dtype = students[0].net, students[0].start.dtype
@@ -267,10 +268,10 @@ def fuse_models(
 
     Args:
         how: The settings by which a student learns.
-        students: The students, each with the uploads of its own model. Every student learns from the ensemble of the
-            uploads of all students.
+        students: The students, each with the uploads of its architecture. Every student learns from the uploads of all
+            students.
         rows: The data of the server.
-        key: The random key from which the order of the inputs is drawn; the order is the same for all students.
+        key: The random key from which the order of the inputs is drawn. The order is the same for all students.
         engine_of: Function that returns the engine that computes a network.
     """
     target = combine_teachers(how.teacher, rows.inputs, students, engine_of=engine_of)
@@ -313,7 +314,7 @@ def follow_teacher(
 
 
 def _deal_batches(how: Fusion, inputs: int, key: rng.Keys) -> Iterator[Tensor]:
-    """Yields the indices of each batch; every pass goes over all inputs in a new random order."""
+    """Yields the indices of each batch. Every pass over the inputs has a new random order."""
     order = torch.empty(0, dtype=torch.int64)
     for step in range(1, how.steps + 1):
         if not len(order):
@@ -323,13 +324,13 @@ def _deal_batches(how: Fusion, inputs: int, key: rng.Keys) -> Iterator[Tensor]:
 
 
 def score_model(net: Net, row: Tensor, x: Tensor, y: Tensor, *, ask: Ask = ask_model) -> float:
-    """Returns the accuracy of a model on labeled samples; in a regression minus the mean loss.
+    """Returns the accuracy of a model on labeled samples, or minus the mean loss in a regression.
 
     Without samples the result is 0.
 
     Args:
         net: The network of the model.
-        row: The numbers of the model, `[d]`.
+        row: The model, `[d]`.
         x: Inputs of the samples, `[v, ...]`.
         y: Labels or targets of the samples, `[v, ...]`.
         ask: Function that computes raw outputs from a network, a model and inputs.
@@ -346,15 +347,15 @@ Fuse = Callable[[int, int, int, Tensor, Tensor], Tensor]  # (world, model, round
 
 
 def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
-    """Returns a server that first takes the step of an inner server and then distills each model.
+    """Returns a server that first takes the step of an inner server, and then trains each model by distillation.
 
-    A model learns from the uploads of the round.
+    The teachers of a model are its uploads of the round.
 
     Args:
         base: The inner server.
         rows: The order of the models in the state.
         fuse: Function that makes the next model from the inner server's model and the uploaded models. The uploaded
-            models are in the order of the clients.
+            models are ordered by client id.
     """
     kept = keeping_server(base)
 
@@ -387,8 +388,8 @@ def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
     Args:
         nets: The network of each part of the stack. Every part has a server of `keeping_server`.
         rows: The order of the models in the state of a part, which is the same for all parts.
-        fuse: Function that makes the next model of each part, from the models after the servers' steps and from all
-            uploads.
+        fuse: Function that makes the next model of each part from the students. A student starts from the model after
+            the step of its part's server.
     """
 
     def join(t: int, steps: Sequence[PartStep]) -> list[Tensor]:
@@ -408,6 +409,6 @@ def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
 
 
 def _find_uploads(rows: Rows, before: State, stats: Stats) -> dict[int, Tensor]:
-    """Returns the uploaded models `[S, d]` by row of the state; they are in the order of the clients."""
+    """Returns the uploaded models of each row of the state, `[S, d]`, ordered by client id."""
     found = group_uploads(rows, stats["uploads"])
     return {row: torch.stack([before.models[row] + delta for _, delta in each]) for row, each in found.items()}

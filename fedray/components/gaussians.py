@@ -1,4 +1,4 @@
-"""Servers and clients that keep a Gaussian over the weights of a model: FedAG, FedBE, pFedBayes, PVI, IVON-ADMM."""
+"""Lets servers and clients keep a Gaussian over the weights of a model (FedAG, FedBE, pFedBayes, PVI, IVON-ADMM)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sampling:
         kind: `bootstrap`: the sample consists of the uploads. `omc`: models are drawn from N(mean, diag variance).
         slots: Largest number of models in the sample.
         seeds: The seed of each world.
-        trainable: p; the first p numbers of a model are drawn. The buffers after them are the buffers of the mean.
+        trainable: p, the number of trainable parameters, which are drawn. The buffers are those of the mean.
     """
 
     kind: str
@@ -48,14 +48,15 @@ def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "unif
 
     This is FedAG Alg. 1, eqs. 3-4.
 
-    The state keeps four tensors: `variance` `[M, d]`, `sample` `[M, slots, d]`, `sample_weight` `[M, slots]` (0: an
-    empty slot) and `sample_client` `[M, slots]` (the upload's `Flight.sender`; -1: no sender). The models themselves
-    equal the models of the server `mean` bit for bit.
+    The state keeps four tensors. `variance` is `[M, d]`, and `sample` is `[M, slots, d]`. `sample_weight` `[M, slots]`
+    is 0 for an empty slot. `sample_client` `[M, slots]` is the client that sent the upload (`Flight.sender` in
+    asynchronous training), or -1. The models equal the models of the server `mean` bit for bit.
 
     Args:
         rows: The order of the models in the state.
         sampling: The settings by which the models that predict are sampled.
-        weighting: `uniform`: all uploads weigh the same. `examples`: an upload weighs by its client's samples.
+        weighting: `uniform` gives all uploads equal weights. `examples` weighs an upload by its client's number of
+            samples.
     """
     base, slots, bootstrap = mean(rows, weighting), sampling.slots, sampling.kind == "bootstrap"
 
@@ -90,7 +91,7 @@ def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "unif
 
 
 def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
-    """Returns the sample in which the members are the uploads; a model that nobody trained keeps its old sample."""
+    """Returns the sample that consists of the uploads. A model without uploads keeps its old sample."""
     sample, weight, client = (state.extra[name].clone() for name in ("sample", "sample_weight", "sample_client"))
     for row, each in group_uploads(rows, stats["uploads"]).items():
         sample[row], weight[row], client[row] = 0.0, 0.0, -1
@@ -101,7 +102,7 @@ def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
 
 
 def _draws(after: State, variance: Tensor, trained: Tensor, how: Sampling, t: int) -> dict[str, Tensor]:
-    """Returns the sample in which members are drawn from N(mean, diag variance), with the buffers of the mean."""
+    """Returns the sample that is drawn from N(mean, diag variance). All its models have the buffers of the mean."""
     sample, weight = after.extra["sample"].clone(), after.extra["sample_weight"].clone()
     each, p = len(sample) // len(how.seeds), how.trainable
     for row in torch.nonzero(trained).flatten().tolist():
@@ -123,7 +124,7 @@ class TeacherSampler:
     Attributes:
         kind: `gaussian`: draws from N(mean, diag variance). `dirichlet`: convex combinations of the uploads.
         number: S, the number of sampled models.
-        trainable: p; the first p numbers of a model are sampled.
+        trainable: p, the number of trainable parameters, which are sampled.
 
     Example:
         >>> sampler = TeacherSampler("dirichlet", number=2, trainable=1)
@@ -161,11 +162,11 @@ def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: Teac
     """Returns a server that makes teachers from the uploads, and the next model from the teachers.
 
     The teachers of a model are the mean, S sampled models and the n uploads. The state keeps the tensors of the inner
-    server. In addition it keeps `teachers` `[M, 1 + S + n, d]` and `teachers_weight` `[M, 1 + S + n]` (0: no teacher in
-    this position).
+    server, and `teachers` `[M, 1 + S + n, d]`. It also keeps `teachers_weight` `[M, 1 + S + n]`, which is 0 at
+    positions without a teacher.
 
     Args:
-        base: A `gaussian_server` of the kind `bootstrap`; its sample holds the uploads, in n slots.
+        base: A `gaussian_server` of the kind `bootstrap`, whose sample holds the uploads in n slots.
         rows: The order of the models in the state.
         seeds: The seed of each world.
         sampler: The settings by which the S models are drawn.
@@ -209,9 +210,9 @@ def follow_random_sample(seeds: Sequence[int], number: int) -> Follow:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Variational training of Gaussians over weights: a client's posterior beside its copy of the global prior.
+# Variational training of Gaussians over weights: a client trains its own posterior and its copy of the global prior.
 #
-# A model is `[own mean, own rho, prior mean, prior rho]`, p numbers each (`models/net.py`); `softplus(rho)` is the
+# A model is `[own mean, own rho, prior mean, prior rho]`, each of length p (`models/net.py`). `softplus(rho)` is the
 # standard deviation.
 
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
@@ -221,9 +222,9 @@ Moments = tuple[Tensor, Tensor]  # the two moments of Adam, or the velocity of S
 def differentiate_divergence(own: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the gradient of `KL(q || w)` in the parameters of q, and the gradient in the parameters of w.
 
-    q and w are Gaussians over p independent numbers, and the divergence is a sum over these numbers. Let sigma be the
-    standard deviation of q and tau that of w. Then the divergence of one number is `log(tau / sigma) + (sigma^2 + (mu -
-    nu)^2) / (2 tau^2) - 1/2`.
+    q and w are Gaussians over p independent weights, and the divergence is a sum over the weights. Let sigma be the
+    standard deviation of q, and tau the standard deviation of w. The divergence of one weight is `log(tau / sigma) +
+    (sigma^2 + (mu - nu)^2) / (2 tau^2) - 1/2`.
 
     Args:
         own: The Gaussian q, as its p means mu and then its p values of rho, `[2 p]`.
@@ -243,7 +244,7 @@ def differentiate_divergence(own: Tensor, prior: Tensor) -> tuple[Tensor, Tensor
 
 
 def differentiate_in_own(own: Tensor, other: Tensor, tau: Tensor) -> Tensor:
-    """Returns the gradient of `KL(q || w)` in the parameters of q, `[2 p]`; it is exactly 0 where q equals w.
+    """Returns the gradient of `KL(q || w)` in the parameters of q, `[2 p]`. It is exactly 0 if q equals w.
 
     Args:
         own: The Gaussian q, as its p means and then its p values of rho, `[2 p]`.
@@ -257,13 +258,12 @@ def differentiate_in_own(own: Tensor, other: Tensor, tau: Tensor) -> Tensor:
 def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> Transform:
     """Returns the optimizer by which a client trains its posterior q and its copy w of the prior.
 
-    Every step moves q by the gradient of the loss plus that of `zeta / n KL(q || w)`. The loss is taken at a draw from
-    q.
-    After every `personal_steps` steps of q, one step moves w by the gradient of the same divergence. q and w have
-    separate memories of the optimizer.
+    Every step moves q by the gradient of the loss plus the gradient of `zeta / n KL(q || w)`. The loss is computed at
+    weights that are drawn from q. After every `personal_steps` steps of q, one step moves w by the gradient of the same
+    divergence. The optimizer has separate memories for q and w.
 
     Args:
-        local: The settings of the optimizer: SGD with momentum, or Adam. The learning rate is that of the round.
+        local: The settings of the optimizer, which is SGD with momentum or Adam, at the learning rate of the round.
         zeta: Weight of the divergence, at least 0. It is divided by n, the number of the client's training samples.
         personal_steps: Number of steps of q per step of w, at least 1.
         p: Number of weights of the network.
@@ -304,7 +304,7 @@ def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
 
 
 def answer_with_prior(server: Server, p: int) -> Server:
-    """Returns a server that also copies the new prior into the own Gaussian of each model.
+    """Returns a server that copies the new prior to the place of the client's own Gaussian in each model.
 
     New clients then predict with the prior.
 
@@ -325,7 +325,7 @@ def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tupl
     """Returns an optimizer's step before the learning rate is applied, and the optimizer's new memory.
 
     Args:
-        local: The settings of the optimizer: SGD with momentum, or Adam.
+        local: The settings of the optimizer, which is SGD with momentum or Adam.
         slope: The gradient.
         moments: The memory of the optimizer, which is 0 before the first step.
         count: Number of the step, from 1.
@@ -346,20 +346,23 @@ def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Partitioned variational inference: local training against the cavity, the clients' factors, and their product.
+# Partitioned variational inference: a client trains against the cavity, which is the posterior without its own factor.
 #
 # A model is `[mean, rho, linear, precision, is_prior]` (`models/net.py`). The natural parameters of a Gaussian are
 # `[mean / sigma^2, 1 / sigma^2]`. A factor `exp(linear w - precision w^2 / 2)` has the natural parameters `[linear,
 # precision]`. In a product of Gaussians and factors, the natural parameters are added.
 
 LEAST = 1e-6  # replaces a precision that is not above 0, as MIN_PRECISION in MattAshman/pvi
-NATURAL = "natural"  # the posterior's natural parameters in the state
+NATURAL = "natural"  # name of the tensor in `State.extra` with the posterior's natural parameters
 
 
 class _Learned(NamedTuple):
     """The memory of local training: the memory of the optimizer, and the cavity.
 
-    `mean` and `tau` hold the means and the standard deviations of the cavity, `[p]` each.
+    Attributes:
+        moments: The memory of the optimizer.
+        mean: Means of the cavity, `[p]`.
+        tau: Standard deviations of the cavity, `[p]`.
     """
 
     moments: Moments
@@ -368,7 +371,7 @@ class _Learned(NamedTuple):
 
 
 def to_natural(mean: Tensor, rho: Tensor) -> Tensor:
-    """Returns the natural parameters `[..., 2 p]`, float64, of Gaussians that are given by mean and rho.
+    """Returns the natural parameters `[..., 2 p]`, float64, of Gaussians with given means and values of rho.
 
     Args:
         mean: Means, `[..., p]`.
@@ -379,7 +382,7 @@ def to_natural(mean: Tensor, rho: Tensor) -> Tensor:
 
 
 def from_natural(natural: Tensor) -> Tensor:
-    """Returns mean and rho `[..., 2 p]` of Gaussians that are given by natural parameters `[..., 2 p]`.
+    """Returns means and values of rho `[..., 2 p]` of Gaussians with given natural parameters `[..., 2 p]`.
 
     A precision below `LEAST` is replaced by `LEAST`.
     """
@@ -407,7 +410,7 @@ def find_posterior(rows: Tensor, prior: float, p: int) -> Tensor:
 def find_cavity(rows: Tensor, prior: float, p: int) -> Tensor:
     """Returns the natural parameters `[..., 2 p]`, float64, of the cavity: the posterior without the client's factor.
 
-    A precision below `LEAST` is replaced by `LEAST`; the linear term stays.
+    A precision below `LEAST` is replaced by `LEAST`. The linear term is not changed.
 
     Args:
         rows: The models as clients receive them, each with the client's own factor, `[..., d]`.
@@ -430,11 +433,11 @@ def find_cavity(rows: Tensor, prior: float, p: int) -> Tensor:
 def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
     """Returns the optimizer by which a client trains its posterior q against the cavity.
 
-    The steps minimize `E_q[loss] + KL(q || cavity) / n`. The loss is taken at a draw from q, and n is the number of the
-    client's training samples.
+    The steps minimize `E_q[loss] + KL(q || cavity) / n`. The loss is computed at weights that are drawn from q, and n
+    is the number of the client's training samples.
 
     Args:
-        local: The settings of the optimizer: SGD with momentum, or Adam. The learning rate is that of the round.
+        local: The settings of the optimizer, which is SGD with momentum or Adam, at the learning rate of the round.
         prior: Precision of the prior.
         p: Number of weights of the network.
     """
@@ -456,14 +459,15 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
 
 
 def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns a function (`Finish`) that turns a trained model into the numbers that the client sends and keeps.
+    """Returns a function (`Finish`) that computes from a trained model what the client sends and keeps.
 
-    D is the change of the posterior's natural parameters in local training. The first 2 p numbers of the model change
-    by `sent D`, and the client's factor changes by `kept D`. In PVI the damping is used for both shares.
+    D is the change of the posterior's natural parameters in local training. The first 2 p values of the model change by
+    `sent D`, so that the client sends `sent D`. The client's factor changes by `kept D`. In PVI both `sent` and `kept`
+    are the damping.
 
     Args:
-        kept: Share of D by which the client's factor changes, at least 0.
-        sent: Share of D that is sent, above 0.
+        kept: Multiplier of D for the change of the client's factor, at least 0.
+        sent: Multiplier of D for the upload, above 0.
         prior: Precision of the prior.
         p: Number of weights of the network.
     """
@@ -477,10 +481,10 @@ def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Te
 
 
 def add_sites(base: Server, rows: Rows, prior: float, p: int) -> Server:
-    """Returns a server that keeps a posterior: the prior times the factors of all clients.
+    """Returns a server that keeps a posterior, which is the prior times the factors of all clients.
 
     The uploads are added to the natural parameters of the posterior, which the state keeps in float64. These parameters
-    are never clipped: where a precision is below `LEAST`, only the model has `LEAST` instead.
+    are never clipped. If a precision is below `LEAST`, only the model has `LEAST` instead.
 
     Args:
         base: The averaging server, from which the float buffers are taken.
@@ -500,7 +504,7 @@ def add_sites(base: Server, rows: Rows, prior: float, p: int) -> Server:
 
 
 def make_prior(number: int, prior: float, p: int) -> Tensor:
-    """Returns the natural parameters of the prior N(0, 1 / prior), `[number, 2 p]` float64, once for each model."""
+    """Returns the natural parameters of the prior N(0, 1 / prior) for `number` models, `[number, 2 p]` float64."""
     natural = torch.zeros(number, 2 * p, dtype=torch.float64)
     natural[:, p:] = prior
     return natural
@@ -512,8 +516,8 @@ def place_posteriors(state: State, after: State, natural: Tensor, trained: Tenso
     Args:
         state: The state before the server's step.
         after: The state after the step of the averaging server, from which the float buffers are taken.
-        natural: Natural parameters of the posterior of each model, `[R K, 2 p]` float64. The rows of models that nobody
-            trained equal those before the step.
+        natural: Natural parameters of the posterior of each model, `[R K, 2 p]` float64. Rows of untrained models are
+            the same as before the step.
         trained: Whether each model was trained, `[R K]`.
     """
     p, trained = natural.shape[1] // 2, trained[:, None]
@@ -524,7 +528,7 @@ def place_posteriors(state: State, after: State, natural: Tensor, trained: Tenso
 
 
 def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) -> Answer:
-    """Returns the networks that predict: S draws from the Gaussian of each model, or its mean weights if S is 0.
+    """Returns the networks that predict: S draws from the Gaussian of each model, or the mean weights if S is 0.
 
     Args:
         state: The state, with K models in each world, `[R K, d]`.
@@ -549,7 +553,7 @@ def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) ->
 # A model has the form of PVI's: `[mean, rho, linear, precision, is_prior]`. The client's factor is `exp(linear w -
 # precision w^2 / 2)`. The paper writes it with dual variables v and V: v = -linear and V = -precision.
 
-SITES = "sites"  # the product of all clients' factors in the state, by natural parameters
+SITES = "sites"  # name of the tensor in `State.extra` with the natural parameters of the product of all factors
 
 
 class Weights(NamedTuple):
@@ -567,10 +571,10 @@ class Weights(NamedTuple):
 
 
 class _LearnedVariance(NamedTuple):
-    """The memory of local training: four vectors of p numbers.
+    """The memory of local training: four vectors of length p.
 
     Attributes:
-        momentum: Running mean of the gradients, which begins with 0.
+        momentum: Running mean of the gradients, which is 0 at the start.
         precision: S, the precisions of the client's Gaussian.
         center: Means of the received Gaussian.
         received: S_g, the precisions of the received Gaussian.
@@ -583,15 +587,17 @@ class _LearnedVariance(NamedTuple):
 
 
 def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Transform:
-    """Returns the optimizer IVON, by which a client trains its Gaussian q; the loss is taken at a draw from q.
+    """Returns the optimizer IVON, by which a client trains its Gaussian q.
 
-    The steps minimize `n / tau E_q[loss] + E_q[linear w - precision w^2 / 2] + rho KL(q || received)`. Each step
-    multiplies a precision by `1 + y + y^2 / 2`, so a precision stays above 0. At a learning rate of 0 nothing changes.
+    The steps minimize `n / tau E_q[loss] + E_q[linear w - precision w^2 / 2] + rho KL(q || received)`. The loss is
+    computed at weights that are drawn from q. Each step multiplies a precision by `1 + y + y^2 / 2`, so a precision
+    stays above 0. At a learning rate of 0 nothing changes.
 
     Args:
         weights: The weights of the terms of the objective.
-        beta1: Share of the earlier gradients in the running mean of gradients, in [0, 1).
-        beta2: Share of the earlier curvature in the running mean of curvatures, in (0, 1]. With 1 the precisions stay.
+        beta1: Weight of earlier gradients in the running mean of gradients, in [0, 1).
+        beta2: Weight of earlier curvatures in the running mean of curvatures, in (0, 1]. With 1 precisions do not
+            change.
         p: Number of weights of the network.
 
     Source: Shen, Daheim, Cong, et al., *Variational Learning is Effective for Large Deep Networks*, ICML 2024, Alg. 1.
@@ -624,7 +630,7 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
 
 
 def find_server_step(step: float | Literal["admm"], penalty: float, clients: int) -> float:
-    """Returns alpha: the weight of the prior with all factors in the next posterior.
+    """Returns alpha, the weight of the product of the prior and all factors in the next posterior.
 
     Args:
         step: The value of alpha, in (0, 1], or the word `admm`, which means `1 / (1 + rho N)`.
@@ -632,7 +638,7 @@ def find_server_step(step: float | Literal["admm"], penalty: float, clients: int
         clients: N, the number of clients.
 
     Example:
-        alpha for ten clients and a penalty of 0.2, and an alpha that is given.
+        The first alpha follows from ten clients and a penalty of 0.2. The second alpha is given.
 
         >>> round(find_server_step("admm", 0.2, 10), 3), find_server_step(1.0, 0.2, 10)
         (0.333, 1.0)
@@ -644,15 +650,15 @@ def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: 
     """Returns a server that mixes the mean of the clients' posteriors with the prior times all factors.
 
     In natural parameters, the new posterior is a weighted sum. The mean of the clients' posteriors has the weight `1 -
-    alpha`, and the prior times all factors has the weight alpha. The state keeps the posterior in float64, and the
-    product of all factors. A client sends its natural parameters minus the received ones. Where a precision is below
-    `LEAST`, the model has `LEAST` instead.
+    alpha`, and the prior times all factors has the weight alpha. The state keeps the posterior and the product of all
+    factors, in float64. A client sends its natural parameters minus the received natural parameters. If a precision is
+    below `LEAST`, the model has `LEAST` instead.
 
     Args:
         base: The averaging server, from which the float buffers are taken.
         rows: The order of the models in the state.
         alpha: Weight of the prior times all factors, in (0, 1].
-        kept: Share of a client's upload by which the client's factor changes.
+        kept: A client's factor changes by its upload times `kept`.
         prior: Precision of the prior.
         p: Number of weights of the network.
     """

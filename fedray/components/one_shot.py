@@ -1,4 +1,4 @@
-"""Servers for clients that send once: averages by Fisher information, modes of posteriors, samples of posteriors."""
+"""Servers for clients that send their models only once (FedFisher, FedBEns), and samples of clients' posteriors."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from fedray.core.sums import Counts, check_finite, exact_sum
 from fedray.core.types import State, Stats, Uploads, Weighting
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A server that weights every number of an upload by how much the client's data say about this number (FedFisher).
+# A server that weights each parameter of an upload by how much the client's data say about it (FedFisher).
 #
 # Sources: Matena, Raffel, *Merging Models with Fisher-Weighted Averaging*, NeurIPS 2022 (the closed form);
 # Jhunjhunwala, Wang, Joshi, *FedFisher*, AISTATS 2024 (the steps towards it).
 #
 # Let client k's loss be `1/2 (w - w_k)' F_k (w - w_k)` with a diagonal F_k. Then the sum of all losses, weighted by
-# p_k, has its optimum at `sum p_k F_k w_k / sum p_k F_k`. Where all F_k are equal, this is the mean of the uploads.
-# Where all F_k are 0, the mean is used.
+# p_k, has its optimum at `sum p_k F_k w_k / sum p_k F_k`. For parameters with equal F_k it is the mean of the uploads.
+# For parameters whose F_k are all 0, the mean is used.
 
-LEAST = 1e-12  # mean curvature below which a number counts as unknown: exact sums have a resolution of 5e-20
+LEAST = 1e-12  # a parameter with less mean curvature counts as unknown (exact sums have a resolution of 5e-20)
 
 Score = Callable[[int, Tensor], float]  # (world, model [d]) -> score on the server's samples; higher is better
 Step = Callable[[Tensor], Tensor]  # gradient `[d]` -> change that is subtracted from the model, `[d]`
@@ -53,14 +53,14 @@ class Descent(NamedTuple):
 def descend(how: Descent, start: Tensor, gradient: Callable[[Tensor], Tensor], world: int) -> Tensor:
     """Descends from a start, and returns the model `[d]` with the best score.
 
-    The start is scored, too. In a tie the earliest model is returned. Without scores, the model after all steps is
-    returned.
+    The start is scored, too. In a tie the earliest model is returned. If `how` has no score, the model after all steps
+    is returned.
 
     Args:
         how: The number of steps, the optimizer and the score.
         start: The model from which the steps begin, `[d]` float64.
-        gradient: Function that returns the gradient of the objective at a model.
-        world: Number of the world, for the score.
+        gradient: Function: model -> gradient of the objective at this model.
+        world: Index of the world, for the score.
     """
     now, step = start, how.start()
     best, most = start, -math.inf if how.score is None else how.score(world, start)
@@ -73,11 +73,13 @@ def descend(how: Descent, start: Tensor, gradient: Callable[[Tensor], Tensor], w
 
 
 def adam(lr: float, eps: float = 1e-6) -> Callable[[], Step]:
-    """Returns a function that makes the optimizer Adam with beta 0.9 and 0.999 (Kingma, Ba 2015), as FedBEns's code.
+    """Returns a function that makes the optimizer Adam with betas 0.9 and 0.999, as in the code of FedBEns.
+
+    Source: Kingma, Ba 2015.
 
     Args:
         lr: Learning rate.
-        eps: Number that is added to the square root in the denominator.
+        eps: Constant that is added to the square root in the denominator.
     """
 
     def start() -> Step:
@@ -95,9 +97,10 @@ def adam(lr: float, eps: float = 1e-6) -> Callable[[], Step]:
 
 
 def summing_adam(lr: float) -> Callable[[], Step]:
-    """Returns a function that makes the optimizer of FedFisher's code: Adam with sums in place of means.
+    """Returns a function that makes the optimizer of FedFisher's code, which is Adam with sums instead of means.
 
-    The memories change by `m <- 0.9 m + g` and `v <- 0.99 v + g^2`, and the step is `lr m / (sqrt(v) + 0.01)`.
+    The memory of the optimizer changes by `m <- 0.9 m + g` and `v <- 0.99 v + g^2`. The step is `lr m / (sqrt(v) +
+    0.01)`.
 
     Args:
         lr: Learning rate.
@@ -119,22 +122,22 @@ def summing_adam(lr: float) -> Callable[[], Step]:
 def fisher_mean(
     rows: Rows, weighting: Weighting = "uniform", damping: float = 0.0, how: Descent | None = None
 ) -> Server:
-    """Returns a server that averages each number of the model over the uploads, with curvatures as weights.
+    """Returns a server that averages each parameter of the model over the uploads, with curvatures as weights.
 
-    The result is `w <- sum p_k (F_k + damping) w_k / sum p_k (F_k + damping)`. With `how`, the server instead descends
-    from the plain mean, which has the weights p_k alone, towards this result. The plain mean is also used for numbers
-    with a mean curvature of at most `LEAST`, such as float buffers, which have no curvature. The larger the damping,
+    The result is `w <- sum p_k (F_k + damping) w_k / sum p_k (F_k + damping)`. The plain mean has only the weights p_k.
+    With `how`, the server descends from the plain mean towards this result. The plain mean is also used for parameters
+    with a mean curvature of at most `LEAST`, and for float buffers, which have no curvature. The larger the damping is,
     the nearer the result is to the plain mean.
 
     Args:
         rows: The order of the models in the state.
         weighting: The weights p_k: `uniform`, or `examples` (n_k / n).
-        damping: Number that is added to every F_k, at least 0.
-        how: The steps from the plain mean towards the result. None means that the result itself is used.
+        damping: Constant that is added to every F_k, at least 0.
+        how: The steps from the plain mean towards the result. None means that the result is computed at once.
 
     Example:
-        In the first number, the curvature of the first client is three times that of the second client. In the second
-        number, both curvatures are equal.
+        For the first parameter, the curvature of the first client is three times the curvature of the second client.
+        For the second parameter, both curvatures are equal.
 
         >>> import numpy as np
         >>> both = np.array([0, 1])
@@ -182,14 +185,14 @@ def fisher_mean(
 #
 # Source: Talpini, Savi, Neglia, *FedBEns: One-Shot Federated Learning based on Bayesian Ensemble*, ICML 2025, Alg. 1.
 #
-# Client k trains from each of M starts and reaches a local optimum w_km from each. Its posterior is approximated by a
-# mixture of M Gaussians with equal weights. They have the means w_km and the precisions `P_km = n_k F_km / T + c`
-# (Laplace). The global posterior is in proportion to the product of all mixtures. In this product, the prior of
-# precision c_0 and mean 0 counts once:
+# Client k trains from each of M starts, and reaches a local optimum w_km from each start. The client's posterior is
+# approximated by a mixture of M Gaussians with equal weights. The Gaussians have the means w_km and the precisions
+# `P_km = n_k F_km / T + c` (Laplace). The global posterior is in proportion to the product of all mixtures. The prior,
+# with precision c_0 and mean 0, should count only once in this product:
 #
 #     log p(w) = sum_k log sum_m N(w; w_km, 1 / P_km) + (N - 1) c_0 / 2 |w|^2
 
-MOST_CLIMBS = 100  # fixed-point steps; shares that no longer change end them before
+MOST_CLIMBS = 100  # largest number of fixed-point steps; they end earlier when the shares no longer change
 
 
 class SentMode(NamedTuple):
@@ -197,7 +200,7 @@ class SentMode(NamedTuple):
 
     Attributes:
         client: Id of the client.
-        mode: Number of the trained model among the M models of the client, from 0.
+        mode: Index of the trained model among the M models of the client, from 0.
         model: The trained model, `[d]`.
         curvature: Diagonal of the Fisher matrix at the trained model, summed over the client's samples, `[d]`.
     """
@@ -213,9 +216,9 @@ class Mixtures:
     """The posteriors of N clients, each a mixture of at most M Gaussians (modes).
 
     Attributes:
-        mean: Mean of each mode, `[N, M, p]` float64; arbitrary numbers where a client has fewer modes.
+        mean: Mean of each mode, `[N, M, p]` float64. The values for modes that do not exist have no meaning.
         sure: Precisions of each mode, `[N, M, p]`, above 0.
-        there: Whether each mode exists, `[N, M]`; every client has at least one.
+        there: Whether each mode exists, `[N, M]`. Every client has at least one mode.
         prior: c_0, the precision of the prior, which is a factor of every client's posterior.
     """
 
@@ -241,7 +244,7 @@ class Mixtures:
 
     @property
     def surplus(self) -> float:
-        """Returns the precision that is subtracted from the product: it contains N priors, but one should count."""
+        """Returns the precision of N - 1 priors. The product of all posteriors contains N priors instead of one."""
         return (len(self.mean) - 1) * self.prior
 
 
@@ -279,11 +282,11 @@ def _add_up(known: Mixtures, share: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def climb(known: Mixtures, w: Tensor) -> Tensor:
-    """Climbs from w to a mode of the global posterior p and returns the mode, `[p]`; log p never falls on the way.
+    """Climbs from w to a mode of the global posterior p and returns the mode, `[p]`. No step makes log p smaller.
 
-    Each step is one of EM. With the shares r_km of the modes at the present w, it minimizes the function `sum r_km P_km
-    (w - w_km)^2 / 2 - (N - 1) c_0 / 2 |w|^2`. Up to a constant, this function touches -log p at the present w, and is
-    nowhere below -log p. The minimum is the next w.
+    Each step is a step of EM. Let r_km be the shares of the modes at the present w. The step minimizes the function
+    `sum r_km P_km (w - w_km)^2 / 2 - (N - 1) c_0 / 2 |w|^2`. Up to a constant, this function equals -log p at the
+    present w, and is nowhere below -log p. The minimum is the next w.
 
     Args:
         known: The posteriors of the clients. All precisions are above the precision of the prior.
@@ -313,9 +316,9 @@ class Laplace(NamedTuple):
 
     Attributes:
         temperature: T, above 0.
-        precision: c, the number that is added to the curvature of every client's samples, above 0.
+        precision: c, which is added to the curvature of every client's samples, above 0.
         prior: c_0, the precision of the prior, at most c.
-        trainable: p; the first p numbers of a model have a posterior, and the numbers after them are averaged.
+        trainable: p, the number of trainable parameters, which have a posterior. Buffers are averaged.
     """
 
     temperature: float
@@ -327,7 +330,7 @@ class Laplace(NamedTuple):
         """Returns the posteriors of the clients of one world, computed from their uploads.
 
         Args:
-            sent: The uploads, at least one.
+            sent: The uploads. There must be at least one.
         """
         clients, modes = sorted({one.client for one in sent}), 1 + max(one.mode for one in sent)
         mean = torch.zeros(len(clients), modes, self.trainable, dtype=torch.float64)
@@ -349,7 +352,7 @@ def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Desc
         weighting: With `examples`, the curvature of client k is multiplied by n_k. With `uniform`, the curvatures of
             all clients of a world are multiplied by the mean of the n_k.
         laplace: The settings by which uploads become Gaussians.
-        how: The steps of a model towards a mode; None means that the model climbs to the mode by `climb`.
+        how: The descent of a model towards a mode. None means that `climb` computes the mode.
     """
     base = servers.mean(rows, weighting)
 
@@ -378,9 +381,9 @@ def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Desc
 
 
 def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -> dict[int, list[SentMode]]:
-    """Returns the uploads by world, in the order of models and clients.
+    """Returns the uploads of each world, ordered by model and then by client.
 
-    `times` holds a factor for each world, by which the curvatures are multiplied.
+    `times` holds a multiplier of the curvatures for each world.
     """
     found: dict[int, list[SentMode]] = {}
     curvature = stats["curvature"].rows
@@ -393,7 +396,7 @@ def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -
 
 
 def _find_mode(known: Mixtures, start: Tensor, mean: Tensor, how: Descent | None, world: int) -> Tensor:
-    """Returns the model `[d]` that is reached from the start `[d]`; float buffers are taken from `mean`, `[d]`."""
+    """Returns the model `[d]` that is reached from `start` `[d]`. Its float buffers are those of `mean` `[d]`."""
     p = known.mean.shape[2]
 
     def complete(now: Tensor) -> Tensor:
@@ -416,9 +419,9 @@ def _find_mode(known: Mixtures, start: Tensor, mean: Tensor, how: Descent | None
 #     b <- (1 - a) b - l g + sqrt(2 a l T / n) noise,    w <- w + b.
 #
 # The rate falls along a cosine in each cycle. The first part of a cycle (`exploration`) has no noise. In the rest of
-# the cycle samples are taken at equal distances, the last one at the end.
+# the cycle samples are taken at equal distances. The last sample is taken at the end of the cycle.
 
-_ROUNDING = 1e-9  # for rounding errors in shares of a training
+_ROUNDING = 1e-9  # tolerance for rounding errors in fractions of a training
 
 
 class Cycles(NamedTuple):
@@ -427,11 +430,11 @@ class Cycles(NamedTuple):
     Attributes:
         number: Number of cycles of a local training.
         per_cycle: Number of samples taken in each cycle.
-        samples: M, the number of samples that are kept: the last M.
-        exploration: Share of a cycle that passes before noise is added, in [0, 1).
+        samples: M. The last M samples are kept.
+        exploration: Fraction of a cycle that passes before noise is added, in [0, 1).
 
     Example:
-        There are two cycles. Samples are taken after 3/4 of each cycle and at the end; the last three are kept.
+        There are two cycles. Samples are taken after 3/4 of each cycle and at the end. The last three are kept.
 
         >>> Cycles(number=2, per_cycle=2, samples=3, exploration=0.5).ends()
         (0.5, 0.875, 1.0)
@@ -443,7 +446,7 @@ class Cycles(NamedTuple):
     exploration: float
 
     def ends(self) -> tuple[float, ...]:
-        """Returns the share of the steps after which each kept sample is taken, `[M]`, in (0, 1]."""
+        """Returns the fraction of a training after which each kept sample is taken, `[M]`, in (0, 1]."""
         left = [(self.per_cycle - 1 - q) / self.per_cycle for q in range(self.per_cycle)]
         each = [(c + 1 - (1 - self.exploration) * one) / self.number for c in range(self.number) for one in left]
         return tuple(each[-self.samples :])
@@ -455,10 +458,10 @@ class Cycles(NamedTuple):
 
 
 def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int) -> Transform:
-    """Returns the steps of a Markov chain (SGHMC); at the end the model of M times p numbers holds the M samples.
+    """Returns the steps of a Markov chain (SGHMC). At the end the model of length M p holds the M samples.
 
-    The last p numbers are the position of the chain, and the gradient is computed there. The numbers of a sample move
-    with the chain until the sample is taken. In a later round the chain goes on from its last position.
+    The last p values of the model are the position of the chain, at which the gradient is computed. The values of each
+    sample move with the chain until the sample is taken. In a later round the chain continues from its last position.
 
     Args:
         cycles: The cycles, which decide when samples are taken.
@@ -471,8 +474,8 @@ def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int
         return torch.zeros_like(parameters[..., :p])
 
     def update(gradient: Tensor, state: Tensor, parameters: Tensor, context: StepContext) -> tuple[Tensor, Tensor]:
-        inside = (context.step * cycles.number % context.steps).double() / context.steps  # of the cycle, [0, 1)
-        rate = 0.5 * (1.0 + torch.cos(math.pi * inside))  # as a share of the round's
+        inside = (context.step * cycles.number % context.steps).double() / context.steps  # place in the cycle, [0, 1)
+        rate = 0.5 * (1.0 + torch.cos(math.pi * inside))  # as a fraction of the round's learning rate
         spread = (2.0 * (1.0 - momentum) * temperature / context.lr * rate / context.size).sqrt()
         spread = torch.where(inside >= cycles.exploration - _ROUNDING, spread, 0.0)
         velocity = momentum * state + rate.to(gradient) * gradient[..., -p:] - spread.to(gradient) * context.noise
@@ -487,7 +490,7 @@ def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The upload of a client that has samples of its posterior: their mean minus the start, times their precision (FedPA).
+# The upload of a client that has samples of its posterior: (mean of the samples - start) times their precision (FedPA).
 #
 # Source: Al-Shedivat, Gillenwater, Xing, Rostamizadeh, *Federated Learning via Posterior Averaging*, ICLR 2021.
 
@@ -495,8 +498,8 @@ def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int
 def correct_by_precision(rho: float) -> Callable[[Tensor, Tensor], Tensor]:
     """Returns a function that computes `S^-1 (mean of samples - start)` `[p]` from start `[p]` and samples `[l, p]`.
 
-    S is the covariance of the samples, shrunk to the identity: `S = r I + (1 - r) C` with `r = 1 / (1 + (l - 1) rho)`.
-    C is the covariance with the divisor l - 1. With one sample or `rho = 0`, S is the identity.
+    S is the covariance C of the samples (with the divisor l - 1), shrunk towards the identity: `S = r I + (1 - r) C`
+    with `r = 1 / (1 + (l - 1) rho)`. With one sample or `rho = 0`, S is the identity.
 
     The time is in proportion to `l^2 p`, because the samples are added one by one. A sample x after t others adds a
     term of rank one to S / r. The inverse A of S / r follows by Sherman and Morrison: `A <- A - g v v' / (1 + g v'u)`.
@@ -506,7 +509,7 @@ def correct_by_precision(rho: float) -> Callable[[Tensor, Tensor], Tensor]:
         rho: How fast the shrinkage fades with the number of samples, at least 0.
 
     Example:
-        The samples spread along the first axis alone, so the step is shorter along this axis.
+        The samples differ only along the first axis, so the step is shorter along this axis.
 
         >>> samples = torch.tensor([[0.0, 1.0], [2.0, 1.0]], dtype=torch.float64)
         >>> correct_by_precision(1.0)(torch.zeros(2, dtype=torch.float64), samples).tolist()
@@ -514,7 +517,7 @@ def correct_by_precision(rho: float) -> Callable[[Tensor, Tensor], Tensor]:
     """
 
     def combine(start: Tensor, samples: Tensor) -> Tensor:
-        vs, factors = torch.zeros_like(samples), samples.new_zeros(len(samples))  # v and g / (1 + g v'u): they are A
+        vs, factors = torch.zeros_like(samples), samples.new_zeros(len(samples))  # v and g / (1 + g v'u) determine A
 
         def multiply(vector: Tensor, t: int) -> Tensor:
             v = vs[1:t]

@@ -1,10 +1,10 @@
-"""Training without a server: models walk over a graph of clients (FE section V-H).
+"""Trains without a server: models walk over a graph of clients (Fed-ensemble, section V-H).
 
-`make_walks` computes the position of each model in each step, and `walk_schedule` makes a plan of these positions. The
-way of a model from one client to the next is called a *hop*. `handover_server` computes the model after a hop. With
-compression, a hop sends the difference between the model and its random start, which every client can compute from the
-seed. Entries that the compression does not change arrive exactly as they left. So a compression that keeps every entry
-gives the same results bit for bit as no compression.
+`make_walks` computes the position of each model in each step, and `walk_schedule` makes a plan of these positions. A
+*hop* is the move of a model from one client to the next. `handover_server` computes the model after a hop. With
+compression, a hop sends the difference between the model and its random start. Every client can compute this start from
+the seed. Entries that the compression does not change arrive exactly as they were sent. So a compression that keeps
+every entry gives the same bits as no compression.
 
 Example:
     >>> ring = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1]))
@@ -28,19 +28,19 @@ from fedray.core import rng
 from fedray.core.method import Compress, Schedule, Server, Traffic, Walk
 from fedray.core.types import Clients, IntArray, Plan, State, Stats, Uploads
 
-FIRST = "first"  # the first models, where hops are compressed
+FIRST = "first"  # name of the tensor in `State.extra` with the initial models, if hops are compressed
 
 
 def handover_server(
     rows: Rows, walk: Walk, clients: Clients, seeds: Sequence[int], compress: Compress | None
 ) -> Server:
-    """Returns a server for models that go from client to client.
+    """Returns a server that stands for clients that send models to each other.
 
-    If a model stays with its client, it is not compressed.
+    A model that stays with its client is not compressed.
 
     Args:
         rows: The order of the models in the state.
-        walk: The walk, which has the position of each model in each step.
+        walk: The walk. It knows the position of each model in each step.
         clients: The population of clients, which are the nodes of the graph.
         seeds: The seed of each world.
         compress: The compression of a model on a hop; None means no compression.
@@ -56,7 +56,7 @@ def handover_server(
         return {"uploads": keep_uploads(uploads, uploads.delta), **both}
 
     def step(state: State, stats: Stats, t: int) -> State:
-        if "uploads" not in stats:  # the models went from client to client, and are not here
+        if "uploads" not in stats:  # no model was trained in this step
             return state
         kept = stats["uploads"].rows
         world, model, client = np.array(sorted(kept), dtype=np.int64).reshape(-1, 3).T
@@ -79,15 +79,15 @@ def handover_server(
 
 
 Mask = NDArray[np.bool_]
-KEPT = 16  # newest steps of a path that are remembered, and need not be computed again
+KEPT = 16  # the newest steps of a path are cached
 
 
 class Graph(NamedTuple):
-    """An undirected graph of N nodes and E edges: the neighbors of node i are `neighbor[start[i] : start[i + 1]]`.
+    """An undirected graph of N nodes and E edges. The neighbors of node i are `neighbor[start[i] : start[i + 1]]`.
 
     Attributes:
         start: Index in `neighbor` at which each node's neighbors begin, `[N + 1]`.
-        neighbor: The neighbors of all nodes, `[2 E]`, in rising order for each node.
+        neighbor: The neighbors of all nodes, `[2 E]`, in ascending order for each node.
     """
 
     start: IntArray
@@ -106,11 +106,11 @@ class Graph(NamedTuple):
 
 
 class Outages(NamedTuple):
-    """The failures of nodes and edges: at random with a probability in each step, and planned in a table.
+    """The failures of nodes and edges. Failures happen at random in each step, or are planned in a table.
 
     Attributes:
-        node: Probability that a node is out of order, in [0, 1).
-        edge: Probability that an edge is cut, in [0, 1).
+        node: Probability that a node fails in a step, in [0, 1).
+        edge: Probability that an edge fails in a step, in [0, 1).
         table: Planned failures, `[n, 4]`, with the columns first step, last step (inclusive), node, neighbor. The
             neighbor -1 means that the node itself fails, and not one of its edges.
     """
@@ -120,7 +120,7 @@ class Outages(NamedTuple):
     table: IntArray = np.empty((0, 4), dtype=np.int64)
 
     def nodes(self, seed: IntArray, t: int, node: IntArray) -> Mask:
-        """Returns whether each of some nodes is out of order in step t.
+        """Returns for each of the given nodes whether it has failed in step t.
 
         Args:
             seed: Seed of each world, in a shape that broadcasts to that of the nodes.
@@ -134,7 +134,7 @@ class Outages(NamedTuple):
         return out | np.isin(node, now[now[:, 3] < 0, 2])
 
     def edges(self, seed: IntArray, t: int, a: IntArray, b: IntArray) -> Mask:
-        """Returns whether each edge between a and b is cut in step t; the direction does not matter.
+        """Returns for each edge between a and b whether it has failed in step t. The direction does not matter.
 
         Args:
             seed: Seed of each world, in a shape that broadcasts to that of the edges.
@@ -152,10 +152,11 @@ class Outages(NamedTuple):
         return out
 
 
-Accept = Callable[[IntArray, IntArray, NDArray[np.float64]], Mask]  # (degree here, degree there, u) -> whether it goes
-TRANSITIONS: dict[str, Accept] = {  # a neighbour is drawn uniformly; the chain's stationary law follows
+# (degree of the present node, degree of the next node, uniform random number) -> whether the model moves
+Accept = Callable[[IntArray, IntArray, NDArray[np.float64]], Mask]
+TRANSITIONS: dict[str, Accept] = {  # the comments give the stationary distribution of the chain
     "uniform": lambda _here, _there, u: np.ones(u.shape, dtype=np.bool_),  # degree / 2 E (the paper)
-    "lazy": lambda _here, _there, u: u < 0.5,  # the same, without periods
+    "lazy": lambda _here, _there, u: u < 0.5,  # degree / 2 E, and the chain is not periodic
     "metropolis": lambda here, there, u: u * there < here,  # uniform on any connected graph
 }
 
@@ -169,8 +170,9 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
         graphs: The graph of each world; several worlds may share a graph.
         models: K, the number of models.
         seeds: The seed of each world.
-        transition: The rule by which a model moves to a randomly drawn neighbor. `uniform`: always. `lazy`: with
-            probability 1/2. `metropolis`: such that all clients are visited equally often in the long run.
+        transition: The rule that says whether a model moves to a neighbor, which is drawn uniformly. `uniform`: always.
+            `lazy`: with probability 1/2. `metropolis`: with the probability by which all clients are visited equally
+            often in the long run.
         outages: The nodes and edges that fail.
     """
     accept, nodes = TRANSITIONS[transition], len(graphs[0].start) - 1
@@ -206,7 +208,7 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
 
 
 def walk_schedule(walk: Walk) -> Schedule:
-    """Returns a schedule that trains every model at the client that holds it, unless the client is out of order."""
+    """Returns a schedule that trains every model at the client that holds it, unless this client has failed."""
 
     def plan(t: int, _state: object) -> Plan:
         at = walk.at(t)
@@ -223,8 +225,8 @@ def walk_traffic(walk: Walk, clients: Clients, compress: Compress) -> Traffic:
     from another client.
 
     Args:
-        walk: The walk, which has the position of each model in each step.
-        clients: The population of clients; different tiers may compress differently.
+        walk: The walk. It knows the position of each model in each step.
+        clients: The population of clients. Tiers may compress differently.
         compress: The compression of a model on a hop.
     """
 

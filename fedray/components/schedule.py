@@ -1,4 +1,8 @@
-"""Schedules, which decide which client trains which model: functions of (round, state) that return a `Plan`."""
+"""Defines schedules, which decide which client trains which model in a round.
+
+A schedule is a function (round, state) -> `Plan`. A *world* is one seed of one fold of the data. A *slot* is a position
+among the participants of a round, and an *age* is K consecutive rounds.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +24,19 @@ from fedray.own_code.contract import contract
 from fedray.own_code.user_code import name_callable
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The memory of past rounds in a state, for schedules and selections: tensors, losses, and when they were measured.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Tensors in a state that remember past rounds, in addition to the tensors of the method itself.
+# The memory of past rounds for schedules and selections: tensors in the state, in addition to the method's tensors.
 
 
 def keep_in_state(method: Method, first: Mapping[str, Callable[[], Tensor]], write: Remember) -> Method:
     """Returns the method with additional tensors in its state.
 
-    The method's own functions do not see the additional tensors.
+    The method's functions receive states without the additional tensors.
 
     Args:
         method: Any method with a server.
-        first: A function for each additional tensor, by name; it makes the tensor before the first round.
+        first: For each additional tensor, its name and a function that makes the tensor before the first round.
         write: Function that updates the additional tensors in the state after each round. It runs after the method's
-            own function `remember`.
+            function `remember`.
 
     Example:
         >>> import torch
@@ -72,7 +73,7 @@ def keep_in_state(method: Method, first: Mapping[str, Callable[[], Tensor]], wri
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The memory of the adaptive schedule: the last loss of every client on every model, and the odds that follow.
+# The memory of the adaptive schedule: the last loss of every client on every model.
 
 
 def remember_losses(method: Method, worlds: int, clients: int) -> Method:
@@ -111,15 +112,15 @@ def write_losses(_t: int, state: State, plan: Plan, loss: FloatArray) -> State:
 
 
 def find_odds(loss: FloatArray) -> FloatArray:
-    """Returns the odds with which clients draw their models; the odds grow with the losses.
+    """Returns the odds with which clients draw their models. A model with a larger loss has larger odds.
 
-    The odds equal the losses. A loss can be negative, because a density may be above 1. For a client with a negative
-    loss the odds are `exp(loss)`, divided by the client's largest `exp(loss)`. For the negative log-likelihood of a
+    The odds equal the losses. A loss can be negative, because a density may be above 1. If a client has a negative
+    loss, its odds are `exp(loss)`, divided by the client's largest `exp(loss)`. For the negative log-likelihood of a
     Gaussian, such odds do not depend on the unit of the target.
 
     Args:
-        loss: Last loss of each client on each model, `[P, K]`. It is NaN if the client has not trained the model; this
-            model then gets the largest odds.
+        loss: Last loss of each client on each model, `[P, K]`. NaN means that the client has not trained the model. The
+            model then has the largest odds.
 
     Returns:
         The odds `[P, K]`, above 0.
@@ -130,24 +131,25 @@ def find_odds(loss: FloatArray) -> FloatArray:
     """
     most = np.nanmax(np.where(np.isnan(loss), 1e-12, loss), axis=1, keepdims=True)
     known = np.where(np.isnan(loss), most, loss)
-    less = np.clip(known, -1e300, 1e300) - np.clip(most, -1e300, 1e300)  # infinity less infinity is no number
+    less = np.clip(known, -1e300, 1e300) - np.clip(most, -1e300, 1e300)  # infinity - infinity would be NaN
     return np.where((known < 0).any(axis=1, keepdims=True), np.exp(less), known) + 1e-12
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The memory of a client selection: the last loss of every client, when it was measured, and Oort's pace.
+# The memory of a client selection: the last loss of every client, the round of this loss, and Oort's pace. The pace is
+# the percentile of the clients' durations that gives the preferred duration of a round.
 
 WINDOW = 20  # rounds: Oort, section 7.1
-FIRST_PACE, PACE_STEP = 30.0, 10.0  # percent: Oort's preferred duration of a round, as its authors' code has them
+FIRST_PACE, PACE_STEP = 30.0, 10.0  # percent, as in the code of Oort's authors
 
 
 def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArray, IntArray, float]:
-    """Returns, for the clients of a world, the last loss and the round of this loss, `[N]` each, and Oort's pace.
+    """Returns each client's last loss and the round of this loss, `[N]` each, and Oort's pace, for a world.
 
     Args:
-        state: The state with the memory of `remember_clients`. With None, or a state without this memory, the result is
-            that of clients that have never trained.
-        world: Number of the world.
+        state: The state with the memory of `remember_clients`. None, or a state without this memory, means that no
+            client has trained yet.
+        world: Index of the world.
         number: Number of clients, N.
 
     Example:
@@ -161,17 +163,17 @@ def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArra
 
 
 def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[[int], IntArray]) -> Method:
-    """Returns the method with the memory of its client selection in its state.
+    """Returns the method with a memory for client selection in its state.
 
     The memory consists of three tensors. `client_loss` `[R, N]` holds the last loss of each client, and `client_round`
-    `[R, N]` the round of this loss. `pace` `[R, 1 + 2 WINDOW]` holds Oort's percentile and then the utility of each of
+    `[R, N]` the round of this loss. `pace` `[R, 1 + 2 WINDOW]` holds Oort's percentile, and then the utility of each of
     the last `2 WINDOW` rounds.
 
     Args:
         method: Any method with a server.
         worlds: Number of worlds, R.
         clients: Number of clients, N.
-        sizes: Function that returns, for a world, the number of training samples of each client, `[N]`.
+        sizes: Function: world -> the number of training samples of each client, `[N]`.
     """
     pace = torch.zeros((worlds, 1 + 2 * WINDOW), dtype=torch.float64)
     pace[:, 0] = FIRST_PACE
@@ -186,15 +188,15 @@ def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[
 def write_memory(
     t: int, state: State, plan: Plan, loss: FloatArray, *, sizes: Callable[[int], IntArray], window: int
 ) -> State:
-    """Returns the state with the mean loss of each client of a round written in, and with Oort's pace updated.
+    """Writes the mean loss of each client of a round into the state, updates Oort's pace, and returns the state.
 
     Args:
         t: The round, from 0.
         state: The state, with the memory of `remember_clients`.
         plan: The J jobs of the round.
         loss: Mean training loss of each job, `[J]`.
-        sizes: Function that returns, for a world, the number of training samples of each client, `[N]`.
-        window: Number of rounds from one possible change of the pace to the next.
+        sizes: Function: world -> the number of training samples of each client, `[N]`.
+        window: Number of rounds between two possible changes of the pace.
     """
     done = t + 1
     losses, last, pace = (state.extra[name].clone() for name in ("client_loss", "client_round", "pace"))
@@ -213,11 +215,8 @@ def write_memory(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Schedules, which decide which client trains which model: functions of (round, state) that return a `Plan`.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A schedule joins a participation rule and an assignment rule. Both are pure functions of (seed, round): the plan of
-# round t does not need the plans of earlier rounds. Nothing is stored, and a million clients cost nothing. Only
+# A schedule joins a participation rule and an assignment rule. Both are pure functions of (seed, round), so the plan of
+# round t does not need the plans of earlier rounds. Nothing is stored, so a million clients cost no memory. Only
 # `adaptive` and client selections use the state.
 
 
@@ -226,7 +225,7 @@ class Drawn(NamedTuple):
 
     Attributes:
         client: Ids of the participants, `[P]`.
-        slot: Number of the participation slot that each participant fills, `[P]`.
+        slot: Index of the slot that each participant fills, `[P]`.
     """
 
     client: IntArray
@@ -238,8 +237,8 @@ class WorldRound(NamedTuple):
 
     Attributes:
         seed: Seed of the world.
-        t: Number of the round, from 0.
-        world: Number of the world.
+        t: The round, from 0.
+        world: Index of the world.
     """
 
     seed: int
@@ -254,8 +253,7 @@ class Informed(NamedTuple):
     """A participation rule that uses the state, for example the losses of earlier rounds.
 
     Attributes:
-        choose: Function that chooses the participants, from a round and the state. The state is None if no state is
-            known.
+        choose: Function (round of a world, state) -> the participants. The state is None if no state is known.
     """
 
     choose: Callable[[WorldRound, State | None], Drawn]
@@ -270,9 +268,9 @@ Assignment = Callable[[WorldRound, Drawn, IntArray, "State | None"], tuple[IntAr
 
 
 def share_out(clients: Clients, number: int) -> list[int]:
-    """Returns the number of participants of each tier, in proportion to the size of the tier.
+    """Returns how many of `number` participants come from each tier, in proportion to the sizes of the tiers.
 
-    The numbers add up to `number`; rounding is by the largest remainder.
+    The results add up to `number`. They are rounded by largest remainders.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -286,7 +284,8 @@ def share_out(clients: Clients, number: int) -> list[int]:
 def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list[int]:
     """Returns the number of clients of each tier that are invited to a round.
 
-    It is `factor` times the number of clients that the round waits for, rounded up, and at most the size of the tier.
+    A tier's result is `factor` times the number of its clients that the round waits for. It is rounded up, and at most
+    the size of the tier.
 
     Args:
         clients: The population of clients.
@@ -298,7 +297,7 @@ def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list
 
 
 def only(participation: Participation | Informed, members: Members) -> Participation | Informed:
-    """Restricts a participation rule to the clients of a group; these participants keep their slots.
+    """Restricts a participation rule to the clients of a group. The remaining participants keep their slots.
 
     Args:
         participation: The participation rule.
@@ -320,7 +319,7 @@ def only(participation: Participation | Informed, members: Members) -> Participa
 
 
 def join_tiers(picked: Sequence[IntArray]) -> Drawn:
-    """Returns the participants of all tiers together; slots are numbered in this order."""
+    """Returns the participants of all tiers together. Slots are numbered in this order."""
     client = np.concatenate(picked).astype(np.int64)
     return Drawn(client, np.arange(len(client)))
 
@@ -332,7 +331,7 @@ def invite_all(clients: Clients) -> Participation:
 
 
 def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
-    """Returns the participation rule that draws `per_tier[c]` clients of tier c in every round (FE section II).
+    """Returns the participation rule that draws `per_tier[c]` clients of tier c in every round.
 
     Clients are drawn without replacement, and every client of a tier has the same odds. Slots are ordered by tier, and
     inside a tier by client id. So a slot always belongs to the same tier. If all clients take part, slot i is client i.
@@ -353,11 +352,11 @@ def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
 def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Participation:
     """Returns the participation rule that draws one client from each stratum in every round.
 
-    A stratum is a random subset of the clients of a tier; each tier is split into `per_tier[c]` strata. All clients of
-    a stratum share one permutation (FE-arXiv; SHEFL section 4). If the strata of a tier have equal sizes, they are
-    drawn once. Otherwise the sizes differ by one client, and in a round the clients of smaller strata have higher odds.
-    Such strata are drawn anew in every age (K rounds), and so over many ages every client has the same odds. Within an
-    age the strata stay the same, because a stratum trains every model once in an age.
+    Tier c is split at random into `per_tier[c]` strata, which are sets of clients. All clients of a stratum share one
+    permutation (preprint of Fed-ensemble; SHEFL section 4). If the strata of a tier have equal sizes, they are drawn
+    once. Otherwise the sizes differ by one client, and in a round the clients of smaller strata have higher odds.
+    Such strata are drawn anew in every age (K rounds), so over many ages every client has the same odds. Within an age
+    the strata stay the same, because a stratum trains every model once in an age.
 
     Args:
         clients: The population of clients.
@@ -366,7 +365,7 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
     uneven = any(n and tier.number % n for tier, n in zip(clients.tiers, per_tier, strict=True))
-    newest: dict[int, tuple[int, list[IntArray]]] = {}  # of each world's seed: an age, and its strata
+    newest: dict[int, tuple[int, list[IntArray]]] = {}  # seed of a world -> the newest age, and the strata of this age
 
     def cut(seed: int, age: int) -> list[IntArray]:
         if newest.get(seed, (None, []))[0] != age:
@@ -388,7 +387,7 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
 
 
 def _list_jobs(m: IntArray) -> tuple[IntArray, IntArray]:
-    """Returns the participant of each job, and the number of the job among the participant's jobs, `[J]` each.
+    """Returns the participant of each job, and the index of the job among the participant's jobs, `[J]` each.
 
     `m` holds the number of jobs of each participant, `[P]`.
     """
@@ -397,7 +396,7 @@ def _list_jobs(m: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def permutation(models: int, rows: str = "client") -> Assignment:
-    """Returns the assignment rule by which each client (or slot) trains the models in a random order (FE Alg. 1).
+    """Returns the assignment rule by which each client (or slot) trains the models in a random order (Fed-ensemble).
 
     In every round t with `t mod K = 0` each client draws a uniform permutation P. In round t the client trains the
     model `P[t mod K]`. So every client trains every model exactly once in every K rounds (an *age*). A client of a tier
@@ -421,7 +420,7 @@ def permutation(models: int, rows: str = "client") -> Assignment:
 
 
 def balanced(models: int, _rows: str = "client") -> Assignment:
-    """Returns the assignment rule by which all participants train in shifted orders of one common permutation.
+    """Returns the assignment rule by which each participant follows a shifted copy of one common permutation.
 
     The permutation is drawn anew once in every K rounds. The shifts are cyclic and form a Latin rectangle. So in a
     round the numbers of jobs of any two models differ by at most 1.
@@ -436,7 +435,7 @@ def balanced(models: int, _rows: str = "client") -> Assignment:
 
 
 def random_models(models: int, _rows: str = "client") -> Assignment:
-    """Returns the assignment rule by which each participant trains random, different models (FE Table VII)."""
+    """Returns the assignment rule by which each participant trains different models, drawn at random in each round."""
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         order = rng.permutations(rng.keys(now.seed, "random", now.t, drawn.client), models)
@@ -451,7 +450,7 @@ def adaptive(models: int, _rows: str = "client") -> Assignment:
 
     Client i draws model k with the odds `loss_ik`, the client's last loss on the model. If the client has a negative
     loss, the odds are `exp(loss_ik)` (`find_odds`). A model that the client has not trained yet has the largest odds.
-    This is future work in FE-arXiv section 6.
+    The preprint of Fed-ensemble (section 6) names such a rule as future work.
     """
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, state: State | None) -> tuple[IntArray, IntArray]:
@@ -514,7 +513,7 @@ def schedule(
 
 
 def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Callable[[int, str], Assignment]:
-    """Returns a user's kind of schedule with checks, which report each mistake in one line.
+    """Adds checks to a user's kind of schedule. The checks report each mistake in one line.
 
     A kind of schedule is a function that returns an assignment rule. It takes the number of models K, and the owner of
     a permutation (`client`, `slot` or `stratum`).
@@ -561,7 +560,7 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
 
 
 def one_job_each(_models: int, _rows: str = "client") -> Assignment:
-    """Returns the assignment rule with one job per participant, of model 0 until the participant chooses a model."""
+    """Returns the assignment rule with one job per participant. The job has model 0 until the participant chooses."""
 
     def assign(_now: WorldRound, drawn: Drawn, _m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         return np.arange(len(drawn.client)), np.zeros(len(drawn.client), dtype=np.int64)
@@ -570,7 +569,7 @@ def one_job_each(_models: int, _rows: str = "client") -> Assignment:
 
 
 def pick_least_loss(plan: Plan, losses: FloatArray) -> Plan:
-    """Returns the plan in which each client trains the model with the least loss on its training samples.
+    """Returns the plan in which each client trains the model with the smallest loss on the client's training samples.
 
     In a tie the client trains the first of these models.
 

@@ -1,10 +1,10 @@
 """Client selection: rules that choose the participants of a round by their data, their losses, or their speed.
 
 A rule chooses among the clients of one tier, so every tier keeps its share of the participants. The rule uses only
-facts that a server knows. The number of samples is known for every client. Three more facts are known for a client that
-has counted in a round: the mean training loss in the last such round, the number of this round, and how long a round
-takes. The losses are part of the state and of checkpoints, and each draw has a random key of its own. So a resumed run
-chooses the same clients.
+facts that a server knows. The server knows the number of samples of every client. A client *counts* in a round if the
+server uses its upload. For a client that has counted in a round, the server also knows the last such round, the mean
+training loss in this round, and how long a round of the client takes. Losses are part of the state and of checkpoints,
+and each draw has its own random key. So a resumed run chooses the same clients.
 
 Example:
     >>> known = KnownClients(np.arange(4), np.array([1, 1, 1, 1]), np.array([0.1, 2.0, 0.3, 3.0]), np.ones(4, int))
@@ -33,14 +33,15 @@ class KnownClients(NamedTuple):
     """The facts that a server knows about the n clients of a tier when a round begins.
 
     Attributes:
-        client: Ids of the clients, `[n]`, in rising order.
+        client: Ids of the clients, `[n]`, in ascending order.
         size: Number of training samples of each client, `[n]`.
-        loss: Mean training loss in the last round in which the client counted, `[n]`; NaN without such a round.
-        last: Number of the last round in which the client counted, `[n]`, from 1; 0 without such a round.
+        loss: Mean training loss in the last round in which the client counted, `[n]`; NaN if it has never counted.
+        last: Number of the last round in which the client counted, `[n]`, from 1; 0 if it has never counted.
         seconds: Virtual seconds that a round of the client takes, `[n]`. It is NaN for a client that has never counted
-            in a round, because the server does not know its speed. None if the rule does not need the seconds.
+            in a round, because the server does not know the client's speed. The field is None if the rule does not need
+            the seconds.
         round: Number of the round that begins, from 1.
-        pace: Percentile of the known seconds that a round should take at most (Oort).
+        pace: Percentile of the known seconds that a round should not exceed (Oort).
     """
 
     client: IntArray
@@ -64,7 +65,7 @@ def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntA
     with np.errstate(divide="ignore"):
         key = np.log(-np.log(generator.random(len(weight)))) - np.log(weight)
     last = np.partition(key, number)[number] if number < len(key) else np.inf
-    some = np.flatnonzero(~(key > last))  # only those that may be among the first are sorted
+    some = np.flatnonzero(~(key > last))  # sorts only keys that may be among the first
     place: IntArray = some[np.argsort(key[some], kind="stable")[:number]]
     return place
 
@@ -73,7 +74,7 @@ def by_examples() -> Rule:
     """Returns a rule that draws clients with odds in proportion to their numbers of samples.
 
     Source: Li et al. 2020 (FedProx, Algorithm 2: devices are chosen with probability p_k). The paper draws with
-    replacement, this rule without.
+    replacement. This rule draws without replacement.
     """
 
     def choose(known: KnownClients, number: int, generator: Generator) -> IntArray:
@@ -83,11 +84,11 @@ def by_examples() -> Rule:
 
 
 def power_of_choice(candidates: int | None = None) -> Rule:
-    """Returns a rule that takes the clients with the largest known losses among d drawn candidates.
+    """Returns a rule that draws d candidates and takes the candidates with the largest known losses.
 
     The candidates are drawn with odds in proportion to their numbers of samples. Candidates that have never trained are
-    taken first. A loss is the one that the client sent with its last upload. So candidates compute nothing; this is the
-    variant rpow-d of the paper.
+    taken first. The loss of a client is the loss that it sent with its last upload. So candidates need not compute
+    anything. This is the variant rpow-d of the paper.
 
     Source: Cho, Wang and Joshi 2020 (power-of-choice, section 3 and appendix; rpow-d).
 
@@ -108,17 +109,17 @@ def power_of_choice(candidates: int | None = None) -> Rule:
 def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
     """Returns the rule Oort: selection by statistical utility and speed, with exploration.
 
-    A client i that has trained has the utility `u_i = n_i loss_i`. Utilities are cut at their 95th percentile and
-    divided by the largest. Then `sqrt(0.1 log(t) / t_i)` is added, where t is the present round and t_i the round in
-    which the client last counted. A round of the client takes `s_i` seconds. If `s_i` is more than the preferred
-    duration T, the sum is multiplied by `(T / s_i)^penalty`.
+    A client i that has trained has the utility `u_i = n_i loss_i`. Utilities are clipped at their 95th percentile and
+    divided by the largest utility. Then `sqrt(0.1 log(t) / t_i)` is added, where t is the present round and t_i the
+    last round in which the client counted. A round of the client takes `s_i` seconds. If `s_i` is more than the
+    preferred duration T, the sum is multiplied by `(T / s_i)^penalty`.
 
     Participants are drawn with odds in proportion to the result. A client can be drawn only if its result is at least
-    0.95 times the smallest result that a choice by rank would include. A share `max(0.2, exploration 0.98^t)` of the
-    participants are clients that have never trained. These clients are drawn with equal odds.
+    0.95 times the smallest result among the clients that would be chosen by rank. A fraction `max(0.2, exploration
+    0.98^t)` of the participants are clients that have never trained. These clients are drawn with equal odds.
 
     T is a percentile of the known s_i, at first the 30th. Every 20 rounds, the utility of the last 20 rounds is
-    compared with that of the 20 rounds before. If the newer utility is not larger, the percentile rises by 10.
+    compared with the utility of the 20 rounds before. If the newer utility is not larger, the percentile rises by 10.
 
     Source: Lai et al. 2021 (Oort, Algorithm 1, equations 2 and 3), and the authors' code (SymbioticLab/Oort).
 
@@ -126,14 +127,15 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
         1. Here the server does not know the speed of a client that has never taken part, so all new clients have the
            same odds. The paper draws new clients by a speed that depends on the type of their device. In the code all
            clients register with their duration and their number of samples. The code draws new clients by samples,
-           among five times as many as are required, and clients slower than T lose weight. In the code T is a
-           percentile of all registered durations. Here it is a percentile of the durations of clients that have taken
-           part.
+           among five times as many clients as are required, and clients slower than T lose weight. In the code T is a
+           percentile of all registered durations. Here T is a percentile of the durations of clients that have counted
+           in a round.
         2. The mean loss of the last local training replaces the root mean square of the losses of samples.
-        3. s_i is computed for models without compression, and with the links as they are at the start.
-        4. Utilities are divided by the largest. The code subtracts the smallest utility, and divides by the range.
+        3. s_i is computed for models without compression, and for the links at the start of the run.
+        4. Utilities are divided by the largest utility. The code subtracts the smallest utility, and divides by the
+           range.
         5. The limit is 0.95 times the last utility that would be chosen by rank, as in the paper. In the code it is a
-           share of the next utility.
+           fraction of the next utility.
         6. T only rises. In the code T rises if the utility of 20 rounds differs by at most 10 % from that of the 20
            rounds before. It falls if the utility is more than five times as large.
         7. No client is excluded because it has taken part often. In the code a blacklist can do this; it is off by
@@ -141,8 +143,8 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
         8. The clients of each tier are chosen separately.
 
     Args:
-        exploration: The share of new clients among the participants is this number times `0.98^t`, and at least 0.2.
-            With 0, new clients are chosen only if there are too few others.
+        exploration: The fraction of new clients among the participants is `exploration 0.98^t`, and at least 0.2. With
+            0, new clients are chosen only if there are too few others.
         penalty: The exponent by which slow clients lose utility (alpha of the paper).
     """
 
@@ -169,10 +171,10 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
 
 
 def draw_in_turn(clients: Clients, number: int) -> Participation:
-    """Returns a participation rule that takes the clients in turn, by id; tiers do not matter.
+    """Returns a participation rule that takes the clients in turn, in the order of their ids.
 
-    So over many rounds each tier takes part in proportion to its size, even if a round has fewer participants than
-    there are tiers.
+    The rule does not look at tiers. Over many rounds each tier still takes part in proportion to its size, even if a
+    round has fewer participants than there are tiers.
 
     Args:
         clients: The population of clients.
@@ -196,10 +198,10 @@ def fair_ages(clients: Clients, per_tier: Sequence[int], models: int) -> Partici
 
     In the long run, every client of a tier takes part in equally many ages.
 
-    The clients of a tier form a circle in an order that is drawn once. Each age takes the next clients of the circle.
-    So under the permutation schedule a participant trains every model exactly once in an age. This holds both for
-    permutations of clients and for permutations of slots. At any time, the numbers of ages in which two clients of a
-    tier have taken part differ by at most 1.
+    The clients of a tier form a circle in a random order, which is drawn once. Each age takes the next clients of the
+    circle. So under the permutation schedule a participant trains every model exactly once in an age, whether a
+    permutation belongs to a client or to a slot. At any time, the numbers of ages in which two clients of a tier have
+    taken part differ by at most 1.
 
     Args:
         clients: The population of clients.
@@ -238,9 +240,9 @@ def choose_clients(
         clients: The population of clients.
         per_tier: Number of participants of each tier.
         rule: The selection rule.
-        sizes: Function that returns, for a world, the number of training samples of each client, `[N]`.
-        seconds: Function that returns, for a world, the seconds that a round of each client takes, `[N]`. The rule sees
-            only the seconds of clients that have counted in a round. None if the rule does not use seconds.
+        sizes: Function: world -> the number of training samples of each client, `[N]`.
+        seconds: Function: world -> the seconds that a round of each client takes, `[N]`. The rule receives only the
+            seconds of clients that have counted in a round. None if the rule does not use seconds.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
@@ -263,7 +265,7 @@ OwnRule = Callable[[KnownClients, int, Generator, Mapping[str, Any]], Any]
 
 
 def check_chosen(found: object, known: KnownClients, number: int) -> str | None:
-    """Returns a description of what is wrong with the choice of a user's rule; None if nothing is wrong.
+    """Says what is wrong with the clients that a user's rule chose. Returns None if nothing is wrong.
 
     Args:
         found: The value that the rule returned.

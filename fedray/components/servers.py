@@ -1,4 +1,4 @@
-"""Servers, which turn the uploads of a round into the next state; robust centers, and server optimizers."""
+"""Defines servers, which turn the uploads of a round into the next state, and optimizers of servers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fedray.core.types import ServerOptimizerKind, State, Stats, Tier, Uploads, 
 # ---------------------------------------------------------------------------------------------------------------------
 # Servers, which turn the uploads of a round into the next state.
 #
-# `reduce` turns a block of uploads into sums, in the process that trained the uploads. The sums of all blocks are
-# added. `step` computes the next models from the total, at the coordinator.
+# `reduce` turns a block of uploads into sums, in the process that trained the clients. The sums of all blocks are
+# added. `step` computes the next models from the total, in the process that runs the round loop (the coordinator).
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The order of the M models in the state: model k of world w is row `w * models + k`.
+    """The order of the M models in the state. Model k of world w is row `w * models + k`.
 
     Attributes:
         worlds: Number of worlds.
@@ -39,26 +39,26 @@ class Rows:
         return self.worlds * self.models
 
     def of(self, uploads: Uploads, tiers: int = 1) -> Tensor:
-        """Returns the row of the state that each upload belongs to, `[J]`; with several tiers `row * tiers + tier`."""
+        """Returns the row of the state that each upload belongs to, `[J]`, or `row * tiers + tier` if `tiers` > 1."""
         row = torch.from_numpy(uploads.world * self.models + uploads.model)
         return row if tiers == 1 else row * tiers + torch.from_numpy(uploads.tier)
 
 
 def upload_weights(uploads: Uploads, weighting: Weighting) -> Tensor:
-    """Returns integer weights `[J]` of uploads: 1 each, or the number of samples of the client."""
+    """Returns an integer weight of each upload, `[J]`: 1, or the number of samples of the client."""
     size = np.ones_like(uploads.size) if weighting == "uniform" else uploads.size
     return torch.from_numpy(size)
 
 
 def no_extra(_models: Tensor) -> dict[str, Tensor]:
-    """Returns an empty dictionary, for servers that keep no tensors of their own in the state."""
+    """Returns an empty dictionary. This function is the `init` of servers that keep only the models in the state."""
     return {}
 
 
 def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
-    """Returns the server that replaces each model by the mean of its uploads (FE Remark 1).
+    """Returns the server that replaces each model by the mean of its uploads (Fed-ensemble, Remark 1).
 
-    The uploads of a model are those that started from the model. A model that nobody trained stays unchanged.
+    The uploads of a model are the uploads of jobs that trained this model. A model without uploads stays unchanged.
 
     Example:
         >>> delta, one = torch.tensor([[1.0], [3.0]]), np.array([0, 1])
@@ -74,7 +74,7 @@ def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
 
     def step(state: State, stats: Stats, _t: int) -> State:
         weight = stats["weight"].total
-        delta = stats["sum"].value().numpy() / np.maximum(weight.numpy(), 1)[:, None]  # half of torch's time for few
+        delta = stats["sum"].value().numpy() / np.maximum(weight.numpy(), 1)[:, None]  # NumPy is faster for few models
         return apply_delta(state, torch.from_numpy(delta), stats)
 
     return Server(no_extra, reduce, step, on_device=True)
@@ -106,12 +106,12 @@ def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
 
 
 def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
-    """Returns SHEFL's server by eq. 2 as printed, which multiplies sums of deltas by coefficients.
+    """Returns SHEFL's server by eq. 2 as printed in the paper, which multiplies sums of deltas by coefficients.
 
-    The tier that trains several models per round is called HPC, and the tier that trains one model LPC. H and L are the
+    HPC is the tier that trains several models per round, and LPC the tier that trains one model. H and L are the
     numbers of their clients in the round. The sum of the deltas of HPC is multiplied by `a_h = (H + L) / (2 K) * L /
-    H`, and the sum of LPC by `a_l = (H + L) / 2`. The total is divided by H + L. The result equals that of `by_tier` if
-    and only if L = K and one client of LPC trained this model.
+    H`, and the sum of the deltas of LPC by `a_l = (H + L) / 2`. The total is divided by H + L. The result equals the
+    result of `by_tier` if and only if L = K and one client of LPC trained this model.
 
     Raises:
         BadInput: The tiers are not one tier of several models per round and one tier of a single model.
@@ -153,7 +153,7 @@ def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -
 
     Args:
         uploads: The J uploads.
-        group: Number of the group of each upload, `[J]`.
+        group: Index of the group of each upload, `[J]`.
         weight: Integer weight of each upload, `[J]`.
         groups: G, the number of groups.
     """
@@ -166,7 +166,7 @@ def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -
 
 
 def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
-    """Returns the state after a delta is added to each model and counters are merged (`merge_counters`).
+    """Returns the state in which a delta was added to each model, and counters were merged (`merge_counters`).
 
     Args:
         state: The state before the step.
@@ -179,25 +179,25 @@ def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
 
 
 def merge_counters(counters: Tensor, stats: Stats) -> Tensor:
-    """Returns the counters `[M, c]` after a round: the largest of the old counters and the uploads' counters."""
+    """Returns the counters `[M, c]` after a round, each the largest of its old value and the uploads' values."""
     if "counters" not in stats:
         return counters
     return torch.maximum(counters, stats["counters"].most.view(len(counters), -1, counters.shape[1]).amax(1))
 
 
 def keep_uploads(uploads: Uploads, values: Tensor) -> Kept:
-    """Returns statistics that hold one value of each upload, for servers that need every single upload.
+    """Returns statistics that hold a value for each upload, for servers that need every single upload.
 
-    `values` holds these values, `[J, ...]`. Their keys are (world, model, client).
+    The values `[J, ...]` are stored by (world, model, client).
     """
     keys = zip(uploads.world.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
     return Kept(dict(zip(keys, values, strict=True)))
 
 
 def group_uploads(rows: Rows, kept: Kept) -> dict[int, list[tuple[int, Tensor]]]:
-    """Returns, for each row of the state, a list of (client, value) of the kept uploads.
+    """Returns for each row of the state a list of (client, value) of the kept uploads.
 
-    Rows and clients are in rising order.
+    Rows and clients are in ascending order.
 
     Example:
         >>> group_uploads(Rows(worlds=2, models=3), Kept({(1, 2, 9): "b", (1, 2, 4): "a", (0, 1, 7): "c"}))
@@ -210,29 +210,29 @@ def group_uploads(rows: Rows, kept: Kept) -> dict[int, list[tuple[int, Tensor]]]
 
 
 def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: int) -> tuple[State, Tensor]:
-    """Returns the state after an inner server's step, and the change of the trainable numbers, `[M, p]` float64.
+    """Returns the state after an inner server's step, and the change of the trainable parameters, `[M, p]` float64.
 
     Args:
         base: The inner server.
         state: The state before the step.
         stats: The statistics of the round.
-        t: Number of the round.
-        trainable: p; the first p numbers of a model are trainable.
+        t: The round, from 0.
+        trainable: p, the number of trainable parameters of a model; these come first.
     """
     after = base.step(state, stats, t)
     return after, after.models.double()[:, :trainable] - state.models.double()[:, :trainable]
 
 
 def place_change(state: State, after: State, change: Tensor, trained: Tensor) -> State:
-    """Returns the state `after` with new trainable numbers: those of `state` plus a change.
+    """Returns the state `after`, in which the trainable parameters are those of `state` plus a change.
 
-    Only models that somebody trained get new numbers.
+    The change applies only to models, or parameters, that somebody trained.
 
     Args:
         state: The state before the round.
         after: The state after the step of an inner server.
-        change: The change of the trainable numbers, `[M, p]` float64.
-        trained: Whether somebody trained each model, `[M, 1]`.
+        change: The change of the trainable parameters, `[M, p]` float64.
+        trained: Whether somebody trained each model, `[M, 1]`, or each parameter, `[M, p]`.
     """
     p = change.shape[1]
     models = after.models.double()
@@ -241,18 +241,18 @@ def place_change(state: State, after: State, change: Tensor, trained: Tensor) ->
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Servers that survive bad clients: a robust center of the uploads instead of their mean.
+# Robust servers, which tolerate bad clients: a robust center of the uploads replaces their mean.
 #
-# These servers need every single upload (N x d numbers at the coordinator). Uploads are sorted by (world, model,
-# client), so results do not depend on the order of arrival. A center is computed model by model: its n uploads are the
-# uploads of one model in one round.
+# These servers need every single upload (a matrix of N x d in the coordinator). Uploads are sorted by (world, model,
+# client), so results do not depend on the order of arrival. A center is computed from the n uploads of one model in one
+# round.
 
-Center = Callable[[Tensor], Tensor]  # deltas `[n, d]`, sorted by client -> `[d]` float64
+Center = Callable[[Tensor], Tensor]  # deltas `[n, d]`, sorted by client -> center `[d]` float64
 _CHUNK = 1 << 16  # columns at a time
 
 
 def robust_server(rows: Rows, center: Center) -> Server:
-    """Returns the server that adds to each model a center of the deltas of its uploads.
+    """Returns the server that adds a robust center of its deltas to each model.
 
     All uploads have the same weight.
 
@@ -292,7 +292,7 @@ def median(x: Tensor) -> Tensor:
 
 
 def trimmed_mean(b: int) -> Center:
-    """Returns a center: for each coordinate the mean without the b largest and the b smallest values.
+    """Returns a center that is, for each coordinate, the mean without the b largest and the b smallest values.
 
     Source: Yin et al. 2018, option II. With fewer than 2 b + 1 uploads, as many values as possible are dropped on both
     sides, and the result is the median.
@@ -310,21 +310,22 @@ def trimmed_mean(b: int) -> Center:
 
 
 def _by_column(x: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-    """Applies `score` to the columns of a matrix `[n, d]`, each of them sorted, and returns `[d]` float64."""
+    """Sorts each column of a matrix `[n, d]`, applies `score` to the sorted columns, and returns `[d]` float64."""
     parts = [score(part.sort(0).values.double()) for part in torch.split(x, _CHUNK, dim=1)]
     return torch.cat(parts)
 
 
 def krum(f: int, trainable: int, multi: bool = False) -> Center:
-    """Returns the center Krum: the upload with the least sum of squared distances to its nearest other uploads.
+    """Returns the center Krum: the upload with the smallest sum of squared distances to its nearest other uploads.
 
-    The sum is over the n - f - 2 nearest others. With `multi`, the center is the mean of the n - f uploads with the
-    least sums. Distances are computed from the trainable numbers. The guarantee of the paper needs n >= 2 f + 3 uploads
-    of a model; with fewer uploads, at least one neighbor is used. Source: Blanchard et al. 2017, section 4.
+    The sum is over the n - f - 2 nearest other uploads. With `multi`, the center is the mean of the n - f uploads with
+    the smallest sums. Distances are computed from the trainable parameters. The guarantee of the paper needs
+    n >= 2 f + 3 uploads of a model. With fewer uploads, the sum is over at least one other upload. Source: Blanchard et
+    al. 2017, section 4.
 
     Args:
         f: Number of bad uploads that the center tolerates, at least 0.
-        trainable: p; the first p numbers of a model are compared.
+        trainable: p, the number of trainable parameters of a model; these come first.
         multi: Whether the n - f best uploads are averaged (Multi-Krum).
 
     Example:
@@ -347,11 +348,11 @@ def krum(f: int, trainable: int, multi: bool = False) -> Center:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Server optimizers: the change of the models by any server is used as a pseudo-gradient.
+# Server optimizers: the change of the models by an inner server is used as a pseudo-gradient.
 #
-# The inner server may be a mean, a mean by tier, or a robust one. Only trainable numbers are moved: float buffers
-# (BatchNorm) stay as the inner server left them. A model that nobody trained in a round keeps its weights and the
-# state of its optimizer.
+# The inner server may compute a mean, a mean by tier, or a robust center. The optimizer changes only trainable
+# parameters. Float buffers (BatchNorm) are those of the inner server. A model that nobody trained in a round keeps its
+# weights and the state of its optimizer.
 
 BETA2, TAU = 0.99, 1e-3  # Reddi et al. 2021, section 5.1; `server.tau` replaces TAU
 
@@ -378,12 +379,12 @@ def with_optimizer(
     Args:
         base: The inner server.
         rows: The order of the models in the state.
-        trainable: p; the first p numbers of a model are changed by the optimizer.
+        trainable: p, the number of trainable parameters of a model, which the optimizer changes; these come first.
         kind: `momentum`, `adam` or `yogi`.
         lr: Learning rate, above 0.
         momentum: Momentum, in [0, 1).
-        tau: The addend in the denominator of `adam` and `yogi`, above 0.
-        schedule: The course of the learning rate over the rounds, as a factor; None: the factor 1.
+        tau: The constant that is added in the denominator of `adam` and `yogi`, above 0.
+        schedule: A multiplier of the learning rate for each round; None means the multiplier 1.
 
     Example:
         >>> from fedray.components.servers import mean
@@ -419,13 +420,13 @@ def with_optimizer(
 # ---------------------------------------------------------------------------------------------------------------------
 # Servers of corrected local objectives: FedDyn and SCAFFOLD.
 
-CONTROL = "broadcast/control"  # SCAFFOLD's c, which travels with the models
+CONTROL = "broadcast/control"  # name of the tensor in `State.extra` with SCAFFOLD's c, which clients receive
 
 
 def zero_buffers(rows: Tensor, p: int) -> Tensor:
-    """Returns vectors `[W, d]` with zeros after the first p numbers.
+    """Returns vectors `[W, d]` whose entries after the first p are 0.
 
-    The numbers after the first p are float buffers, which have no gradient to correct.
+    These entries belong to float buffers, which have no gradient to correct.
 
     Example:
         >>> zero_buffers(torch.ones(1, 4), 3)
@@ -451,10 +452,10 @@ def feddyn_server(
         rows: The order of the models in the state.
         clients: N, the number of clients.
         alpha: Weight of the regularization, above 0.
-        trainable: p; the first p numbers of a model are corrected.
-        held: Function that returns, for a round, whether each of T tiers trains each number: `[T, d]` float64 of 0 and
-            1. For each number of the model, n is then the number of uploads in which this number was trained. None: all
-            numbers were trained in all uploads.
+        trainable: p, the number of trainable parameters of a model, which are corrected; these come first.
+        held: Function: round -> 1 for each parameter that a tier trains and 0 for the others, `[T, d]` float64. n is
+            then counted for each parameter: it is the number of uploads in which this parameter was trained. None means
+            that all parameters were trained in all uploads.
     """
     tiers = 1 if held is None else len(held(0))
 
@@ -470,7 +471,7 @@ def feddyn_server(
         after, g = step_and_move(base, state, stats, t, trainable)
         jobs = stats["jobs"].total.view(rows.number, tiers).double()  # [M, T]
         if held is not None:
-            jobs = jobs @ held(t)[:, :trainable]  # of each number, [M, p]
+            jobs = jobs @ held(t)[:, :trainable]  # for each parameter, [M, p]
         h = after.extra["dynamic"] - alpha * (jobs / clients) * g
         return place_change(state, after, g - h / alpha, jobs > 0)._replace(extra={**after.extra, "dynamic": h})
 
