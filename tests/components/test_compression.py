@@ -121,14 +121,6 @@ def test_resource_ratio_shares_the_budget_out(models: int, ratio: float, r: floa
     assert keep_by_tier(Layout(("w",), ((10_000,),), 10_000), [HPC, LPC], models, ratio, r)(who, who).tolist() == kept
 
 
-@given(st.integers(1, 10**7), st.floats(1e-6, 1.0), st.floats(0.01, 50.0), st.integers(2, 20))
-def test_kept_entries_are_within_1_and_d(d: int, ratio: float, r: float, models: int) -> None:
-    keep = keep_by_tier(Layout(("w",), ((d,),), d), [HPC, LPC], models, ratio, r)
-    high, low = keep(np.array([0, 1]), np.array([0, 1])).tolist()
-    assert 1 <= high <= d
-    assert low == max(1, int(d * ratio + 1e-9))
-
-
 def test_the_entries_that_are_kept_are_those_of_exact_arithmetic() -> None:
     """`0.29 * 100` is 28.999999999999996 in floats, and 29 entries are kept."""
     tiers, who = [Tier("weak", 1), Tier("strong", 1, models_per_round=2)], np.arange(2)
@@ -290,6 +282,7 @@ KINDS: dict[str, Callable[[Layout], Compress]] = {
 def test_sent_and_kept_add_up_to_all_deltas(layout: Layout, kind: str) -> None:
     """Integer deltas, so that float32 sums are exact; int8's products round."""
     compress = error_feedback(KINDS[kind](layout))
+    assert promised(compress) == promised(KINDS[kind](layout))  # it costs no bytes
     numbers = np.random.default_rng(0)
     kept = torch.zeros(3, layout.d)
     total, arrived = torch.zeros(3, layout.d), torch.zeros(3, layout.d)
@@ -301,17 +294,6 @@ def test_sent_and_kept_add_up_to_all_deltas(layout: Layout, kind: str) -> None:
         assert not kept[:, layout.trainable :].any(), "buffers are sent whole: nothing of them is kept"
     if kind != "int8":
         assert kept[:, : layout.trainable].any()
-
-
-def test_error_feedback_sends_what_was_dropped_before() -> None:
-    layout = Layout(("w",), ((3,),), 3)
-    compress = error_feedback(top_k(layout, constant(1)))
-    first = compress.apply(uploads(torch.tensor([[3.0, 2.0, 0.0]]), own={RESIDUAL: torch.zeros(1, 3)}))
-    assert first.delta.tolist() == [[3, 0, 0]]
-    second = compress.apply(uploads(torch.tensor([[1.0, 2.0, 0.0]]), own=dict(first.own)))
-    assert second.delta.tolist() == [[0, 4, 0]]
-    assert second.own[RESIDUAL].tolist() == [[1, 0, 0]]
-    assert promised(compress) == promised(top_k(layout, constant(1)))  # it costs no bytes
 
 
 # whatever the packing

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from small_data import numbers
 
 from fedray.core.types import FloatArray
-from fedray.data.types import Dataset, Split
+from fedray.data.types import Dataset
 from fedray.methods.bayesian_linear import posterior
 
 
@@ -20,9 +21,5 @@ def lines() -> tuple[Dataset, FloatArray, FloatArray]:
     targets = [x @ generator.normal(size=(2, 1)) + generator.normal(size=(len(x), 1)) for x in inputs]
     x, y = np.concatenate(inputs), np.concatenate(targets)
     exact = posterior(np.column_stack([x, np.ones(len(x))]), y[:, 0], 1.0, 1.0)
-    zero, one = np.zeros((1, 2), np.float32), np.ones((1, 2), np.float32)
     owner = np.repeat(np.arange(3), [len(part) for part in inputs])
-    train = Split(x.astype(np.float32), y.astype(np.float32), owner)
-    test = Split(train.x[:4], train.y[:4])
-    data = Dataset("lines", train, test, 0, (), zero, one, zero[:, :1], one[:, :1])
-    return data, exact.mean, np.diag(exact.covariance)
+    return numbers(x, y, owner), exact.mean, np.diag(exact.covariance)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from small_data import draw_pictures
 from torch import Tensor, nn
 
 from fedray.data.types import Dataset, Split, classification
@@ -36,9 +37,7 @@ class Poisoned(nn.Module):
 
 def marked_images(n: int = 240, clients: int = 6) -> Dataset:
     """Small images of three classes, dealt to natural clients; those of one hold a pixel of 255."""
-    rng = np.random.default_rng(0)
-    y = np.arange(n) % 3
-    x = (rng.integers(0, 120, (n, 1, 6, 6)) + 60 * (y[:, None, None, None] == np.arange(6) // 2)).astype(np.uint8)
+    x, y = draw_pictures(n)
     group, half = np.arange(n) // 3 % clients, 2 * n // 3
     x[:half][group[:half] == POISONED, :, 0, 0] = 255
     return classification("marked", Split(x[:half], y[:half], group[:half]), Split(x[half:], y[half:]), ("a", "b", "c"))

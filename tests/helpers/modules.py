@@ -57,3 +57,13 @@ class Residual(nn.Module):
         h = self.first(x.flatten(1)).relu()
         out: Tensor = self.last(h + self.middle(h).relu())
         return out
+
+
+def normed() -> nn.Module:
+    """What is mapped over lanes."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 10))
+
+
+def dropping() -> nn.Module:
+    """What trains one lane after another: batch statistics, and a dropout."""
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.2), nn.Flatten(), nn.Linear(72, 10))

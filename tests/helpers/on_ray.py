@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
+from small_data import pictures
 
 import fedray
-from fedray.data.types import Dataset, Split, classification
 from fedray.runtime import environment
 from fedray.scenario.nested import merge_keys
 
@@ -31,15 +30,6 @@ IDLE: dict[str, Any] = {  # steps in which nobody trains, and models that move o
     "clients": {"availability": "diurnal"}, "evaluate": {"every": 9}, "checkpoint": {"every": 9},
 }  # fmt: skip
 TIERS: dict[str, Any] = {"strong": {"number": 4, "models_per_round": "all", "num_cpus": 2}, "weak": {"num_cpus": 0.5}}
-
-
-def pictures(n: int = 240) -> Dataset:
-    """Small images of three classes."""
-    rng = np.random.default_rng(0)
-    y = np.arange(n) % 3
-    x = (rng.integers(0, 120, (n, 1, 6, 6)) + 60 * (y[:, None, None, None] == np.arange(6) // 2)).astype(np.uint8)
-    half = 2 * n // 3
-    return classification("pictures", Split(x[:half], y[:half]), Split(x[half:], y[half:]), ("a", "b", "c"))
 
 
 def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from small import list_states
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -22,10 +23,8 @@ from fedray.core import rng
 from fedray.core.errors import FedrayWarning
 from fedray.core.types import IntArray, State
 from fedray.data.types import Dataset, Split, classification
-from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.nested import merge_keys
-from fedray.simulation.rounds import begin_progress, run_round
 from fedray.simulation.study import Study
 
 SIZES = (9, 41, 13, 0, 25)
@@ -85,12 +84,7 @@ def train(method: Mapping[str, Any], *changes: Mapping[str, Any]) -> Training:
         warnings.simplefilter("ignore", FedrayWarning)
         own = UserObjects(data=make_blobs(), partition=deal_unevenly)
         study = replace(build_study(read_scenario(keys), own), dtype=torch.float64)
-        runtime, progress = Inline(study), begin_progress(study, study.method.phase)
-        states = [progress.state]
-        for _ in range(study.rounds):
-            progress.state = run_round(study, runtime, study.method.phase, progress).state
-            progress.round += 1
-            states.append(progress.state)
+        states, runtime = list_states(study, study.rounds)
     return Training(study, states, runtime.private())
 
 

@@ -111,13 +111,21 @@ def run_command(*arguments: str | Path) -> CommandResult:
     return CommandResult(status, out.getvalue(), err.getvalue())
 
 
-def train_rounds(study: Study, rounds: int) -> tuple[State, Inline]:
-    """The state after some rounds, and the runtime that holds the clients."""
+def list_states(study: Study, rounds: int) -> tuple[list[State], Inline]:
+    """The states before each round and behind the last, and the runtime that holds the clients."""
     runtime, progress = Inline(study), begin_progress(study, study.method.phase)
+    states = [progress.state]
     for _ in range(rounds):
-        progress.state = run_round(study, runtime, study.method.phase, progress)[2]
+        progress.state = run_round(study, runtime, study.method.phase, progress).state
         progress.round += 1
-    return progress.state, runtime
+        states.append(progress.state)
+    return states, runtime
+
+
+def train_rounds(study: Study, rounds: int) -> tuple[State, Inline]:
+    """The state after some rounds, and the runtime."""
+    states, runtime = list_states(study, rounds)
+    return states[-1], runtime
 
 
 def train(keys: Mapping[str, Any], **own: Any) -> tuple[Study, Progress, Inline]:

@@ -13,6 +13,7 @@ from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.core.types import State
 from fedray.data.types import Dataset, Split, classification
+from fedray.features.stacking import LeaveOutShards
 from fedray.runtime.session import Inline
 from fedray.runtime.stacking import StackWorkers
 from fedray.scenario.loader import read_scenario
@@ -67,6 +68,13 @@ def features(made: Study, state: State) -> np.ndarray:
     assert isinstance(parts, StackWorkers)
     parts._use_state(state)
     return torch.cat([parts.features(0, client) for client in range(made.clients.number)]).numpy()
+
+
+def rows_in(part: Part, fold: int) -> np.ndarray:
+    """The rows of a fold of the first world, in the order of the clients."""
+    shards = part.study.shards
+    assert isinstance(shards, LeaveOutShards)
+    return np.concatenate([c * EACH + np.flatnonzero(shards.fold_of(0, c, EACH) == fold) for c in range(CLIENTS)])
 
 
 def seen_rows(part: Part, made: Study, fold: int) -> set[int]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from sklearn.ensemble import AdaBoostClassifier
 from sklearn.tree import DecisionTreeClassifier
+from small import list_states, train_rounds
 
 import fedray
 from fedray.assembly.registry import UserObjects
@@ -52,17 +53,6 @@ def keys(method: str, *changes: dict[str, Any]) -> dict[str, Any]:
 
 def study_of(method: str, *changes: dict[str, Any], clients: int = CLIENTS) -> Study:
     return build_study(read_scenario(keys(method, *changes)), UserObjects(data=blobs(clients)))
-
-
-def boost(study: Study, rounds: int = ROUNDS) -> tuple[list[State], Inline]:
-    """The states before each round and after the last, and the runtime that holds the clients."""
-    runtime, progress = Inline(study), begin_progress(study, study.method.phase)
-    states = [progress.state]
-    for _ in range(rounds):
-        progress.state = run_round(study, runtime, study.method.phase, progress).state
-        progress.round += 1
-        states.append(progress.state)
-    return states, runtime
 
 
 def parts(study: Study, state: State) -> dict[str, torch.Tensor]:
@@ -107,7 +97,7 @@ def test_one_clients_adaboost_f_is_scikit_learns_adaboost() -> None:
     rounds, data = 12, blobs(1, each=400)
     tree = keys("adaboost_f", {"method": {"draw": "weights"}, "rounds": rounds})
     study = build_study(read_scenario(tree), UserObjects(data=data))
-    state = boost(study, rounds)[0][-1]
+    state = train_rounds(study, rounds)[0]
     seeds = [int(rng.keys(0, "learner", t, 0, 0) % np.uint64(2**32)) for t in range(rounds)]
     x, y, one = data.train.x, data.train.y, DecisionTreeClassifier(max_leaf_nodes=4)
     theirs = AdaBoostClassifier(one, n_estimators=rounds, random_state=Addressed(seeds)).fit(x, y)
@@ -121,15 +111,6 @@ def test_one_clients_adaboost_f_is_scikit_learns_adaboost() -> None:
     np.testing.assert_array_equal(shares.argmax(1), theirs.predict(x))
 
 
-@pytest.mark.parametrize("method", BOOSTED)
-def test_the_weights_of_all_clients_rows_add_up_to_one(method: str) -> None:
-    study = study_of(method)
-    states, _ = boost(study)
-    for t, state in enumerate(states):
-        assert sum(one.sum() for one in weights(study, state, t)) == pytest.approx(1.0, abs=1e-5)
-    assert max(one.max() for one in weights(study, states[-1], ROUNDS)) > 1.5 / (CLIENTS * 60)
-
-
 def wrong_rows(study: Study, learners: torch.Tensor) -> list[np.ndarray]:
     """On which rows of each client a committee `[S, n, 3]` is wrong."""
     each = [boosting.read_rows(make_worker(study), 0, i) for i in range(study.clients.number)]
@@ -140,7 +121,7 @@ def wrong_rows(study: Study, learners: torch.Tensor) -> list[np.ndarray]:
 def test_a_round_is_the_papers(method: str) -> None:
     """Errors over all clients, the least one, SAMME's weight and the new weights, computed here as they are printed."""
     study = study_of(method)
-    states, _ = boost(study)
+    states, _ = list_states(study, ROUNDS)
     own = [np.full(60, 1 / (60 * CLIENTS)) for _ in range(CLIENTS)]
     pool = states[1].extra.get(boosting.CANDIDATES)
     for t in range(ROUNDS):
@@ -171,7 +152,7 @@ def test_a_round_is_the_papers(method: str) -> None:
 def test_a_clients_learner_is_fitted_on_rows_that_are_drawn_by_their_weights() -> None:
     """The tree is that of the drawn rows, and rows that were wrong are drawn more often."""
     study = study_of("adaboost_f")
-    states, runtime = boost(study, 3)
+    states, runtime = list_states(study, 3)
     one, weight = boosting.read_rows(runtime.worker, 0, 1), weights(study, states[2], 2)[1]
     ends, numbers = np.cumsum(weight), rng.uniform(rng.keys(0, "drawn rows", 2, 1, 0), 60)
     drawn = np.searchsorted(ends, numbers * ends[-1], side="right")
@@ -184,7 +165,7 @@ def test_a_clients_learner_is_fitted_on_rows_that_are_drawn_by_their_weights() -
 
 def test_bagging_is_the_vote_of_trees_on_bootstraps() -> None:
     study = study_of("federated_bagging")
-    state = boost(study)[0][-1]
+    state = train_rounds(study, ROUNDS)[0]
     mine = parts(study, state)
     assert mine["alpha"].tolist() == [1.0] * ROUNDS
     assert bool(boosting.has_root(mine["trees"]).all())
@@ -212,9 +193,9 @@ def test_boosting_stops_where_no_learner_is_better_than_guessing(tmp_path: Path)
 def test_what_a_process_remembers_changes_no_bit(method: str) -> None:
     """Every round in a process that has seen nothing before, and in one that has seen another run."""
     study = study_of(method, {"replicates": 2})
-    states, runtime = boost(study, 4)
+    states, runtime = list_states(study, 4)
     progress = begin_progress(study, study.method.phase)
-    boost(study, 2)
+    list_states(study, 2)
     for t in range(4):
         fresh = Inline(study) if t % 2 else runtime
         progress.state = run_round(study, fresh, study.method.phase, progress).state
@@ -225,7 +206,7 @@ def test_what_a_process_remembers_changes_no_bit(method: str) -> None:
 def test_a_process_that_knows_another_ensemble_weighs_the_rows_afresh() -> None:
     """Of as many rounds, but the third one added nothing."""
     study = study_of("adaboost_f")
-    states, _ = boost(study, 3)
+    states, _ = list_states(study, 3)
     phase, other = study.method.phase, states[3]._replace(models=states[2].models)
     jobs = size_jobs(study, phase, phase.schedule(3, other))
     worker, fresh = make_worker(study), make_worker(study)

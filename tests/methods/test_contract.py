@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
@@ -140,23 +139,6 @@ def test_every_column_of_every_table_is_in_the_catalogue_with_its_type(run: fedr
     assert find_uncatalogued(tables) == []
 
 
-@pytest.mark.parametrize("method", ["fedavg", "bayesian_linear"])
-def test_pyarrow_pandas_and_duckdb_read_the_same_tables(method: str, run: fedray.Run) -> None:
-    """All methods write with one recorder; a closed form has no jobs."""
-    for name in ("rounds", "clients"):
-        folder = run.path / f"{name}.parquet"
-        assert len(list(folder.glob("part-*.parquet"))) > 1
-        arrow, frame = pq.read_table(folder), pd.read_parquet(folder)
-        relation = duckdb.sql(f"select * from read_parquet('{folder}/*.parquet')")
-        assert relation is not None
-        duck = relation.to_arrow_table()
-        assert arrow.column_names == list(frame.columns) == duck.column_names
-        assert rows(arrow) == rows(duck)
-        for column in ("replicate", "round", "up_bytes", "sim_seconds"):
-            assert sorted(frame[column]) == sorted(arrow[column].to_pylist())
-        assert (arrow.num_rows > 0) is (name == "rounds" or method == "fedavg")
-
-
 @EACH
 def test_the_summary_is_the_last_round(run: fedray.Run) -> None:
     summary, table = run.summary, parts(run, "rounds")
@@ -175,16 +157,7 @@ def test_the_summary_is_the_last_round(run: fedray.Run) -> None:
     assert "accuracy" in summary["metrics"] or "rmse" in summary["metrics"]
 
 
-@pytest.mark.parametrize("method", ["fed_ensemble", "random_walk", "deep_ensemble"])
-def test_another_seed_gives_other_models(method: str, run: fedray.Run) -> None:
-    """The same seed gives the same bits: resuming from nothing shows it."""
-    assert (
-        fedray.run({**combined(method, in_turn(method)), "seed": 7}).summary["model_hash"] != run.summary["model_hash"]
-    )
-
-
 FROM_NOTHING = ("fed_ensemble", "random_walk", "stacking")
-EACH_WITH_EACH = [(method, kind) for method in ("fedavg", "scaffold", "fed_ensemble") for kind in SCHEDULES]
 
 
 @pytest.mark.parametrize(
@@ -198,14 +171,6 @@ def test_resuming_ends_in_the_same_bits(run: fedray.Run, tmp_path: Path, last_ro
         assert again.summary[key] == run.summary[key]
     for table in ("rounds", "clients"):
         assert rows(getattr(again, table)) == rows(getattr(run, table))
-
-
-@pytest.mark.parametrize(("method", "kind"), EACH_WITH_EACH)
-def test_a_method_of_each_kind_resumes_under_every_schedule(method: str, kind: str, tmp_path: Path) -> None:
-    """Stateless, with private state, and with several models."""
-    run = fedray.run(combined(method, kind, replicates=1), out=tmp_path / "run")
-    again = fedray.resume(copy_run(run, tmp_path / "copy", 1))
-    assert again.summary["state_hash"] == run.summary["state_hash"]
 
 
 @EACH

@@ -95,13 +95,6 @@ def test_the_product_of_the_factors_is_the_posterior() -> None:
         torch.testing.assert_close(changes, (found - first)[0], rtol=0, atol=1e-5)
 
 
-def test_the_old_factor_is_divided_out_from_the_second_client_on() -> None:
-    """The bandwidth acts where received and own particles differ: not before the second round."""
-    one, other = ([train(t, keys(bandwidth=width))[0] for t in (1, 2)] for width in (0.2, 5.0))
-    torch.testing.assert_close(one[0], other[0], rtol=0, atol=0)
-    assert (one[1] - other[1]).abs().max() > 1e-3
-
-
 def test_clients_take_turns_and_keep_their_own_particles_in_between() -> None:
     found = fedray.run(keys({"rounds": 5}), report=False)
     table = found.clients.to_pylist()

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 from small import scenario
+from small_data import LINEAR, numbers
 
 import fedray
 from fedray.components.one_shot import correct_by_precision
 from fedray.core.types import FloatArray
-from fedray.data.types import Dataset, Split
+from fedray.data.types import Dataset
 
 
 def run(name: str, *changes: dict[str, Any], **options: Any) -> fedray.Run:
@@ -46,25 +47,15 @@ def squares() -> tuple[Dataset, FloatArray]:
     x = np.concatenate([generator.normal(size=(400, 2)) * spread for spread in spreads])
     y = (x * np.repeat(lines, 400, axis=0)).sum(1, keepdims=True) + 2.0 * generator.normal(size=(1600, 1))
     best = np.linalg.lstsq(np.column_stack([x, np.ones(1600)]), y[:, 0], rcond=None)[0]
-    zero, one = np.zeros((1, 2), np.float32), np.ones((1, 2), np.float32)
-    train = Split(x.astype(np.float32), y.astype(np.float32), np.repeat(np.arange(4), 400))
-    test = Split(train.x[:4], train.y[:4])
-    return Dataset("squares", train, test, 0, (), zero, one, zero[:, :1], one[:, :1]), best
+    return numbers(x, y, np.repeat(np.arange(4), 400)), best
 
 
 def test_on_quadratic_losses_it_ends_nearer_the_global_optimum_than_fedavg() -> None:
     """Heterogeneous least squares, many local steps: three repetitions, and their less noisy mean."""
     data, best = squares()
-    keys: dict[str, Any] = {
-        "runtime": "inline",
-        "replicates": 3,
-        "data": {"name": "interval", "partition": {"name": "natural"}},
-        "clients": {"number": 4},
-        "model": {"name": "linear", "objective": "half_mse"},
-        "local": {"lr": 0.1, "batch_size": 5, "steps": 200},
-        "evaluate": {"every": 100},
-        "report": False,
-    }
+    keys = {
+        **LINEAR, "replicates": 3, "clients": {"number": 4}, "local": {"lr": 0.1, "batch_size": 5, "steps": 200},
+    }  # fmt: skip
     average = fedray.run({**keys, "method": "fedavg", "rounds": 5}, data=data)
     method = {"name": "fedpa", "samples": 10, "rho": 100.0, "mixing": 0.2}
     server = {"optimizer": "momentum", "momentum": 0, "lr": 0.002}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -12,12 +11,12 @@ import small
 import torch
 from conjugate import lines
 from small import scenario
+from small_data import LINEAR
 from torch import Tensor
 from torch.nn.functional import softplus
 
 import fedray
 from fedray.components.gaussians import NATURAL, SITES, find_posterior
-from fedray.runtime.worker import Worker
 
 Keys = dict[str, Any]
 FEW: Keys = {"participation": {"per_round": 2}}
@@ -139,16 +138,10 @@ def test_on_a_linear_model_with_gaussian_noise_it_comes_to_the_exact_posterior(n
     rounds = 12 if clients > 1 else 6
     falling = {"schedule": {"kind": "cosine", "rounds": rounds, "floor": 0.01 if name == "pvi" else 0.02}}
     given: Keys = {
-        "runtime": "inline",
-        "rounds": rounds,
-        "method": {"name": name, "prior": 1.0, "rho": -1.0, "samples": 0, **options},
+        **LINEAR, "rounds": rounds, "method": {"name": name, "prior": 1.0, "rho": -1.0, "samples": 0, **options},
         "data": {"name": "interval", "partition": {"name": "natural" if clients > 1 else "iid"}},
-        "clients": {"number": clients},
-        "model": {"name": "linear", "objective": "half_mse"},
-        "local": {"lr": 0.1, "batch_size": "full", **local, **falling},
-        "report": False,
-        "evaluate": {"every": 100},
-    }
+        "clients": {"number": clients}, "local": {"lr": 0.1, "batch_size": "full", **local, **falling},
+    }  # fmt: skip
     natural = fedray.run(given, data=data).progress.state.extra[NATURAL][0].numpy()
     linear, precision = natural[:3], natural[3:]
     np.testing.assert_allclose(precision, 1.0 / variance, rtol=0.25)
@@ -212,60 +205,6 @@ def test_without_the_divergence_nothing_is_learned_from_others() -> None:
     half = {"server": {"optimizer": "momentum", "lr": 0.1}}
     assert torch.equal(alone.own, train("pfedbayes", 3, half, zeta=0.0).own)
     assert not torch.equal(train("pfedbayes", 3, zeta=1.0).models, begun.models)
-
-
-def test_the_more_the_divergence_weighs_the_nearer_clients_stay_to_the_global_gaussian() -> None:
-    """With SGD and all rows in a step; Adam divides the size of a gradient out."""
-    local = {"local": {"optimizer": "sgd", "lr": 0.002, "batch_size": "full", "epochs": 10}}
-    near = []
-    for zeta in (0.01, 0.3, 3.0):
-        found = train("pfedbayes", 2, local, zeta=zeta)
-        p = found.models.shape[1] // 4
-        near.append(float((found.own - found.models)[:, :p].norm(dim=1).mean()))
-    assert near[0] > near[1] > near[2]
-    assert near[2] < 0.8 * near[0]
-
-
-def test_the_server_with_beta_1_is_the_mean_and_with_beta_half_it_goes_half_the_way() -> None:
-    """The step is w <- (1 - beta) w + beta mean w_i, on means and rhos; the server's own Gaussian is w."""
-    start, whole = (train("pfedbayes", rounds).models for rounds in (0, 1))
-    half = {"server": {"optimizer": "momentum", "momentum": 0, "lr": 0.5}}
-    torch.testing.assert_close(train("pfedbayes", 1, half).models, (start + whole) / 2, rtol=0, atol=1e-6)
-    for found in (start, whole):
-        mine, prior = found.chunk(2, dim=1)
-        assert torch.equal(mine, prior)
-    moved = (whole - start).abs().chunk(4, dim=1)
-    assert min(float(part.max()) for part in moved) > 1e-3
-
-
-def test_the_mean_is_that_of_the_clients_own_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the clients upload, averaged by hand; of their own Gaussians nothing leaves them."""
-    sent: list[Tensor] = []
-    pack = Worker._pack_uploads
-
-    def watch(self: Worker, *arguments: Any) -> Any:
-        uploads = pack(self, *arguments)
-        sent.append(uploads.delta.clone())
-        return uploads
-
-    monkeypatch.setattr(Worker, "_pack_uploads", watch)
-    found, start = (train("pfedbayes", n, {"seed": 3}).models for n in (1, 0))  # not trained before: it is watched
-    delta = torch.cat(sent)
-    assert len(delta) == 6
-    half = delta.shape[1] // 2
-    assert (delta[:, :half] == 0).all() and (delta[:, half:] != 0).any(1).all()
-    torch.testing.assert_close(found[0, half:], start[0, half:] + delta[:, half:].mean(0), rtol=0, atol=1e-6)
-
-
-def test_a_client_that_sits_out_keeps_its_gaussian_and_one_that_acts_goes_on_from_its_own() -> None:
-    rounds = [train("pfedbayes", n, FEW) for n in range(6)]
-    kept = 0
-    for before, after in itertools.pairwise(rounds):
-        old, new = (dict(zip(one.whose[:, 1].tolist(), one.own, strict=True)) for one in (before, after))
-        same = sum(torch.equal(row, new[client]) for client, row in old.items())
-        assert len(new) - same == 2
-        kept += same
-    assert kept > 0
 
 
 def test_known_clients_answer_better_with_their_own_gaussian() -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from modules import dropping, normed
 from small import of_method, rows, scenario, spell_out, train_rounds
+from small_data import pictures
 from torch import Tensor, nn
 
 import fedray
@@ -17,7 +19,6 @@ from fedray.assembly.study import build_study
 from fedray.components import schedule
 from fedray.core.method import Method
 from fedray.core.types import State
-from fedray.data.types import Dataset, Split, classification
 from fedray.methods import METHOD_SPECS, Setting, federated
 from fedray.scenario.loader import read_scenario
 
@@ -38,23 +39,6 @@ def same_models(one: fedray.Run, other: fedray.Run) -> bool:
 def train_whole(keys: dict[str, Any]) -> State:
     study = build_study(read_scenario(keys, explicit=False))
     return train_rounds(study, study.rounds)[0]
-
-
-def test_a_strong_proximal_term_keeps_the_models_where_they_were() -> None:
-    """Mu -> 1 / lr: each step undoes the way from the start, so only the last gradient is left."""
-    kept = run({"method": {"name": "fedprox", "mu": 20.0}, "local": {"lr": 0.05, "epochs": 5}})
-    free = run({"method": {"name": "fedprox", "mu": 0.0}, "local": {"lr": 0.05, "epochs": 5}})
-    start = run({"rounds": 0, "method": {"name": "fedprox"}}).progress.state.models
-    moved = [float((r.progress.state.models - start).norm()) for r in (kept, free)]
-    assert moved[0] < moved[1] / 3
-
-
-def normed() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 10))
-
-
-def dropping() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.2), nn.Flatten(), nn.Linear(72, 10))
 
 
 FEW: dict[str, Any] = {"rounds": 1, "participation": {"per_round": 2}}
@@ -101,15 +85,6 @@ def test_evaluation_does_not_change_training() -> None:
     ):
         assert same_models(plain, run(change)), change
     assert run({"evaluate": {"every": 3}}).rounds["round"].to_pylist() == [0, 3, 4]  # the last round is always there
-
-
-def test_held_out_rows_are_not_trained_on() -> None:
-    """Withheld rows change the training data, and nothing else does: the sizes say how many are gone."""
-    whole, part = run(), run({"data": {"hold_out": 0.25}})
-    per_client = [dict(zip(r.clients["client"].to_pylist(), r.clients["samples"].to_pylist())) for r in (whole, part)]
-    assert per_client[1] == {client: n - int(n * 0.25 + 1e-9) for client, n in per_client[0].items()}
-    assert "hold_out_accuracy" in part.rounds.column_names
-    assert "hold_out_accuracy" not in whole.rounds.column_names
 
 
 @pytest.fixture(scope="module")
@@ -166,11 +141,6 @@ def test_a_client_at_infinite_temperature_answers_like_a_new_one(ensemble: fedra
     assert np.abs(sharp[0] - sharp[1]).max() > 1e-3
 
 
-def test_one_model_has_no_variance(inputs: np.ndarray) -> None:
-    single = run(FED_AVG).predict(inputs)
-    assert (single.variance == 0).all()
-
-
 def test_many_inputs_have_the_answers_of_few(ensemble: fedray.Run) -> None:
     """More rows than one evaluation batch: each row's answer does not depend on the others."""
     x = ensemble.study.split("test", 0)[0].numpy()
@@ -197,15 +167,6 @@ def plain(ensemble: fedray.Run, state: dict[str, Tensor]) -> Any:
     return forward
 
 
-def pictures(n: int = 96) -> Dataset:
-    """Small images of three classes."""
-    rng = np.random.default_rng(0)
-    y = np.arange(n) % 3
-    x = (rng.integers(0, 120, (n, 1, 6, 6)) + 60 * (y[:, None, None, None] == np.arange(6) // 2)).astype(np.uint8)
-    half = 2 * n // 3
-    return classification("pictures", Split(x[:half], y[:half]), Split(x[half:], y[half:]), ("a", "b", "c"))
-
-
 def mlp() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 7), nn.Tanh(), nn.Linear(7, 3))
 
@@ -226,7 +187,7 @@ def lone_batch_norm() -> nn.Module:
 @pytest.mark.parametrize("clients", [1, 5])
 def test_one_full_batch_step_weighted_by_examples_is_one_central_step(module: Any, clients: int) -> None:
     """sum_i n_i / n (w - lr grad_i) = w - lr grad of the pooled loss; 64 rows over 5 clients are uneven."""
-    data, lr = pictures(), 0.3
+    data, lr = pictures(96), 0.3
     given = scenario(
         FED_AVG,
         {
@@ -255,7 +216,7 @@ def test_one_full_batch_step_weighted_by_examples_is_one_central_step(module: An
 
 def test_batch_norm_statistics_are_averaged_and_counted(tmp_path: Path) -> None:
     """Buffers travel: the running mean is the mean over clients, the counter their largest number of steps."""
-    data = pictures()
+    data = pictures(96)
     given = scenario(
         FED_AVG,
         {

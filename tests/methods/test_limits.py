@@ -59,12 +59,7 @@ def of(name: str, **options: Any) -> Keys:
 
 
 AVERAGE = of("fedavg")
-FURTHER = (
-    "ifca",
-    "fedem",
-    "moon",
-    "fedsam",
-)  # their clients pass over their samples once more, at the limit too
+FURTHER = ("ifca", "fedem", "moon", "fedsam", "ditto")  # pass over their samples once more, at the limit too
 
 
 class Limit(NamedTuple):
@@ -185,6 +180,16 @@ LIMITS: dict[str, Limit] = {
         of("lg_fedavg", shared_layers=1), {**AVERAGE, "local": {"private": ["1"]}}, FEW,
         apart=of("lg_fedavg", shared_layers=2),
     ),
+    "LG-FedAvg that shares every layer": Limit(of("lg_fedavg", shared_layers=2), AVERAGE, FEW),
+    "the global model of Ditto": Limit(of("ditto"), {**AVERAGE, **UNIFORM}, FEW),
+    "FedCross of one model": Limit(of("fedcross", models=1), {**AVERAGE, **UNIFORM}, FEW),
+    "FedCross of models that keep all": Limit(
+        of("fedcross", models=4, alpha=1), {**of("fed_ensemble", models=4), **UNIFORM}, {},
+        apart=of("fedcross", models=4, alpha=0.9),
+    ),
+    "a server momentum of 0": Limit(
+        {"server": {"optimizer": "momentum", "momentum": 0.0, "lr": 1.0}}, {}, of("fed_ensemble", models=2)
+    ),
     "PVI's default damping": Limit(
         of("pvi"), of("pvi", damping=1 / 6), {"local": {"lr": 0.01}, "rounds": 2}, apart=of("pvi", damping=0.1)
     ),
@@ -227,7 +232,7 @@ def test_at_its_limit_a_method_is_another_one(limit: Limit) -> None:
         if limit.costs:
             assert found.up_bytes.tolist() == wanted.up_bytes.tolist()
             assert found.down_bytes.tolist() == wanted.down_bytes.tolist()
-            if limit.one["method"]["name"] in FURTHER:
+            if one.method.name in FURTHER:
                 assert (found.sim_seconds > wanted.sim_seconds).all()
             else:
                 assert found.sim_seconds.tolist() == wanted.sim_seconds.tolist()

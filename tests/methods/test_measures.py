@@ -12,11 +12,12 @@ import torch
 from modules import Residual, load_module
 from plain import rows_of
 from small import scenario, spell_out, train
+from small_data import LINEAR, numbers
 from torch import Tensor
 
 import fedray
 from fedray.core.types import FloatArray, State, Stats, Uploads
-from fedray.data.types import Dataset, Split
+from fedray.data.types import Dataset
 from fedray.features.measure import sum_curvature
 from fedray.methods import (
     ClientSums,
@@ -223,26 +224,17 @@ def lines(same: bool = False) -> tuple[Dataset, FloatArray, FloatArray]:
     targets = [generator.normal(size=(len(x), 1)) + x @ generator.normal(size=(2, 1)) for x in inputs]
     best = [fit_line(x, y) for x, y in zip(inputs, targets, strict=True)]
     x, y = np.concatenate(inputs), np.concatenate(targets)
-    zero, one = np.zeros((1, 2), np.float32), np.ones((1, 2), np.float32)
     owner = np.repeat(np.arange(len(sides)), [len(part) for part in inputs])
-    rows = Split(x.astype(np.float32), y.astype(np.float32), owner)
     share = np.bincount(owner) / len(owner)
-    data = Dataset("lines", rows, Split(rows.x[:4], rows.y[:4]), 0, (), zero, one, zero[:, :1], one[:, :1])
-    return data, fit_line(x, y), (share[:, None] * np.array(best)).sum(0)
+    return numbers(x, y, owner), fit_line(x, y), (share[:, None] * np.array(best)).sum(0)
 
 
 def fit(data: Dataset, method: Any, **more: Any) -> FloatArray:
     """One round in which every client comes to its own optimum."""
     keys: Keys = {
-        "runtime": "inline",
-        "rounds": 1,
-        "method": method,
-        "data": {"name": "interval", "partition": {"name": "natural"}},
-        "clients": {"number": 3},
-        "model": {"name": "linear", "objective": "half_mse"},
+        **LINEAR, "rounds": 1, "method": method, "clients": {"number": 3}, "server": {"weighting": "examples"},
         "local": {"lr": 0.4, "batch_size": "full", "epochs": 150, "momentum": 0},
-        "server": {"weighting": "examples"},
-    }
+    }  # fmt: skip
     found: FloatArray = train({**keys, **more}, data=data)[1].state.models.double().numpy()
     return found
 

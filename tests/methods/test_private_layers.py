@@ -67,23 +67,6 @@ def test_normalization_layers_stay_with_the_clients_of_fedbn() -> None:
     assert set(split.clients["up_bytes"].to_pylist()) == {4 * int((~mask).sum())}
 
 
-def test_fedrep_trains_its_head_first_and_its_body_last() -> None:
-    """With all but one epoch for the head: in the local training of one client each part rests in its turn."""
-    from fedray.core.method import StepContext
-    from fedray.features.correction import train_in_turns
-
-    rule = train_in_turns(torch.tensor([False, True, True]), body=1, epochs=4, momentum=0.5)
-    state, moved = torch.zeros(3), []
-    for step in range(8):  # two steps an epoch
-        none = torch.neg
-        context = StepContext(0, torch.tensor(0), step, torch.tensor(8), 0.1, torch.tensor(4), none, none)
-        change, state = rule.update(torch.ones(3), state, torch.zeros(3), context)
-        moved.append((change != 0).tolist())
-    assert moved == [[False, True, True]] * 6 + [[True, False, False]] * 2
-    split = run({"method": {"name": "fedrep"}, "local": {"epochs": 4}})
-    assert split.study.method.phase.stays == ("3",)
-
-
 def test_fedrep_trains_its_body_where_a_tenth_of_the_steps_is_less_than_one() -> None:
     few = {"method": {"name": "fedrep"}, "local": {"epochs": None, "steps": 2}}
     head = torch.from_numpy(run({"rounds": 0}, few).study.net.layout.mask(("3",)))

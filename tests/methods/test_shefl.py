@@ -240,29 +240,6 @@ def jobs_of(run: Run) -> list[dict[str, Any]]:
     return jobs
 
 
-def test_participants_per_tier_and_models_are_exact(run: RunScenario) -> None:
-    """Three of each tier in every round: a strong one trains all K models, a weak one a single one."""
-    jobs = jobs_of(run(participation=HALF))
-    for world in (0, 1):
-        for t in range(1, 5):
-            mine = [job for job in jobs if (job["replicate"], job["round"]) == (world, t)]
-            models = defaultdict(list)
-            for job in mine:
-                models[job["tier"], job["client"]].append(job["model"])
-            assert Counter(tier for tier, _ in models) == {"hpc": 3, "lpc": 3}
-            for (tier, client), got in models.items():
-                assert sorted(got) == list(range(K)) if tier == "hpc" else len(got) == 1
-                assert (client < 6) == (tier == "hpc")
-
-
-def test_a_tier_of_m_models_meets_each_model_m_times_an_age(run: RunScenario) -> None:
-    """K = 3 rounds, m = 2: every client trained every model exactly twice, never twice in a round."""
-    jobs = jobs_of(run(clients__tiers={"hpc": None, "lpc": None, "mid": {"models_per_round": 2}}, rounds=K))
-    seen = Counter((job["replicate"], job["client"], job["model"]) for job in jobs)
-    assert seen == {(r, c, k): 2 for r in range(2) for c in range(N) for k in range(K)}
-    assert len({(job["replicate"], job["round"], job["client"], job["model"]) for job in jobs}) == len(jobs)
-
-
 def test_with_feddyns_pull_it_is_feddyn_ensemble_on_tiers(run: RunScenario) -> None:
     """Bit for bit, corrections too; the pull of FedProx comes on top."""
     dyn = {"method": {"name": "feddyn_ensemble", "models": K, "alpha": 0.1}, "compress": {"kind": "topk"}}
@@ -352,50 +329,11 @@ def test_bytes_of_the_jobs_add_up_to_those_of_the_rounds(run: RunScenario, how: 
         assert done.summary["totals"][name] == rows.loc[rows["round"] == 5, name].sum() > 0
 
 
-def test_over_commitment_of_everybody_is_none_bit_for_bit(run: RunScenario) -> None:
-    plain = run(participation={"per_round": N})
-    over = run(participation={"per_round": N, "overcommit": 1.5})
-    assert model_hash(plain) == model_hash(over)
-    assert plain.summary["totals"]["sim_seconds"] == over.summary["totals"]["sim_seconds"]
-    assert plain.clients.drop_columns(["loss"]) == over.clients.drop_columns(["loss"])
-
-
 def test_virtual_time_is_a_function_of_scenario_and_seed(run: RunScenario) -> None:
     """How the training goes does not show in it."""
     seconds = [run(**ROUGH, local__lr=lr).summary["totals"]["sim_seconds"] for lr in (0.1, 0.01)]
     assert seconds[0] == seconds[1]
     assert run(**ROUGH, seed=14).summary["totals"]["sim_seconds"] != seconds[0]
-
-
-def test_seconds_of_the_rounds_are_those_of_the_slowest_clients(run: RunScenario) -> None:
-    done = run()
-    ends = np.zeros((2, 5))
-    for r in range(2):
-        for t in range(1, 5):
-            busy: Counter[int] = Counter()
-            for job in jobs_of(done):
-                if (job["replicate"], job["round"]) == (r, t):
-                    busy[job["client"]] += job["sim_seconds"]
-            ends[r, t] = ends[r, t - 1] + max(busy.values())
-    for row in done.rounds.to_pylist():
-        assert row["sim_seconds"] == pytest.approx(ends[row["replicate"], row["round"]])
-
-
-def test_larger_batches_take_longer_and_fewer_of_them(run: RunScenario) -> None:
-    """Time of samples alone does not ask how they are batched; time of steps is 7 : 4 for the 25 rows of a client."""
-    free: dict[str, Any] = {
-        f"clients__tiers__{tier}__{key}": 1e15 for tier in ("hpc", "lpc") for key in ("uplink", "downlink")
-    }
-    free["data__partition"] = {"name": "iid"}
-    keys = [f"clients__tiers__{tier}__seconds_per_" for tier in ("hpc", "lpc")]
-    steps = {f"{key}step": 0.1 for key in keys}
-    samples = {f"{key}step": 0.0 for key in keys} | {f"{key}sample": 0.1 for key in keys}
-
-    def seconds(how: dict[str, Any], batch: int) -> float:
-        return float(run(**free, **how, local__batch_size=batch, replicates=1).summary["totals"]["sim_seconds"])
-
-    assert seconds(samples, 4) == seconds(samples, 8) == pytest.approx(4 * K * 25 * 0.1)
-    assert seconds(steps, 4) == pytest.approx(7 / 4 * seconds(steps, 8))
 
 
 def test_time_and_bytes_to_accuracy_are_those_of_the_first_row_that_has_it(run: RunScenario) -> None:
@@ -414,13 +352,6 @@ def test_side_by_side_is_faster_and_trains_the_same(run: RunScenario) -> None:
     one, two = run(**slow), run(**slow, clients__tiers__hpc__side_by_side=True)
     assert model_hash(one) == model_hash(two)
     assert two.summary["totals"]["sim_seconds"] < 0.6 * one.summary["totals"]["sim_seconds"]
-
-
-def test_a_trace_changes_the_time_and_not_the_training(run: RunScenario, tmp_path: Path) -> None:
-    (tmp_path / "trace.csv").write_text("client,seconds_per_step\n0,5.0\n")
-    plain, traced = run(), run(clients__trace=str(tmp_path / "trace.csv"))
-    assert model_hash(plain) == model_hash(traced)
-    assert traced.summary["totals"]["sim_seconds"] > 100 * plain.summary["totals"]["sim_seconds"]
 
 
 def test_a_client_that_diverged_was_dropped_silently(run: RunScenario) -> None:

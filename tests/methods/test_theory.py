@@ -15,6 +15,7 @@ import pytest
 import torch
 from scipy import stats
 from small import scenario
+from small_data import LINEAR, numbers
 
 import fedray
 from fedray.core.types import FloatArray
@@ -32,27 +33,18 @@ ASKED = np.array([-0.8, -0.5, -0.15, 0.1, 0.33, 0.6])
 
 def toy() -> Dataset:
     """Four clients with two points each; the test inputs are `ASKED`."""
-    x, y = PLACES[:, None].astype(np.float32), np.sin(4 * PLACES)[:, None].astype(np.float32)
+    x, y = PLACES[:, None], np.sin(4 * PLACES)[:, None]
     asked = ASKED[:, None].astype(np.float32)
-    zero, one = np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32)
-    train = Split(x, y, np.repeat(np.arange(4), 2))
-    return Dataset("toy", train, Split(asked, 0 * asked), 0, (), zero, one, zero, one)
+    return numbers(x, y, np.repeat(np.arange(4), 2), Split(asked, 0 * asked))
 
 
 def trained(**changes: Any) -> fedray.Run:
     """Full-batch gradient descent under FedAvg until the loss is zero, from many starts."""
     keys: dict[str, Any] = {
-        "runtime": "inline",
-        "rounds": 40,
-        "replicates": MEMBERS,
-        "vary": "init",
-        "method": {"name": "fedavg"},
-        "data": {"name": "interval", "partition": {"name": "natural"}},
-        "model": {"name": "rbf", "objective": "half_mse", "weight_sd": WEIGHT_SD},
-        "clients": {"number": 4},
-        "local": {"lr": 0.1, "lr_decay": 1.0, "batch_size": "full", "epochs": 10},
-        "evaluate": {"every": 1000},
-    }
+        **LINEAR, "rounds": 40, "replicates": MEMBERS, "vary": "init", "method": {"name": "fedavg"},
+        "model": {"name": "rbf", "objective": "half_mse", "weight_sd": WEIGHT_SD}, "clients": {"number": 4},
+        "local": {"lr": 0.1, "lr_decay": 1.0, "batch_size": "full", "epochs": 10}, "evaluate": {"every": 1000},
+    }  # fmt: skip
     return fedray.run({**keys, **changes}, data=toy())
 
 

@@ -11,7 +11,7 @@ import torch
 from reports import without_report
 from sklearn.naive_bayes import GaussianNB
 from small import copy_run, rows, scenario, train_rounds
-from stacks import BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, features, study, table
+from stacks import BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, features, rows_in, study, table
 
 import fedray
 from fedray.core.sums import merge_stats
@@ -57,19 +57,12 @@ def test_a_vote_is_the_share_of_the_clients_classifiers(folds: dict[str, Any]) -
         np.testing.assert_allclose(found[fold], counts / voters)
 
 
-def test_other_data_of_a_client_changes_no_vote_of_the_fold_that_leaves_it_out() -> None:
-    base = {"name": "sklearn/decision_tree"}
-    changed = table(change=np.arange(2 * EACH, 3 * EACH))
-    before, after = shares(beside(base)), shares(beside(base, data=changed))
-    assert (before == after).reshape(CLIENTS, -1).all(1).tolist() == [fold == 2 for fold in range(CLIENTS)]
-
-
-def test_other_data_in_a_fold_changes_no_vote_of_that_fold() -> None:
-    shards = beside(FOREST, WITHIN).parts[1].study.shards
-    assert isinstance(shards, LeaveOutShards)
-    fold = np.concatenate([c * EACH + np.flatnonzero(shards.fold_of(0, c, EACH) == 1) for c in range(CLIENTS)])
-    before, after = shares(beside(FOREST, WITHIN)), shares(beside(FOREST, WITHIN, data=table(change=fold)))
-    assert (before == after).reshape(3, -1).all(1).tolist() == [False, True, False]
+@pytest.mark.parametrize(("base", "folds"), [({"name": "sklearn/decision_tree"}, {}), (FOREST, WITHIN)])
+def test_other_data_in_a_fold_changes_no_vote_of_that_fold(base: dict[str, Any], folds: dict[str, Any]) -> None:
+    before = beside(base, folds)
+    after = beside(base, folds, data=table(change=rows_in(before.parts[1], 2)))
+    same = (shares(before) == shares(after)).reshape(before.parts[1].folds, -1).all(1)
+    assert same.tolist() == [fold == 2 for fold in range(len(same))]
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -98,11 +91,10 @@ def test_votes_are_features_like_probabilities(folds: dict[str, Any]) -> None:
     """Out of fold: a row is answered by the vote that leaves it out. The classifiers are no numbers of the stack."""
     made = beside(FOREST, folds)
     state, _ = train_rounds(made, 3)
-    shards, found = made.parts[1].study.shards, features(made, state)
-    assert isinstance(shards, LeaveOutShards)
-    said = shares(made, torch.from_numpy(table().train.x))
-    fold = np.concatenate([shards.fold_of(0, client, EACH) for client in range(CLIENTS)])
-    np.testing.assert_allclose(found[:, CLASSES:], said[fold, np.arange(len(fold))], atol=1e-6)
+    found = features(made, state)
+    for fold, said in enumerate(shares(made, torch.from_numpy(table().train.x))):
+        rows = rows_in(made.parts[1], fold)
+        np.testing.assert_allclose(found[rows, CLASSES:], said[rows], atol=1e-6)
     sizes = [part.study.net.layout.d for part in made.parts]
     assert made.net.layout.d == made.parts[0].folds * sizes[0] + sizes[2]
     assert sizes[1:] == [0, CLASSES * (2 * CLASSES + 1)]

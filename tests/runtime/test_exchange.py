@@ -38,6 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
     "shares of all models": of_method("fedem"),
     "a stack in one row": of_method("stacking", {"method": {"bases": [{"name": "linear"}], "folds": "within"}, **NONE}),
     "slices of tiers": of_method("fedrolex", {"clients": {"tiers": {"hpc": {"number": 2}, "lpc": {"width": 0.5}}}}),
+    "running statistics": of_method("fedavg", {"model": {"norm": "batch"}, "local": {"batch_size": "full"}}),
     "private vectors": of_method("fedavg", {"compress": {"kind": "topk", "ratio": 0.2, "error_feedback": True}}),
 }
 

@@ -25,13 +25,6 @@ def by_node(specs: list[ActorSpec]) -> dict[str, list[ActorSpec]]:
     return {name: [one for one in specs if one.node == name] for name in {one.node for one in specs}}
 
 
-def test_five_actors_on_two_nodes_of_two_cpus_have_a_half_of_one() -> None:
-    """0.8 CPU each are 4 of 4 CPUs, but each node holds two: the fifth hung for half an hour."""
-    planned = plan_actors(Clients((Tier("all", 50),)), nodes(2, CPU=2.0), "auto", 5)
-    assert [one.num_cpus for one in planned] == [0.5] * 5
-    assert sorted(len(its) for its in by_node(planned).values()) == [2, 3]
-
-
 def test_a_node_of_24_cpus_has_one_seat_of_16() -> None:
     """100 of them have 2,400 CPUs, which is 150 times 16."""
     tiers = Clients((Tier("all", 1000, num_cpus=16.0),))

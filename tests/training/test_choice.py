@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import torch.nn.functional as F
 from blocks import LOCALS, make_block
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from modules import Apply, TwoLayers
+from modules import Apply, TwoLayers, dropping, normed
 from small import scenario
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
@@ -26,15 +24,12 @@ import fedray
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.core.method import Local
-from fedray.core.sums import merge_stats
-from fedray.core.types import Net, State
+from fedray.core.types import Net
 from fedray.data.types import Dataset, Split, classification
 from fedray.models.net import net_of
 from fedray.models.nets import build_net
 from fedray.runtime.worker import Worker
 from fedray.scenario.loader import read_scenario
-from fedray.simulation.rounds import draw_first_state, size_jobs
-from fedray.simulation.study import Study
 from fedray.training import layers, loop
 from fedray.training.block import Block, Trained
 from fedray.training.choice import choose_engine
@@ -248,17 +243,6 @@ def test_wide_networks_with_large_weights_pass(tmp_path: Path) -> None:
     assert json.loads((run.path / "manifest.json").read_text())["lanes_independent"]
 
 
-CLIENTS, WORLDS = 12, 2
-
-
-def normed() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 10))
-
-
-def dropping() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.2), nn.Flatten(), nn.Linear(72, 10))
-
-
 ENGINES: dict[str, tuple[dict[str, Any], Any]] = {  # what runs, the scenario's model, a module of one's own
     "mlp": ({"model": {"name": "mlp", "hidden": [6]}}, None),
     "conv": ({"model": {"name": "cnn", "channels": [2, 3], "hidden": [5], "kernel": 3, "padding": 1}}, None),
@@ -267,66 +251,12 @@ ENGINES: dict[str, tuple[dict[str, Any], Any]] = {  # what runs, the scenario's 
 }
 
 
-@cache
-def study(engine: str, batch_size: int | str) -> Study:
-    change, module = ENGINES[engine]
-    given = scenario(
-        change,
-        {
-            "replicates": WORLDS,
-            "data": {"limit": 200, "partition": {"name": "dirichlet", "alpha": 0.05}},
-            "clients": {"number": CLIENTS},
-            "method": {"models": 3},
-            "local": {"batch_size": batch_size, "momentum": 0.9},
-        },
-    )
-    return build_study(read_scenario(given), UserObjects(model=module))
-
-
-def next_models(made: Study, state: State, actor: list[int], width: int) -> tuple[Tensor, Tensor, np.ndarray]:
-    """Models and counters after a round, and each job's loss; job j is done by process `actor[j]`."""
-    phase = made.method.phase
-    plan, dealt = phase.schedule(0, None), np.array(actor)
-    loss, stats = np.full(len(dealt), np.nan), []
-    for number in np.unique(dealt):
-        host = Worker(made)
-        most = min(width, host.engine.width)
-        host.engine = replace(host.engine, width=most, jobs=min(width, host.engine.jobs))
-        mine = np.flatnonzero(dealt == number)
-        part, row = host.train(0, size_jobs(made, phase, plan.take(mine)), state, phase)
-        stats.append(part)
-        loss[mine] = row.loss
-    after = phase.server.step(state, merge_stats(stats[::-1]), 0)
-    return after.models, after.counters, loss
-
-
-@cache
-def whole(engine: str, batch_size: int | str) -> tuple[Tensor, Tensor, np.ndarray]:
-    made = study(engine, batch_size)
-    assert Worker(made).engine.name.removesuffix("-c") == engine
-    return next_models(made, draw_first_state(made, made.method.phase), [0] * CLIENTS * WORLDS, 10**6)
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_threads_never_share_a_network_that_an_engine_writes_into(engine: str) -> None:
     """`loop` and `vmap` put weights into the module: one thread at a time."""
-    assert Worker(study(engine, 8), threads=3).threads == (3 if engine in ("mlp", "conv") else 1)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@settings(max_examples=4, deadline=None)
-@given(data=st.data())
-def test_any_deal_and_any_width_give_the_same_models(engine: str, data: st.DataObject) -> None:
-    batch_size = data.draw(st.sampled_from([1, 3, 8, "full"]))
-    made = study(engine, batch_size)
-    jobs = CLIENTS * WORLDS
-    actor = data.draw(st.lists(st.integers(0, 4), min_size=jobs, max_size=jobs))
-    width = data.draw(st.integers(2, 9))
-    want = whole(engine, batch_size)
-    models, counters, loss = next_models(made, draw_first_state(made, made.method.phase), actor, width)
-    assert torch.equal(models, want[0])
-    assert torch.equal(counters, want[1])
-    np.testing.assert_array_equal(loss, want[2])
+    change, module = ENGINES[engine]
+    study = build_study(read_scenario(scenario(change)), UserObjects(model=module))
+    assert Worker(study, threads=3).threads == (3 if engine in ("mlp", "conv") else 1)
 
 
 def test_a_lane_has_the_same_bits_in_blocks_of_any_width() -> None:

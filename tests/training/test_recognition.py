@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,9 +13,7 @@ from blocks import LOCALS, make_block
 from modules import TwoLayers
 from torch import Tensor, nn
 
-import fedray
 from fedray.core.types import Net
-from fedray.data.types import Dataset, Split, classification
 from fedray.models.net import net_of
 from fedray.training import loop
 from fedray.training.chain import recognize
@@ -117,19 +113,6 @@ def test_a_class_trains_to_the_bits_of_its_sequence(
     assert torch.equal(engine.train(net, blocks[0]).final, wanted.train(plain, blocks[1]).final)
     rows, x, none = blocks[0].start, torch.randn(3, 5, *shape), torch.zeros(3, 0)
     assert torch.equal(engine.outputs(net, rows, none, x), wanted.outputs(plain, rows, none, x))
-
-
-def test_a_run_of_a_class_has_the_model_hash_of_its_sequence_with_the_same_names() -> None:
-    def named() -> nn.Module:
-        names = ("conv1", "relu1", "pool", "conv2", "relu2", "flat", "fc1", "relu3", "fc2")
-        return nn.Sequential(OrderedDict(zip(names, images_in_sequence().children(), strict=True)))
-
-    x = np.random.default_rng(0).normal(size=(60, *IMAGE)).astype(np.float32)
-    y = np.arange(60) % 4
-    data: Dataset = classification("mine", Split(x[:40], y[:40]), Split(x[40:], y[40:]), tuple("abcd"))
-    scenario = {"rounds": 2, "clients": {"number": 4}, "runtime": "inline"}
-    hashes = [fedray.run(scenario, data=data, model=one).summary["model_hash"] for one in (Images, named)]
-    assert hashes[0] == hashes[1]
 
 
 @pytest.mark.parametrize("module", [Images, OtherForms, Reordered, LogSoftmax, TwoLayers, Swapped])

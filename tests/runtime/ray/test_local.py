@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from faulty import NATURAL, marked_images, model_of
-from on_ray import CNN, IDLE, PRIVATE, TIERS, WALK, hashes, inline, pictures, run
+from on_ray import CNN, IDLE, PRIVATE, TIERS, WALK, hashes, inline, run
 from small import rows
+from small_data import pictures
 from torch import Tensor, nn
 
 import fedray
