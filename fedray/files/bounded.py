@@ -1,4 +1,7 @@
-"""Readers of the files of a run directory, whose errors are one line with the name of the file."""
+"""Reads the files of a run directory. Every error is one line with the name of the file.
+
+The readers are bounded: they read no file above 1 GB into memory, and run no code from a file.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # ---------------------------------------------------------------------------------------------------------------------
-# JSON files that carry a digest of their entries. A flipped bit or a swapped file is therefore noticed.
+# JSON files that hold a digest of their entries. So it is noticed if a bit is flipped or a file is replaced.
 
 SEAL = "seal"
 REMEDY = "`fedray resume` makes it again"
-MOST_BYTES = 10**9  # largest file that is read whole: a forged file may have any size
+MOST_BYTES = 10**9  # largest file that is read into memory, because a forged file may have any size
 
 
 def seal_entries(entries: Mapping[str, Any], name: str | None = None) -> str:
@@ -35,7 +38,7 @@ def seal_entries(entries: Mapping[str, Any], name: str | None = None) -> str:
 
 
 def write_sealed(path: Path, entries: Mapping[str, Any]) -> None:
-    """Writes a JSON object atomically, with a digest of the entries and the file name; NaN and infinity become null.
+    """Writes a JSON object atomically, with a digest of the entries and the file name. NaN and infinity become null.
 
     Example:
         >>> import tempfile
@@ -61,13 +64,13 @@ def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
 
     Raises:
         Damaged: The file is missing, holds no JSON object, or was changed.
-        FedrayError: The file cannot be read for another reason, which the message names.
+        FedrayError: The file cannot be read for a different reason, which the message names.
     """
     try:
         found = json.loads(read_or_explain(path, remedy).decode())
         if not isinstance(found, dict):
             raise ValueError("no keys in it")
-        seal = found.pop(SEAL, None)  # checkpoints of earlier versions have one without the name
+        seal = found.pop(SEAL, None)  # in checkpoints of earlier versions the digest does not include the file name
         if seal is not None and seal not in (seal_entries(found, path.name), seal_entries(found)):
             raise ValueError("its checksum differs")
     except (ValueError, RecursionError) as error:
@@ -76,7 +79,7 @@ def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
 
 
 def read_or_explain(path: Path, remedy: str) -> bytes:
-    """Returns the bytes of a file of a run directory. Somebody else may have made the file.
+    """Returns the bytes of a file of a run directory. The file need not be trusted.
 
     Args:
         path: The file.
@@ -85,7 +88,7 @@ def read_or_explain(path: Path, remedy: str) -> bytes:
     Raises:
         Damaged: The file is missing, is no plain file (a link, for example), or has more than 1 GB.
         BadInput: This user may not read the file.
-        FedrayError: The file cannot be read for another reason, such as a fault of the disk.
+        FedrayError: The file cannot be read for a different reason, such as a fault of the disk.
     """
     try:
         found = path.lstat()
@@ -119,8 +122,7 @@ def tell_apart(path: Path, error: OSError, remedy: str) -> FedrayError:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One reader for each format: Parquet and NumPy archives. (JSON is read above, YAML in `scenario.yaml_text`.) No reader
-# runs code from a file.
+# Readers of Parquet files and NumPy archives. They run no code from a file.
 
 RESTORE = "restore it, or run again"
 
@@ -143,7 +145,7 @@ def read_parquet_files(
 
     Args:
         paths: The files.
-        wanted: Names of the columns to read; None: all columns. A column that a file lacks is skipped.
+        wanted: Names of the columns to read; None means all columns. A column that a file lacks is skipped.
         remedy: The advice in the message if a file is damaged.
 
     Raises:
@@ -186,30 +188,30 @@ def read_array_archive(path: Path, wanted: Collection[str], remedy: str = RESTOR
         ...     read_array_archive(path, ["agreement"])["agreement"].tolist()
         [[1.0, 0.0], [0.0, 1.0]]
     """
-    import numpy as np  # the command line answers without it
+    import numpy as np  # imported here so that the command line starts quickly
 
     content = io.BytesIO(read_or_explain(path, remedy))
     try:
         with np.load(content, allow_pickle=False) as packed:
             return {name: packed[name] for name in wanted if name in packed.files}
-    except Exception as error:  # zipfile, its decompressors and NumPy's header raise a dozen kinds
+    except Exception as error:  # zipfile, decompressors and NumPy raise a dozen kinds of errors
         raise say_damaged(path, str(error) or type(error).__name__, remedy) from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A checkpoint holds a list of files, with the number of bytes and a digest of each. The list tells which files a run
-# directory must have, and whether they are whole.
+# Lists of files. A checkpoint holds a list of files, with the number of bytes and a digest of each. The list tells
+# which files a run directory must have, and whether they are undamaged.
 #
 # `rounds.parquet`, `clients.parquet` and `client_scores.parquet` are folders of parts. The list in a checkpoint names
-# each part up to the checkpoint's round, and the state of the checkpoint. The list in the summary names the files that
-# are written at the end of a run. JSON files carry digests of their own. In run directories of earlier versions the
-# checkpoints have no such list; their files are read unchecked.
+# each part up to the checkpoint's round, and the checkpoint's file with the state. The list in the summary names the
+# files that are written at the end of a run. JSON files hold digests of their own. In run directories of earlier
+# versions of fedray the checkpoints have no such list, and their files are read without a check.
 
-FINAL_FILES = ("drift.parquet", "pictures.npz")  # written at the end of a run
-FILES_KEY = "files"  # the key of this list in a checkpoint's `progress.json` and in the summary
-STATE_FILE = "state.safetensors"  # in the folder of a checkpoint
+FINAL_FILES = ("drift.parquet", "pictures.npz")  # files that are written at the end of a run
+FILES_KEY = "files"  # the key of the list in a checkpoint's `progress.json` and in the summary
+STATE_FILE = "state.safetensors"  # the file with the state in the folder of a checkpoint
 TABLES = ("rounds.parquet", "clients.parquet", "client_scores.parquet")
-BEST_FOLDER = "best"  # in a run directory: the checkpoint of the best round
+BEST_FOLDER = "best"  # folder in a run directory with the checkpoint of the best round
 FileSums = dict[str, list[Any]]  # path in the run directory -> number of bytes, and 32 hexadecimal digits of BLAKE2b
 _PART = re.compile(r"part-(\d{1,18})\.parquet")
 
@@ -221,7 +223,7 @@ def find_checkpoints(folder: Path) -> list[int]:
         folder: The folder `checkpoints` of a run directory.
     """
     found = [path.name[6:] for path in folder.glob("round-[0-9]*") if path.is_dir()]
-    return sorted(int(name) for name in found if name.isdecimal())  # not a copy that somebody made
+    return sorted(int(name) for name in found if name.isdecimal())  # without copies that a user made
 
 
 def read_totals(path: Path, remedy: str) -> dict[str, Any]:
@@ -233,7 +235,7 @@ def read_totals(path: Path, remedy: str) -> dict[str, Any]:
 
     Raises:
         Damaged: The file is missing or was changed.
-        FedrayError: The file cannot be read for another reason.
+        FedrayError: The file cannot be read for a different reason.
     """
     file = path / "progress.json"
     totals = read_sealed(file, remedy)
@@ -247,7 +249,7 @@ def read_vouched(out: Path, remedy: str) -> FileSums:
 
     Raises:
         Damaged: The newest checkpoint is damaged.
-        FedrayError: The newest checkpoint cannot be read for another reason.
+        FedrayError: The newest checkpoint cannot be read for a different reason.
     """
     known = find_checkpoints(out / "checkpoints")
     totals = read_totals(out / "checkpoints" / f"round-{known[-1]:06d}", remedy) if known else {}
@@ -261,14 +263,14 @@ def name_part(round: int) -> str:
 
 
 def list_parts(out: Path, table: str) -> dict[int, Path]:
-    """Returns the files of a table's parts, each under the last round in it, in rising order; ignores other files.
+    """Returns the files of a table's parts, by the last round in each part, in ascending order. Ignores other files.
 
     Args:
         out: The run directory.
         table: One of `TABLES`.
     """
     folder = out / table
-    names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208 - names alone
+    names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208 - only names are needed
     found = [(int(match[1]), folder / name) for name in names if (match := _PART.fullmatch(name))]
     return dict(sorted(found))
 
@@ -289,7 +291,7 @@ def check_file(path: Path, wanted: list[Any], remedy: str) -> None:
 
     Raises:
         Damaged: The file is missing or was changed.
-        FedrayError: The file cannot be read for another reason.
+        FedrayError: The file cannot be read for a different reason.
     """
     try:
         found = sum_file(path)
@@ -301,9 +303,9 @@ def check_file(path: Path, wanted: list[Any], remedy: str) -> None:
 
 
 def check_parts(out: Path, table: str) -> list[Path]:
-    """Checks the parts of a table, and returns their paths in order.
+    """Checks the parts of a table, and returns their paths in the order of rounds.
 
-    Parts after the newest checkpoint have no digest yet.
+    Parts after the newest checkpoint have no digest yet, so they are not checked.
 
     Args:
         out: The run directory.
@@ -311,7 +313,7 @@ def check_parts(out: Path, table: str) -> list[Path]:
 
     Raises:
         Damaged: A part is missing or was changed, or the newest checkpoint is damaged.
-        FedrayError: A file cannot be read for another reason.
+        FedrayError: A file cannot be read for a different reason.
 
     Example:
         >>> import tempfile
@@ -332,12 +334,12 @@ def check_files(out: Path, files: FileSums, begin: str = "") -> None:
 
     Args:
         out: The run directory.
-        files: The list in a checkpoint or in the summary; the state of a checkpoint is left out.
-        begin: Beginning of the names of the files that are checked; by default all files are checked.
+        files: The list in a checkpoint or in the summary. The checkpoint's file with the state is not checked.
+        begin: Beginning of the names of the files that are checked. By default all files are checked.
 
     Raises:
         Damaged: A file is missing or was changed.
-        FedrayError: A file cannot be read for another reason.
+        FedrayError: A file cannot be read for a different reason.
     """
     for name, wanted in files.items():
         if name.startswith(begin) and name != STATE_FILE:
@@ -355,10 +357,10 @@ def sum_parts(out: Path) -> FileSums:
 
 
 def has_file(folder: Path, name: str) -> bool:
-    """Returns whether a directory holds a plain file of this name, or a link to one.
+    """Returns whether a directory holds a plain file of this name, or a link to a plain file.
 
     Args:
-        folder: The directory as the user names it; it may be missing.
+        folder: The directory, which may be missing.
         name: Name of the file, such as `scenario.yaml`.
 
     Raises:

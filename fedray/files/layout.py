@@ -1,4 +1,7 @@
-"""Finds the parts, clients and classes of a user's data by the names of folders and files; hidden files are ignored."""
+"""Finds the parts, clients and classes of a user's data by the names of folders and files. Hidden files are ignored.
+
+A *part* is the training, test or validation part of a data set.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,18 @@ from fedray.core.errors import BadInput
 from fedray.files.plain import expand_user_path
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The names in `PARTS`, in capitals too, mean parts wherever all names are such names: keys of a mapping, files of
-# tables, folders. A folder that holds pictures is a class. A folder that holds only folders is a part or a client.
+# Keys of a mapping, files of tables and folders are parts if their names are in `PARTS`, in any case (`find_parts`). A
+# folder that holds pictures is a class. A folder that holds only folders is a part or a client.
 
 PARTS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("test", "testing"), "test"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
 }
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")  # endings that are read
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")  # endings of pictures
 TABLES = {".csv": "csv", ".gz": "csv", ".txt": "csv", ".data": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 TABLES |= {".pq": "parquet", ".feather": "feather", ".arrow": "feather"}
-NOTICES = ("README", "LICENSE", "LICENCE", "CHANGELOG", "NOTICE", "CITATION")  # text about a folder, in capitals
+NOTICES = ("README", "LICENSE", "LICENCE", "CHANGELOG", "NOTICE", "CITATION")  # files that are no tables, in any case
 
 
 class Parts(NamedTuple):
@@ -33,8 +36,8 @@ class Parts(NamedTuple):
 
     Attributes:
         train: The name of the training part.
-        test: The name of the test part; if no part is called test, that of the validation part. None: test samples are
-            drawn.
+        test: The name of the test part, or of the validation part if no part is called test. None means that test
+            samples are drawn from the training part.
         remarks: Sentences for the user about parts that are left out.
     """
 
@@ -63,7 +66,7 @@ class PictureFolders(NamedTuple):
     """The folders of a data set of pictures.
 
     Attributes:
-        classes: The folders of single classes: training part first, client after client.
+        classes: The folders of single classes. The training part comes first, client after client.
         remarks: Sentences for the user about folders that are left out.
     """
 
@@ -72,14 +75,14 @@ class PictureFolders(NamedTuple):
 
 
 def find_parts(names: Iterable[str], where: str = "data", test: str | None = None) -> Parts | None:
-    """Returns the training part and the test part among names; None if no name means a part.
+    """Returns the training part and the test part among names, or None if no name means a part.
 
-    Either all names must mean parts, or one name must mean train and another test or validation.
+    Other names are allowed only if one name means the training part and one means the test or validation part.
 
     Args:
         names: Names of keys, splits, files or folders.
         where: The thing that has these names, for messages.
-        test: The user's name of the test part; None: the test part is found by its name.
+        test: The user's name of the test part. None means that the test part is found by its name.
 
     Raises:
         BadInput: Only some names mean parts, there is no training part, or two names mean the same part.
@@ -104,19 +107,19 @@ def find_parts(names: Iterable[str], where: str = "data", test: str | None = Non
 
 
 def list_folders(folder: Path) -> list[Path]:
-    """Returns the folders in a folder, sorted by name, without hidden ones."""
+    """Returns the folders in a folder that are not hidden, sorted by name."""
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def list_files(folder: Path, *, inside: bool = True) -> list[Path]:
-    """Returns the files of a folder, sorted by path; with `inside` also the files of all folders in it."""
+    """Returns the files of a folder, sorted by path. With `inside`, files in its subfolders are included."""
     return sorted(_walk_files(folder, inside=inside))
 
 
 def list_tables(folder: Path) -> list[Path]:
     """Returns the tables in a folder, sorted by name.
 
-    The result is empty if the folder also has folders of pictures: then tables only describe the pictures.
+    The result is empty if the folder also has folders of pictures, because tables then only describe the pictures.
     """
     if sum(_has_pictures(at, inside=True) for at in list_folders(folder)) > 1:
         return []
@@ -133,7 +136,7 @@ def find_table_parts(files: Sequence[Path], test: str | None = None) -> Parts | 
 
 
 def tell_endings(folder: Path, files: Iterable[Path]) -> list[str]:
-    """Returns a list with one remark on the number of unread files of each ending; empty if there are no such files.
+    """Returns a list with one remark that counts the unread files by ending; empty if there are no such files.
 
     Args:
         folder: The folder that has these files.
@@ -167,11 +170,14 @@ def holds_clients(name: str, path: object) -> bool:
 
 
 def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
-    """Finds the folders of classes: in a folder, in its folders for parts or clients, or one level deeper.
+    """Finds the folders of classes in the folder of a data set.
+
+    They are in this folder, in its folders for parts or clients, or in folders for clients of each part.
 
     Args:
         folder: The folder of the data set.
-        test: The folder of the test part: a name in `folder`, or a path. None: this folder is found by its name.
+        test: The folder of the test part, as a name in `folder` or as a path. None means that the test part is found by
+            its name.
 
     Raises:
         BadInput: The folders are of several kinds, or no folder holds pictures.
@@ -207,7 +213,7 @@ def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
 
 
 def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Path | None) -> None:
-    """Adds the folders of classes to `layout` that are in the folder of the data set, of a part or of a client."""
+    """Adds to `layout` the folders of classes in the folder of the data set, of a part or of a client."""
     full = [at for at in list_folders(folder) if at != skip and _has_pictures(at, inside=True)]
     names, direct = [at.name for at in full], [at for at in full if _has_pictures(at)]
     if direct:
@@ -229,7 +235,7 @@ def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Pa
 
 
 def _has_pictures(folder: Path, *, inside: bool = False) -> bool:
-    """Returns whether a folder holds pictures; with `inside` pictures in its subfolders count, too."""
+    """Returns whether a folder holds pictures. With `inside`, pictures in its subfolders count, too."""
     return any(path.suffix.lower() in PICTURES for path in _walk_files(folder, inside=inside))
 
 
@@ -241,18 +247,18 @@ def _walk_files(folder: Path, *, inside: bool) -> Iterator[Path]:
 
 
 def find_part(name: str) -> str:
-    """Returns the part that a name means, also of a numbered file (`train-00000-of-00002`).
+    """Returns the part that a name means, or an empty text if the name means no part.
 
-    For any other name the text is empty.
+    Numbered files such as `train-00000-of-00002` have the part before the number.
     """
     return PARTS.get(re.sub(r"-\d+-of-\d+$", "", name).casefold(), "")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Files of LEAF's JSON, which hold the samples of each user, as LEAF and FedProx write them.
+# JSON files in LEAF's format, which LEAF and FedProx write. Such a file holds the samples of each of its users.
 
 ENDINGS = (".json", ".json.gz")
-BEGIN = 4096  # bytes at the start of a file in which its first keys are looked for
+BEGIN = 4096  # the first keys of LEAF's format must be in so many bytes at the start of a file
 
 
 def is_leaf(thing: Any) -> bool:
@@ -270,7 +276,7 @@ def is_leaf(thing: Any) -> bool:
 
 
 def list_leaf_files(place: Path) -> dict[str, list[Path]]:
-    """Returns the JSON files in LEAF's format at a path, by the name of their part; empty if there are none.
+    """Returns the JSON files in LEAF's format at a path, by the name of their part; empty if there are no such files.
 
     Args:
         place: A file, a folder of files, or a folder with one folder of files for each part.
@@ -286,7 +292,7 @@ def load_json(file: Path) -> Any:
     """Returns the content of a JSON file in LEAF's format.
 
     Raises:
-        BadInput: The file is no JSON, or is JSON of another kind.
+        BadInput: The file is no JSON, or is not in LEAF's format.
     """
     try:
         with gzip.open(file, "rb") if file.suffix.lower() == ".gz" else file.open("rb") as opened:

@@ -1,4 +1,4 @@
-"""Files: atomic writes, plain files, JSON, paths that users give, and hashes of tensors."""
+"""Writes files atomically, checks paths that users give, hashes tensors, and locks files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def explain_unwritable(path: Path) -> Iterator[None]:
-    """Raises `Unwritable` for an error of the block, which writes a file or a folder of a run."""
+    """Replaces errors of the operating system in the block, which writes a file or folder of a run, by `Unwritable`."""
     try:
         yield
     except FileNotFoundError:
@@ -36,9 +36,9 @@ def explain_unwritable(path: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file of a run; readers see the old file or the new one, never a half.
+    """Writes a file of a run. Readers see the complete old file or the complete new file.
 
-    The directory must exist: a run directory that was moved must not appear again at its old path.
+    The directory must exist, because a run directory that was moved must not appear again at its old path.
 
     Raises:
         Unwritable: The file cannot be written.
@@ -49,14 +49,13 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def open_replacement(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a new file, which replaces `path` when the block ends without an error; the directory must exist.
+    """Opens a new file, which replaces `path` when the block ends without an error. The directory must exist.
 
-    The file has a temporary name until it is complete and on the disk itself. A crash therefore leaves the old file,
-    and several processes may write the same path at once.
+    The file has a temporary name until it is complete and on the disk itself. So after a crash the old file is still
+    there, and several processes may write the same path at the same time.
 
     Raises:
-        OSError: The file cannot be written, or a directory or device has this name. Then the old file or directory is
-            unchanged.
+        OSError: The file cannot be written, or a directory or device has this path. In both cases `path` is unchanged.
     """
     part = path.with_name(f".{secrets.token_hex(12)}.part")
     try:
@@ -85,7 +84,7 @@ def make_parent(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder in a run directory; the run directory itself must exist.
+    """Makes a folder in a run directory. The run directory itself must exist.
 
     Raises:
         Unwritable: The folder cannot be made.
@@ -95,7 +94,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Waits until a file, or a folder's list of names, is on the disk itself (fsync)."""
+    """Waits until a file, or the list of names in a folder, is on the disk itself (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -117,7 +116,7 @@ def expand_user_path(key: str, text: str) -> Path:
         path = Path(text).expanduser()
         path.exists()
         str(path.absolute()).encode()
-    except UnicodeEncodeError:  # JSON, YAML and the page could not hold such a name, and safetensors does not find it
+    except UnicodeEncodeError:  # JSON, YAML and the report cannot hold such a name, and safetensors cannot open it
         raise BadInput(f"{key} = {quote_value(text, 200)}: its name is not UTF-8 text: rename it") from None
     except (OSError, RuntimeError, ValueError) as error:  # the name is too long, or names the home of an unknown user
         why = getattr(error, "strerror", None) or error
@@ -126,7 +125,7 @@ def expand_user_path(key: str, text: str) -> Path:
 
 
 def explain_missing_path(path: Path, what: str) -> str:
-    """Returns advice for a scenario's path that does not exist; relative paths start at the working directory.
+    """Returns advice for a path in a scenario that does not exist. A relative path starts at the working directory.
 
     Args:
         path: The path.
@@ -142,7 +141,7 @@ def explain_missing_path(path: Path, what: str) -> str:
 
 
 def confirm_writable(key: str, folder: Path) -> None:
-    """Checks that a directory can be written, before hours of training: writes and removes a small file there.
+    """Checks, before hours of training, that a directory can be written. Writes and removes an empty file there.
 
     Args:
         key: The option or argument, for the message.
@@ -163,7 +162,7 @@ def confirm_writable(key: str, folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes JSON atomically; NaN and infinity become null.
+    """Writes JSON atomically. NaN and infinity become null.
 
     Example:
         >>> import tempfile
@@ -200,20 +199,20 @@ def hash_tensors(tensors: dict[str, Tensor]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A lock that ends when its process ends, however the process ends.
+# A lock that ends when its process ends, even if the process is killed.
 
 log = logging.getLogger("fedray")
-LOCK_SECONDS = 30.0  # to wait for the process that holds the lock
+LOCK_SECONDS = 30.0  # longest wait for the process that holds the lock
 
 
 @contextmanager
 def hold_lock(path: Path, taken: BadInput | FedrayError, *, wait: bool = True) -> Iterator[int]:
-    """Holds the lock of a file, and makes the file if it is missing.
+    """Holds the lock of a file while the block runs. Makes the file if it is missing.
 
     Args:
         path: The file.
-        taken: The error to raise if another process holds the lock.
-        wait: Whether to wait up to `LOCK_SECONDS` for the other process; otherwise `taken` is raised at once.
+        taken: The error to raise if a different process holds the lock.
+        wait: Whether to wait up to `LOCK_SECONDS` for that process. Otherwise `taken` is raised at once.
 
     Yields:
         The descriptor of the file. A child process that inherits the descriptor keeps the lock, too.
@@ -242,7 +241,7 @@ def hold_lock(path: Path, taken: BadInput | FedrayError, *, wait: bool = True) -
 
 
 def is_locked(path: Path) -> bool:
-    """Returns whether a process holds the lock of a file now; False if the file does not exist.
+    """Returns whether a process holds the lock of a file now. The result is False if the file does not exist.
 
     Example:
         >>> is_locked(Path("no such file"))
@@ -260,16 +259,16 @@ def _try_lock(handle: int) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks: go on without one
+    except OSError:  # the file system has no locks, so the process goes on without a lock
         return True
     return True
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The directory into which a call from Python writes: the directory that the call names, or one in a temporary folder.
+# The directory into which a call from Python writes. The call may name it; otherwise it is in a new temporary folder.
 #
-# A file in each temporary folder names the process that made the folder. From it, `fedray clean` knows which folders
-# nobody uses any more.
+# A file in each temporary folder names the process that made the folder. So `fedray clean` knows which folders are no
+# longer in use.
 
 PREFIX = "fedray-out-"  # beginning of the names of temporary folders
 OWNER = "process.json"  # the file that names the process
@@ -280,8 +279,8 @@ def choose_out(out: str | Path | None, name: str) -> Iterator[Path]:
     """Yields the path of the output directory, which does not have to exist yet.
 
     Args:
-        out: The path that the user gave. None: a path in a new temporary folder; the folder is removed at the end of
-            the block if nothing was written.
+        out: The path that the user gave. None means a path in a new temporary folder. This folder is removed at the end
+            of the block if nothing was written.
         name: Name of the directory in the temporary folder.
 
     Raises:
@@ -303,7 +302,7 @@ def choose_out(out: str | Path | None, name: str) -> Iterator[Path]:
         yield folder / name
     finally:
         if not (folder / name).exists():
-            with suppress(OSError):  # it was removed meanwhile, or holds something else
+            with suppress(OSError):  # the folder was removed meanwhile, or holds other files
                 (folder / OWNER).unlink()
                 folder.rmdir()
 
@@ -325,7 +324,7 @@ def find_temporary(places: Sequence[Path], prefix: str = PREFIX, mark: str = OWN
 
 
 def is_in_use(folder: Path) -> bool:
-    """Returns whether the process that made a temporary folder is still running; True if that cannot be known."""
+    """Returns whether the process that made a temporary folder is still running. If this is not known, returns True."""
     try:
         owner = json.loads((folder / OWNER).read_bytes())
         if owner["host"] == socket.gethostname():

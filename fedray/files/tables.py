@@ -1,4 +1,4 @@
-"""The columns of every table that fedray writes, and the readers of the tables of a run directory."""
+"""Lists the columns of every table that fedray writes, and reads the tables of a run directory."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def arrow_type(kind: ColumnKind) -> pa.DataType:
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
-    """Returns a table whose columns have the types in `COLUMNS`, others are numbers; NaN becomes an empty cell.
+    """Returns a table. A column has its type in `COLUMNS`, or is float64 if it is not there. NaN becomes an empty cell.
 
     Args:
         name: Name of the table, a key of `COLUMNS`.
@@ -222,7 +222,7 @@ def table_schema(name: str, **records: pa.DataType) -> pa.Schema:
 
     Args:
         name: Name of the table, a key of `COLUMNS`.
-        records: Types of the columns of kind `record`, which only the writer of the table knows.
+        records: Types of the columns of kind `record`, which differ from table to table.
     """
     import pyarrow as pa
 
@@ -230,10 +230,10 @@ def table_schema(name: str, **records: pa.DataType) -> pa.Schema:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The files of a run directory and their readers: summary, tables of jobs and rounds, arrays of pictures.
+# Readers of the summary, of the tables of jobs and rounds, and of the arrays for pictures.
 #
-# All commands read run directories with these functions. A file of the wrong kind, or with ids out of range, therefore
-# gives the same line with the file's name in every command.
+# All commands read run directories with these functions. So a damaged file gives the same error with the file's name in
+# every command.
 
 SUMMARY_FILE = "summary.json"
 FAILURE_FILE = "failure.json"  # the error that ended the run; removed when the run is resumed
@@ -271,7 +271,7 @@ def read_summary(out: Path) -> dict[str, Any]:
 
 
 def read_parts(out: Path, name: str) -> pa.Table | None:
-    """Returns all parts of a table in a run directory as one table, in the order of writing.
+    """Returns all parts of a table in a run directory as one table, in the order in which they were written.
 
     The table is `rounds`, `clients` or `client_scores`. The result is None if the table has no rows.
 
@@ -293,7 +293,7 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
 
 
 def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
-    """Returns the arrays of `pictures.npz` that are not empty, by name; an empty dict if there is no file.
+    """Returns the arrays of `pictures.npz` that are not empty, by name. Without the file, the dict is empty.
 
     Raises:
         Damaged: The file cannot be read.
@@ -307,7 +307,7 @@ def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_number_table(key: str, path: Path, needed: tuple[str, ...], more: tuple[str, ...]) -> dict[str, FloatArray]:
-    r"""Returns the columns of a small table of numbers, CSV or Parquet; an empty cell is NaN.
+    r"""Returns the columns of a small CSV or Parquet table of numbers. An empty cell is NaN.
 
     Args:
         key: The scenario key that names the file, for messages.
@@ -319,7 +319,7 @@ def read_number_table(key: str, path: Path, needed: tuple[str, ...], more: tuple
         The columns by name, `[n]` float64 each.
 
     Raises:
-        BadInput: The file cannot be read, lacks a column, has an unknown one, or has no rows.
+        BadInput: The file cannot be read, lacks a column, has an unknown column, or has no rows.
 
     Example:
         >>> import tempfile

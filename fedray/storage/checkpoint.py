@@ -1,4 +1,4 @@
-"""What a run writes while it trains: checkpoints, and the tables of rounds and clients."""
+"""Writes and reads what a run keeps while it trains: checkpoints, and the tables of rounds and clients."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ from fedray.simulation.study import ClientScores, JobTable, Progress, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Checkpoints are files of safetensors and JSON, without pickles. They are written under a temporary name and renamed.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# If a crash interrupts the writing, the previous checkpoint remains. A damaged checkpoint gives an error of one line.
+# So if a crash interrupts the writing, the previous checkpoint remains. A damaged checkpoint causes a one-line error.
 
 
 def save_checkpoint(
@@ -48,9 +46,10 @@ def save_checkpoint(
     Args:
         folder: The folder that holds the checkpoints of one run.
         progress: The progress of the run.
-        private: The clients' private vectors by name; None: there are none.
-        keep: How many checkpoints stay, at least 1: this one, and the newest of the others.
-        files: The list of the parts of the run's tables. The checkpoint keeps this list and adds its own state.
+        private: The clients' private vectors by name; None if there are no such vectors.
+        keep: How many checkpoints stay, at least 1. These are the new checkpoint and the newest of the others.
+        files: The list of the parts of the run's tables. The checkpoint keeps this list, and adds its own file with the
+            state to it.
 
     Returns:
         The folder of the checkpoint.
@@ -98,8 +97,8 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[
     Args:
         final: The folder of the checkpoint.
         tensors: The tensors of the state by name.
-        totals: The other entries of the checkpoint. The checksum of the state is added to the list of files in these
-            entries.
+        totals: The other entries of the checkpoint. The checksum of the file with the state is added to the list of
+            files in these entries.
     """
     part = final.with_name(f".{secrets.token_hex(12)}.part")
     try:
@@ -132,11 +131,11 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
 
     Args:
         folder: The folder that holds the checkpoints of one run.
-        round: The round of the checkpoint; None: the newest checkpoint.
+        round: The round of the checkpoint; None means the newest checkpoint.
 
     Raises:
         Damaged: A file of the checkpoint is missing or was changed.
-        FedrayError: There is no checkpoint, or a file cannot be read for another reason.
+        FedrayError: There is no checkpoint, or a file cannot be read for a different reason.
     """
     known = bounded.find_checkpoints(folder)
     if not known:
@@ -171,11 +170,11 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
 
 
 def _load_tensors(file: Path, files: bounded.FileSums, remedy: str) -> dict[str, torch.Tensor]:
-    """Returns the tensors of a checkpoint, after a check of the file's checksum if the checkpoint has one."""
+    """Returns the tensors of a checkpoint. If `files` has the file's checksum, checks it first."""
     if bounded.STATE_FILE in files:
         bounded.check_file(file, files[bounded.STATE_FILE], remedy)
     try:
-        with file.open("rb"):  # the loader cannot tell why a file may not be read
+        with file.open("rb"):  # if this user may not read the file, the loader's own error would not say so
             return load_file(file)
     except OSError as error:
         raise bounded.tell_apart(file, error, remedy) from None
@@ -208,11 +207,11 @@ def hash_model(study: Study, state: State) -> str:
 
 
 def hash_state(model: str, state: State, private: dict[str, torch.Tensor]) -> str:
-    """Returns the SHA-256 of the model hash, the server's own state and the clients' private vectors.
+    """Returns the SHA-256 of the model hash, the server's further tensors and the clients' private vectors.
 
     Args:
         model: The model hash, from `hash_model`.
-        state: The state; only its `extra` is hashed.
+        state: The state, of which only `extra` is hashed.
         private: The clients' private vectors by name.
     """
     rest = {f"extra/{n}": state.extra[n] for n in sorted(state.extra)}
@@ -221,13 +220,13 @@ def hash_state(model: str, state: State, private: dict[str, torch.Tensor]) -> st
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Reads a checkpoint and checks that it fits its study: number of models, numbers of each model, and worlds.
+# Reading a checkpoint for a study. Number and length of the models and number of worlds must be those of the study.
 
 
 def load_study_checkpoint(
     out: Path, study: Study, folder: str = "checkpoints"
 ) -> tuple[Progress, dict[str, torch.Tensor]]:
-    """Returns the progress in the newest checkpoint of a run directory, and the clients' private vectors saved with it.
+    """Returns the progress and the clients' private vectors in the newest checkpoint of a run directory.
 
     Args:
         out: The run directory.
@@ -236,7 +235,7 @@ def load_study_checkpoint(
 
     Raises:
         Damaged: A file of the checkpoint is missing or was changed.
-        FedrayError: There is no checkpoint, or it belongs to another study.
+        FedrayError: There is no checkpoint, or the checkpoint belongs to a different study.
     """
     progress, private = load_checkpoint(out / folder)
     models, layout = study.worlds * study.method.phase.models, study.net.layout
@@ -255,9 +254,9 @@ def load_study_checkpoint(
 # How `fedray resume` repairs a damaged run directory: damaged files are set aside and made again.
 #
 # Nothing is deleted. If a file is missing, truncated or changed, it is moved to `set-aside/1` (or 2, 3 ...) of the run
-# directory, with all later files that depend on it. The run continues from the newest checkpoint that is whole and has
-# whole tables, or from its first round. If a file cannot be read for another reason, such as its permissions, `fedray
-# resume` ends with one line.
+# directory, together with all later files that depend on it. The run continues from the newest undamaged checkpoint
+# whose tables are undamaged, too, or from its first round. If a file cannot be read for a different reason, such as its
+# permissions, `fedray resume` ends with an error of one line.
 
 SET_ASIDE = "set-aside"
 CHECKPOINTS, RATES = "checkpoints", "learning_rates.json"
@@ -270,16 +269,17 @@ def warn_of_damage(out: Path) -> None:
 
 
 def mend_run_directory(out: Path) -> list[str]:
-    """Sets damaged files of a run directory aside. The directory must be locked; afterwards the run can be resumed.
+    """Sets damaged files of a run directory aside, so that the run can be resumed. The directory must be locked.
 
     Args:
         out: The run directory.
 
     Returns:
-        One line for each damaged file: the reason, and where it was moved. The list is empty if nothing is damaged.
+        One line for each damaged file, which says what is wrong and where the file was moved. The list is empty if
+        nothing is damaged.
 
     Raises:
-        FedrayError: A file cannot be read, though it may be whole.
+        FedrayError: A file cannot be read, though it may be undamaged.
 
     Example:
         >>> import tempfile
@@ -303,7 +303,7 @@ def mend_run_directory(out: Path) -> list[str]:
             trusted = round
             break
     aside: list[Path] = []
-    if reasons:  # what was made after a damaged file is made again too
+    if reasons:  # all files that were made after a damaged file are made again, too
         aside += [out / CHECKPOINTS / f"round-{round:06d}" for round in rounds if round > trusted]
         aside += [
             path
@@ -339,18 +339,18 @@ def _move_aside(out: Path, paths: list[Path]) -> Path:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The tables of a run directory, which the run writes part by part.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# They are `rounds.parquet`, `clients.parquet` and, with `evaluate.clients`, `client_scores.parquet`.
+# The tables of a run directory, which the run writes part by part: `rounds.parquet`, `clients.parquet` and, with
+# `evaluate.clients`, `client_scores.parquet`.
 #
 # Every checkpoint begins a new part. A run that resumes from a checkpoint deletes the later parts.
 
-FLUSH_ROWS = 200_000
+FLUSH_ROWS = 200_000  # with more rows in memory, a part is written
 
 
 class RunRecorder:
     """Writes the tables of one run: a row for each job, and a row for each world of each evaluated round.
+
+    A world is one seed of one fold of the data.
 
     Attributes:
         out: The run directory.
@@ -367,14 +367,14 @@ class RunRecorder:
         confirm_place: Callable[[], None] = lambda: None,
         saved: Callable[[], None] = lambda: None,
     ) -> None:
-        """Starts with empty buffers.
+        """Makes a recorder without rows in memory.
 
         Args:
             out: The run directory.
             study: The study that is trained.
             private: A function that returns the clients' private vectors, which are saved with a checkpoint.
-            watch: A function that is called after each evaluated round.
-            confirm_place: A function that is called before each write. It raises an error if the locked directory was
+            watch: A function that is called with the progress after each evaluated round.
+            confirm_place: A function that is called before each write. It raises an error if the run directory was
                 moved or deleted.
             saved: A function that is called after each checkpoint.
         """
@@ -410,7 +410,7 @@ class RunRecorder:
         del columns["flight"]
         if table.flight is not None:
             columns |= table.flight._asdict()
-            columns["staleness"] = np.where(table.flight.staleness < 0, np.nan, table.flight.staleness)  # NaN: empty
+            columns["staleness"] = np.where(table.flight.staleness < 0, np.nan, table.flight.staleness)  # an empty cell
         self._jobs.append(columns)
         self._buffered += n
 
@@ -419,7 +419,7 @@ class RunRecorder:
 
         Args:
             round: The round that was evaluated.
-            world: Number of the world.
+            world: Index of the world.
             found: The scores.
         """
         n = len(found.client)
@@ -437,7 +437,7 @@ class RunRecorder:
         self._buffered += n
 
     def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None:
-        """Keeps the metrics of a round until the next flush, and calls the watcher."""
+        """Keeps the metrics of a round until the next flush, and calls the function `watch`."""
         for world, row in enumerate(rows):
             replicate, fold = self.study.place(world)
             totals = {
@@ -455,7 +455,7 @@ class RunRecorder:
             self.flush(progress.round)
 
     def checkpoint(self, progress: Progress) -> None:
-        """Writes the buffered rows, and saves a checkpoint."""
+        """Writes the rows in memory, and saves a checkpoint."""
         self.flush(progress.round)
         self._confirm_place()
         folder, keep = self.out / "checkpoints", self.study.checkpoint_keep
@@ -463,17 +463,17 @@ class RunRecorder:
         self._saved()
 
     def keep_best(self, progress: Progress) -> None:
-        """Saves the models of the best round so far, and removes those of the earlier best round."""
+        """Saves the models of the best round so far, and removes the models of the earlier best round."""
         self._confirm_place()
         plain.make_folder(self.out / BEST_FOLDER)
         save_checkpoint(self.out / BEST_FOLDER, progress, self._private(), keep=1)
 
     def flush(self, round: int) -> None:
-        """Writes the buffered rows as one part of each table."""
+        """Writes the rows in memory as one part of each table. `round` is the last round in these rows."""
         if self._jobs:
             columns = self._join(self._jobs)
             columns["status"] = np.array(devices.STATUS)[columns["status"]]
-            self._write("clients.parquet", make_table("clients", columns), round)  # a loss of NaN, not trained: null
+            self._write("clients.parquet", make_table("clients", columns), round)  # NaN becomes null
         if self._rounds:
             self._write("rounds.parquet", pa.Table.from_pylist(self._rounds, schema=_schema(self._rounds)), round)
         if self._scores:
@@ -482,7 +482,7 @@ class RunRecorder:
         self._flushed = time.monotonic()
 
     def _join(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
-        """Joins the columns of several buffers, and replaces the indexes of tiers by their names."""
+        """Joins the columns of several parts, and replaces the indexes of tiers by the names of tiers."""
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         columns["tier"] = self._tiers[columns["tier"]]
         return columns
@@ -531,7 +531,7 @@ def read_table(out: Path, name: str) -> pa.Table:
 
     Raises:
         Damaged: A part of the table is missing or was changed.
-        FedrayError: The table has no rows, or a part cannot be read for another reason.
+        FedrayError: The table has no rows, or a part cannot be read for a different reason.
     """
     table = read_parts(out, name)
     if table is None and name == "clients" and read_parts(out, "rounds") is not None:
@@ -544,9 +544,9 @@ def read_table(out: Path, name: str) -> pa.Table:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Every column of every table that fedray writes, with its unit: for `fedray list columns` and the documentation.
+# Every column of every table that fedray writes, for `fedray list columns` and the documentation.
 
-TABLES_OF = {  # where a table is, and when
+TABLES_OF = {  # the file of each table, the runs that have the table, and what a row is
     "rounds": "`rounds.parquet` of a run: one row per evaluated round, replicate and fold",
     "clients": "`clients.parquet` of a run: one row per job, also for jobs whose upload was not used",
     "client_scores": "`client_scores.parquet` of a run with `evaluate.clients`: one row per evaluated round and client",
@@ -558,7 +558,7 @@ TABLES_OF = {  # where a table is, and when
 
 
 def list_table_columns() -> dict[str, dict[str, Column]]:
-    """Returns the columns of all tables by name; in `rounds` the scores follow the other columns.
+    """Returns the columns of all tables by name. In the table `rounds` the scores come after the other columns.
 
     Example:
         >>> columns = list_table_columns()

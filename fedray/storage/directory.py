@@ -1,4 +1,4 @@
-"""Makes, locks and trims run directories, and checks where runs and sweeps may be written."""
+"""Makes, locks and removes run directories, and checks where runs and sweeps may be written."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fedray.files.tables import FAILURE_FILE, SUMMARY_FILE
 from fedray.scenario.identity import IDENTITY_FILE
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Making, locking and trimming a run directory.
+# Making, locking and shortening a run directory.
 
 LOCK = ".lock"
 
 
 def make_run_directory(out: Path, scenario_text: str) -> None:
-    """Makes a new run directory; if several processes try this at once, one of them succeeds.
+    """Makes a new run directory. If several processes try this at the same time, only one of them succeeds.
 
     Raises:
         BadInput: The directory already holds something.
@@ -51,11 +51,11 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
 def adopt_run(source: Path, out: Path, scenario_text: str) -> None:
     """Copies a run directory into a new one, where the run continues.
 
-    If the scenario differs, the identity and the manifest are not copied. The scenario is written last: a directory
-    with a scenario is complete.
+    If the scenario differs, `identity.json` and the manifest are not copied. The scenario is written last, so that a
+    directory with a scenario is complete.
 
     Args:
-        source: The run directory, to which nobody writes.
+        source: The run directory, to which no process writes.
         out: The new run directory, which does not exist yet.
         scenario_text: The scenario with which the run continues.
     """
@@ -66,7 +66,7 @@ def adopt_run(source: Path, out: Path, scenario_text: str) -> None:
 
 
 def say_written(out: Path) -> BadInput:
-    """Returns the error to raise if another process writes a run directory."""
+    """Returns the error to raise if a different process writes a run directory."""
     return BadInput(f"{out} is being written by another process: let it finish, or stop it")
 
 
@@ -80,11 +80,11 @@ def is_unborn(path: Path) -> bool:
 def discard_run_directory(out: Path, fresh: bool) -> None:
     """Removes a directory that `make_run_directory` has made, so that bad input leaves nothing on the disk.
 
-    A directory stays if the run has recorded rounds, or if another process writes it.
+    A directory stays if the run has recorded rounds, or if a different process writes it.
 
     Args:
         out: The run directory.
-        fresh: Whether the directory did not exist before. If it did, only its content is removed.
+        fresh: Whether the directory did not exist before. If the directory existed, only its content is removed.
     """
     if (out / "rounds.parquet").exists() or is_locked(out / LOCK):
         return
@@ -94,9 +94,10 @@ def discard_run_directory(out: Path, fresh: bool) -> None:
 
 @contextmanager
 def lock_run_directory(out: Path, *, wait: bool = True) -> Iterator[Callable[[], None]]:
-    """Keeps other processes from writing a run directory. The lock ends with its process, however the process ends.
+    """Keeps other processes from writing a run directory. The lock ends with its process, even if that is killed.
 
-    If the driver of a run was killed, the run may still write for some seconds; a resumed run waits for the lock.
+    If the command that started a run was killed, the actors of the run may still write for some seconds. So a resumed
+    run waits for the lock.
 
     Args:
         out: The run directory.
@@ -114,13 +115,13 @@ def lock_run_directory(out: Path, *, wait: bool = True) -> Iterator[Callable[[],
     except OSError as error:
         raise Unwritable(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
     with hold_lock(out / LOCK, say_written(out), wait=wait):
-        for path in out.glob("*/.*.part"):  # of a process that was killed
+        for path in out.glob("*/.*.part"):  # files of a process that was killed
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
         yield confirm_place
 
 
 def watch_place(out: Path) -> Callable[[], None]:
-    """Returns a function that raises `Unwritable` if the directory was moved or deleted since now.
+    """Returns a function that raises `Unwritable` if the directory was moved or deleted after this call.
 
     Raises:
         OSError: The directory does not exist.
@@ -141,7 +142,7 @@ def watch_place(out: Path) -> Callable[[], None]:
 
 
 def drop_newer_parts(out: Path, round: int) -> None:
-    """Removes the parts of tables after a round, and the models of the best round if that round is later."""
+    """Removes the parts of tables after a round, and the models of the best round if the best round is later."""
     for table in TABLES:
         for number, part in list_parts(out, table).items():
             if number > round:
@@ -152,8 +153,8 @@ def drop_newer_parts(out: Path, round: int) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The directory to which a run is written: a free one with a given name, the next free one below `runs`, or a run to
-# replace.
+# The directory to which a run is written. It is a free directory that the user names, the next free directory in
+# `runs`, or the directory of a run that is replaced.
 #
 # Nothing here imports torch, so that the command line can say at once that a directory is taken.
 
@@ -177,8 +178,8 @@ def refuse_taken(out: Path, *, force: bool = False) -> None:
         force: Whether the run in the directory is to be replaced.
 
     Raises:
-        BadInput: The directory holds files that are no run, or a run that must not be replaced, or a run that a process
-            writes.
+        BadInput: The directory holds files that are no run, a run that must not be replaced, or a run that a process is
+            writing.
     """
     if not out.exists() or (out.is_dir() and all(map(is_unborn, out.iterdir()))):
         return
@@ -235,19 +236,19 @@ def claim_numbered(wanted: Path) -> Iterator[Path]:
     try:
         yield out
     finally:
-        with suppress(OSError):  # a run is in it
+        with suppress(OSError):  # the directory stays if it holds a run
             out.rmdir()
             if made_parent:
                 wanted.parent.rmdir()
 
 
 def remove_run(out: Path) -> None:
-    """Removes a finished or interrupted run, unless another process writes it.
+    """Removes a finished or interrupted run, unless a different process writes it.
 
-    Others see the run disappear in one step.
+    For other processes the run disappears in one step.
 
     Raises:
-        BadInput: Another process writes the run.
+        BadInput: A different process writes the run.
         FedrayError: The run cannot be removed.
     """
     aside = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.old")
@@ -260,7 +261,7 @@ def remove_run(out: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `failure.json`: the error that ended an unfinished run, kept in its directory until the run goes on.
+# `failure.json` holds the error that ended an unfinished run, until the run is resumed.
 
 
 def record_failure(out: Path, error: Exception) -> None:
@@ -284,7 +285,7 @@ def record_failure(out: Path, error: Exception) -> None:
         >>> print(str(read_failure(out)).replace(str(out), "RUN"))
         RUN is not finished: it stopped before its first checkpoint; `fedray resume RUN` goes on
     """
-    if not (out / "scenario.yaml").exists():  # the run was moved or deleted: nothing is written at its old place
+    if not (out / "scenario.yaml").exists():  # the run was moved or deleted, so nothing is written to its old path
         return
     text = str(error) if isinstance(error, FedrayError) else f"{type(error).__name__}: {error}"
     with suppress(FedrayError, OSError):
@@ -292,13 +293,13 @@ def record_failure(out: Path, error: Exception) -> None:
 
 
 def forget_failure(out: Path) -> None:
-    """Removes the `failure.json` of an earlier session, because the run continues."""
+    """Removes `failure.json`, because the run continues."""
     with suppress(OSError):
         (out / FAILURE_FILE).unlink(missing_ok=True)
 
 
 def read_failure(out: Path) -> FedrayError | None:
-    """Returns the error that ended a run; None if the run is finished or another process still writes it.
+    """Returns the error that ended a run, or None if the run is finished or a process still writes it.
 
     Args:
         out: The run directory.
@@ -317,14 +318,14 @@ def read_failure(out: Path) -> FedrayError | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks where a sweep may be written; without torch, so that the command line refuses a taken directory at once.
+# Checks where a sweep may be written. They need no torch, so that the command line refuses a taken directory at once.
 
 COPY = "sweep.yaml"  # name of a file in the directory of the sweep
 TRIALS, JOURNAL = "trials", "study.journal"
 
 
 def has_sweep(folder: Path) -> bool:
-    """Returns whether a directory holds a sweep; if not, `--resume` begins a new sweep."""
+    """Returns whether a directory holds a sweep. If it does not, `--resume` begins a new sweep."""
     return has_file(folder, COPY)
 
 
@@ -333,7 +334,7 @@ def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
 
     Args:
         folder: The directory of the sweep.
-        resume: Whether to continue the sweep in `folder`.
+        resume: Whether the user wants to continue the sweep in `folder`.
 
     Raises:
         BadInput: The directory holds a sweep that is not to be continued, or something other than a sweep.

@@ -1,4 +1,4 @@
-"""`summary.json`, `manifest.json` and `identity.json` of a run directory.
+"""Writes and checks `summary.json`, `manifest.json` and `identity.json` of a run directory, and makes run loggers.
 
 Example:
     >>> logged = []
@@ -58,12 +58,14 @@ from fedray.storage.checkpoint import read_table, write_parquet
 # ---------------------------------------------------------------------------------------------------------------------
 # `summary.json` and `manifest.json` of a run directory: the results, and the software and machine that computed them.
 
-JOB_MODEL = ("replicate", "fold", "model")  # whose jobs are those of one model
+JOB_MODEL = ("replicate", "fold", "model")  # columns of the table `clients` that name a model
 PACKAGES = ("fedray", "torch", "torchvision", "numpy", "pyarrow", "ray", "optuna")
 
 
 def pool_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
-    """Returns mean, standard deviation and number of values of each metric over the rows; the sd of one value is None.
+    """Returns the mean, the standard deviation and the number of values of each metric over the rows.
+
+    The standard deviation of a single value is None.
 
     Example:
         >>> pool_metrics([{"accuracy": 0.5}, {"accuracy": 0.75, "rounds_to_target": 9.0}])["rounds_to_target"]
@@ -71,18 +73,18 @@ def pool_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float
     """
     metrics: dict[str, dict[str, float | int | None]] = {}
     for name, values in collect_values(rows).items():
-        with np.errstate(invalid="ignore"):  # of infinite values: their mean and sd are no numbers
+        with np.errstate(invalid="ignore"):  # infinite values have no standard deviation
             sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
             metrics[name] = {"mean": float(np.mean(values)), "sd": sd, "n": len(values)}
     return metrics
 
 
 def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
-    """Returns the metrics that depend on all evaluated rounds of a world, one dictionary for each world.
+    """Returns the metrics that depend on several evaluated rounds of a world, one dictionary for each world.
 
-    If the method has phases, only the rounds of the last phase count. The first metric is the mean score over the last
-    3 evaluated rounds (Fed-ensemble, section V). The others are the round, the virtual second and the sent bytes at
-    which the target was first reached; they are absent if it was not reached.
+    A world is one seed of one fold. If the method has phases, only the rounds of the last phase count. The first metric
+    is the mean score over the last 3 evaluated rounds (Fed-ensemble, section V). The others are the round, the virtual
+    second and the sent bytes at which the target was first reached. They are absent if the target was not reached.
     """
     found, first = [], study.last_phase + 1 if study.last_phase else 0
     rows = read_table(out, "rounds").to_pylist()
@@ -92,11 +94,11 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
         values: dict[str, float] = {}
         for name in ("accuracy", "rmse"):
             scores = [row[name] for row in course if row["round"] and row.get(name) is not None]
-            if len(scores) >= 3:  # none of them untrained
+            if len(scores) >= 3:  # round 0, before any training, does not count
                 values[f"{name}_last3"] = float(np.mean(scores[-3:]))
         target = study.evaluation.target
         if target is not None:
-            if target == study.evaluation.stop_at and course:  # the score that ended the run
+            if target == study.evaluation.stop_at and course:  # then the target is the score that ended the run
                 target = watched_score(course[0], target[0]), target[1]
             met = next((row for row in course if meets_target(row, target)), None)
             if met is not None:
@@ -108,18 +110,18 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
 
 
 def count_lost_models(out: Path) -> int:
-    """Returns the number of models that had jobs in a run, but no upload that the server used.
+    """Returns the number of models that clients should train in a run, but whose uploads the server never used.
 
-    The number is that of the replicate and fold with the most such models.
+    This is the number in the replicate and fold with the most such models.
 
     Args:
         out: The run directory, with all its jobs.
 
     Raises:
-        Damaged: A part of the table `clients` lacks a column, or a column has values of another kind.
+        Damaged: A part of the table `clients` lacks a column, or a column has values of a wrong type.
     """
     model, used = list(JOB_MODEL), dict[tuple[int, ...], bool]()
-    for path in bounded.list_parts(out, "clients.parquet").values():  # one after another: they may be long
+    for path in bounded.list_parts(out, "clients.parquet").values():  # one after the other, because parts may be long
         jobs = bounded.read_parquet_files([path], (*JOB_MODEL, "status"))[0]
         try:
             jobs = jobs.append_column("ok", pc.equal(jobs["status"], "ok"))
@@ -136,16 +138,16 @@ def count_lost_models(out: Path) -> int:
 def count_drawn_answers(study: Study, progress: Progress) -> int:
     """Returns the number of models that predict at the end of a run although they still equal an initial model.
 
-    Models are counted only if the method or the schedule is the user's own. For fedray's methods this is known from the
-    plan before the run (`fedray.advice`).
+    Models are counted only if the method or the schedule is the user's own. For fedray's methods `fedray.advice` finds
+    such models before the run.
 
     Args:
         study: The study that was trained.
         progress: The progress at the end of the run.
 
     Returns:
-        The number in the replicate and fold with the most such models. 0 for a run without rounds, and for a stack with
-        a method of fedray.
+        The number in the replicate and fold with the most such models. It is 0 for a run without rounds, and for a
+        stack with a method of fedray.
     """
     method, schedule = (study.scenario.get(section, {}) for section in ("method", "schedule"))
     own = bool(method.get("object")) or is_own("method", method.get("name", ""))
@@ -169,7 +171,7 @@ def _find_drawn(study: Study, state: State) -> NDArray[np.bool_]:
 
 
 def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, state_hash: str) -> dict[str, Any]:
-    """Returns the content of `summary.json`: final metrics pooled over replicates and folds, totals, and hashes.
+    """Returns the content of `summary.json`: final metrics over replicates and folds, totals, and hashes.
 
     Args:
         study: The study that was trained.
@@ -190,7 +192,7 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
         more["best"] = {"metric": name, "value": value, "round": int(round)}
     if chosen := list_test_choices(study, progress):
         more["chosen_on_test"] = chosen
-    accuracy = metrics.get("accuracy") if study.classes else None  # a trial of a sweep does not score test samples
+    accuracy = metrics.get("accuracy") if study.classes else None  # trials of a sweep do not score test samples
     if accuracy and (most := find_most_frequent(study))["share"] >= (accuracy["mean"] or 0.0):
         more["most_frequent"] = most
     return {
@@ -214,7 +216,10 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
 
 
 def find_most_frequent(study: Study) -> dict[str, Any]:
-    """Returns the most frequent class of the first world's test samples, its share over all worlds, and C."""
+    """Returns the most frequent class of the first world's test samples, and the number of classes.
+
+    `share` is the share of the most frequent class of each world, averaged over the worlds.
+    """
     counts = [
         np.bincount(study.split("test", world)[1].numpy(), minlength=study.classes) for world in range(study.worlds)
     ]
@@ -224,7 +229,7 @@ def find_most_frequent(study: Study) -> dict[str, Any]:
 
 
 def make_manifest(extra: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of the manifest: versions, machine and commit, and the entries of `extra`.
+    """Returns the content of the manifest: versions, machine, commit, and the entries of `extra`.
 
     Environment variables are not written, because they may hold secrets.
     """
@@ -252,13 +257,13 @@ def _commit() -> str | None:
 # ---------------------------------------------------------------------------------------------------------------------
 # `partition.parquet` of a run directory lists the samples of each client. `data.partition.file` reads such a file.
 #
-# The file is written for stored data sets, but not for generated clients, and not for more than 50 million samples.
-# Without the file the scenario and the seed define the partition. The manifest says whether there is a file
+# The file is written for stored data sets of at most 50 million samples, but not for generated clients. Without the
+# file, the partition can be computed again from the scenario and the seed. The manifest says whether there is a file
 # (`study.partition`).
 
 
 def describe_partition(study: Study) -> str:
-    """Returns the name of the file that lists the training samples of each client, or why there is no such file.
+    """Returns the name of the file that lists the training samples of each client, or says why there is no such file.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -297,9 +302,8 @@ def write_partition(out: Path, study: Study) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `drift.parquet`: one row for each known client, with how unusual its data look to the final ensemble.
-#
-# Its columns are in `files/tables.py`.
+# `drift.parquet` has one row for each client of the run. It says how unusual the client's data are for the final
+# ensemble. The columns are in `files/tables.py`.
 
 DRIFT_FILE = "drift.parquet"
 
@@ -319,7 +323,7 @@ def write_drift(out: Path, study: Study, worlds: Sequence[Drift]) -> None:
         columns = {"replicate": np.full_like(client, replicate), "fold": np.full_like(client, fold)}
         columns["client"] = study.client_ids(world, client)
         columns["samples"] = study.shards.sizes(np.full_like(client, world), client)
-        tables.append(make_table("drift", {**columns, **drift._asdict()}))  # NaN, without data: null
+        tables.append(make_table("drift", {**columns, **drift._asdict()}))  # NaN, of clients without data, becomes null
     write_parquet(out / DRIFT_FILE, pa.concat_tables(tables))
 
 
@@ -338,9 +342,9 @@ def read_drift(out: Path) -> pa.Table:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Run loggers: send the metrics of each evaluated round to a tool you already use. Off by default.
+# Run loggers, which send the metrics of each evaluated round to a different tool. By default there are none.
 #
-# A logger is one function of the round and its metrics; each tool is imported when its logger is made, never before.
+# A logger is a function (round, metrics) -> None. A tool is imported only when its logger is made.
 
 Logger = Callable[[int, Mapping[str, float]], None]
 
@@ -357,7 +361,7 @@ def tensorboard(dir: str | Path) -> Logger:
     def log(round: int, metrics: Mapping[str, float]) -> None:
         for name, value in _finite_numbers(metrics).items():
             writer.add_scalar(name, value, round)
-        writer.flush()  # a run that is killed keeps what it logged
+        writer.flush()  # so that nothing is lost if the run is killed
 
     return log
 
@@ -369,8 +373,8 @@ def wandb(project: str, dir: str | Path | None = None, name: str | None = None) 
 
     Args:
         project: The project to which the run belongs.
-        dir: The folder of the run's local files; None: the working directory.
-        name: Name of the run; None: a random name.
+        dir: The folder of the run's local files; None means the working directory.
+        name: Name of the run; None means a random name.
     """
     where = None if dir is None else str(dir)
     run = _import_tool("wandb", "wandb").init(project=project, dir=where, name=name, reinit="create_new")
@@ -387,7 +391,7 @@ def mlflow(uri: str, experiment: str = "fedray", name: str | None = None) -> Log
     Args:
         uri: URI of the tracking server, or of a local store such as `sqlite:///runs.db`.
         experiment: Name of the experiment, which is made if it does not exist.
-        name: Name of the run; None: a random name.
+        name: Name of the run; None means a random name.
     """
     client = _import_tool("mlflow", "mlflow").MlflowClient(tracking_uri=uri)
     known = client.get_experiment_by_name(experiment)
@@ -402,7 +406,7 @@ def mlflow(uri: str, experiment: str = "fedray", name: str | None = None) -> Log
 
 
 def look_on(what: str, do: Callable[..., object], tell: Callable[[str], object]) -> Callable[..., None]:
-    """Wraps a function that only watches a run. If the function fails, a warning is printed and it is not called again.
+    """Wraps a function that only watches a run. If it fails, a line is printed and the function is not called again.
 
     Args:
         what: Name of the function, for the warning.
@@ -422,7 +426,7 @@ def look_on(what: str, do: Callable[..., object], tell: Callable[[str], object])
         try:
             if works:
                 do(*given)
-        except Exception as error:  # tools raise many kinds
+        except Exception as error:  # tools raise errors of many kinds
             works = False
             tell(_say_failed(what, error))
 
@@ -434,17 +438,17 @@ def _say_failed(what: str, error: Exception) -> str:
 
 
 def tell_user(line: str) -> None:
-    """Warns the user that something beside the run has failed."""
+    """Prints a line as a warning for the user."""
     warn_user(line, FedrayWarning)
 
 
 def build_loggers(names: Iterable[str], out: Path, tell: Callable[[str], object] = tell_user) -> list[Logger]:
-    """Returns the loggers that a user requests by name; a logger that fails later does not end the run.
+    """Returns the loggers that a user requests by name. A logger that fails later does not end the run.
 
     Args:
-        names: The scenario's `loggers`: `tensorboard`, `wandb` or `mlflow`, each possibly with `:VALUE` for another
-            directory, project or URI.
-        out: The run directory. Files are written below it, and runs get its name.
+        names: The scenario's `loggers`: `tensorboard`, `wandb` or `mlflow`. A name may end with `:VALUE`, which sets
+            the directory, the project or the URI.
+        out: The run directory. Loggers write their files into it, and name their runs after it.
         tell: A function that prints a line about a logger that fails.
 
     Raises:
@@ -465,7 +469,7 @@ def build_loggers(names: Iterable[str], out: Path, tell: Callable[[str], object]
             made.append((kind, make[kind](value)))
         except BadInput:
             raise
-        except Exception as error:  # its server is away, say: a run that goes on does so without it
+        except Exception as error:  # for example, the server of the tool does not answer; the run goes on without it
             tell(_say_failed(f"loggers: {kind}", error))
     return [look_on(f"loggers: {kind}", log, tell) for kind, log in made]
 
@@ -478,24 +482,24 @@ def _import_tool(module: str, extra: str) -> ModuleType:
 
 
 def _finite_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns the metrics that are finite numbers, without lists (one number for each member) and NaN."""
+    """Returns the metrics that are finite numbers. Lists with a value for each model are left out."""
     plain = {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
     return {name: value for name, value in plain.items() if math.isfinite(value)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `identity.json` of a run directory: the settings, data and code with which the run began, which must not change.
+# `identity.json` of a run directory describes the settings, data and code with which the run began.
 #
-# The file holds the scenario's keys that decide results, the number of rounds, and digests. The digests are of the
-# data, of the network, of the source of the user's own code, and of the values that this code uses. If one of these
-# values or the device of the clients has changed, there is a warning; every other change is an error. The file is
-# written before the first round. Only a run that is made longer changes the file. The manifest records that the file
-# exists, so a lost file is noticed. Run directories of earlier versions without such a file are not checked, and
-# digests of own code by earlier versions are not compared.
+# They must not change during the run. The file holds the scenario's keys that decide results, the number of rounds, and
+# digests of the data, of the network, of the source of the user's own code, and of the values that this code uses. If
+# one of these values or the device of the clients has changed, there is a warning; every other change is an error. The
+# file is written before the first round, and changed only if the run is made longer. The manifest records that the file
+# exists, so that a lost file is noticed. Run directories of earlier versions of fedray without such a file are not
+# checked, and digests of the user's code by earlier versions are not compared.
 
-Digests = Mapping[str, Mapping[str, str]]  # part -> what of it -> digest
-_ANSWERS = ("model ", "partition ")  # what reads values after the training too
-_PARTS = {  # that are refused where they differ: what a sentence says of each
+Digests = Mapping[str, Mapping[str, str]]  # part, such as "data" -> thing in this part -> digest
+_ANSWERS = ("model ", "partition ")  # kinds of the user's code that are also used to predict after the training
+_PARTS = {  # parts that must not differ, each with the message if it differs
     "data": "the data are not those the run began with ({}): restore them",
     "source": "the source of {} is not what the run began with: restore it",
     "network": "the network is not the one the run began with ({}): restore it",
@@ -513,7 +517,7 @@ def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] 
         tell: A function that prints a line. The line names values that have changed since the run began.
 
     Raises:
-        BadInput: The run began with other data, another network or other code.
+        BadInput: The run began with different data, a different network or different code.
 
     Example:
         >>> import tempfile
@@ -539,10 +543,11 @@ def check_identity(out: Path, digests: Digests) -> None:
 
     Args:
         out: The run directory.
-        digests: Digests of what is used to predict. Of the values, only those of networks and partitions count.
+        digests: Digests of what is used to predict. Of the values that the user's code uses, only those of networks and
+            partitions are compared.
 
     Raises:
-        BadInput: Something was changed; the message names it.
+        BadInput: Something has changed, which the message names.
     """
     check_scenario_file(out)
     values = {key: digest for key, digest in digests.get("values", {}).items() if key.startswith(_ANSWERS)}
@@ -550,7 +555,7 @@ def check_identity(out: Path, digests: Digests) -> None:
 
 
 def check_scenario_file(out: Path) -> None:
-    """Checks that the `scenario.yaml` of a run directory was not edited; a run without an identity is not checked.
+    """Checks that the `scenario.yaml` of a run directory was not edited. A run without `identity.json` is not checked.
 
     Raises:
         BadInput: A key was edited. The message names the key, its old value and its new value.
@@ -573,7 +578,7 @@ def read_keys(out: Path) -> dict[str, Any]:
 
 
 def confirm_digests(out: Path, digests: Digests, *, fresh: bool) -> None:
-    """Writes or checks the digests of a directory without a scenario of its own, such as that of a sweep.
+    """Writes or checks the digests of a directory that has no scenario, such as the directory of a sweep.
 
     Args:
         out: The directory.
@@ -581,7 +586,7 @@ def confirm_digests(out: Path, digests: Digests, *, fresh: bool) -> None:
         fresh: Whether nothing was trained yet. Then the digests are written first.
 
     Raises:
-        BadInput: Something was changed; the message names it.
+        BadInput: Something has changed, which the message names.
     """
     if fresh:
         bounded.write_sealed(out / identity.IDENTITY_FILE, {"format": 1, **digests})
@@ -589,23 +594,23 @@ def confirm_digests(out: Path, digests: Digests, *, fresh: bool) -> None:
 
 
 def write_identity(out: Path, digests: Digests) -> None:
-    """Writes the identity of a run directory: the keys of its scenario, and these digests."""
+    """Writes `identity.json` of a run directory with the keys of its scenario and the given digests."""
     tree = load_yaml(out / "scenario.yaml")
     keys = {"format": 1, "rounds": tree.get("rounds"), "scenario": identity.list_result_keys(tree)}
     bounded.write_sealed(out / identity.IDENTITY_FILE, {**keys, **digests})
 
 
 def read_identity(out: Path) -> dict[str, Any]:
-    """Returns the content of `identity.json`; empty if there is no such file and the manifest does not name one.
+    """Returns the content of `identity.json`. It is empty if the run never had such a file, as the manifest tells.
 
     Raises:
         Damaged: The file is damaged or lost.
-        FedrayError: The file cannot be read for another reason.
+        FedrayError: The file cannot be read for a different reason.
     """
     path, remedy = out / identity.IDENTITY_FILE, "restore it, or start a new run"
     if not os.path.lexists(path):
         manifest: dict[str, Any] = {}
-        with suppress(Damaged):  # it is missing too, or says nothing
+        with suppress(Damaged):  # the manifest is missing, too, or damaged
             manifest = bounded.read_sealed(out / "manifest.json", remedy)
         identity.refuse_lost_identity(out, manifest, remedy)
         return {}
@@ -616,7 +621,9 @@ def read_identity(out: Path) -> dict[str, Any]:
 
 
 def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
-    """Returns the value of `lanes` for a run that continues: that of its beginning, if its scenario leaves the choice.
+    """Returns the value of `lanes` for a run that continues.
+
+    If the scenario says `auto`, this is the value with which the run began.
 
     Args:
         lanes: The value in the scenario.
@@ -627,7 +634,7 @@ def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
     """
     began = read_identity(out).get("engine", {}).get("lanes")
     if began is None and bounded.find_checkpoints(out / "checkpoints"):
-        began = "torch"  # it was written before there were compiled kernels
+        began = "torch"  # an early version of fedray without compiled kernels wrote this run
     if lanes != "auto" or began is None:
         return lanes
     library = sums.load_library()
@@ -639,8 +646,10 @@ def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
 def recall_device(out: Path) -> str | None:
     """Returns the devices with which a run began, such as `cuda` or `cpu, cuda`; None for a new run.
 
+    If the run directory does not name devices, an early version of fedray wrote it, and the result is `cpu`.
+
     Args:
-        out: The run directory. If it does not say, the run began before GPUs were used that no tier reserves: `cpu`.
+        out: The run directory.
     """
     began = read_identity(out)
     if not began and not bounded.find_checkpoints(out / "checkpoints"):
@@ -649,14 +658,14 @@ def recall_device(out: Path) -> str | None:
 
 
 def extend_rounds(out: Path, rounds: int) -> None:
-    """Gives a run more rounds, in `scenario.yaml` and `identity.json`. The run may be finished.
+    """Sets the number of rounds in `scenario.yaml` and `identity.json`, to make a run longer. The run may be finished.
 
     Args:
         out: The run directory.
-        rounds: The new number of rounds, including those already done.
+        rounds: The new number of rounds, including the rounds that are already done.
 
     Raises:
-        BadInput: The run has done more rounds, or the method is a stack or an ensemble of learners. Or the longer run
+        BadInput: The run has done more rounds, the method is a stack or an ensemble of learners, or the longer run
             would differ from a run that had this length from the start.
     """
     tree, began = read_keys(out), read_identity(out)
@@ -675,7 +684,7 @@ def extend_rounds(out: Path, rounds: int) -> None:
         bounded.write_sealed(out / identity.IDENTITY_FILE, {**began, "rounds": rounds})
     if tree.get("rounds") != rounds:
         write_atomically(out / "scenario.yaml", write_yaml({**tree, "rounds": rounds}).encode())
-        (out / "summary.json").unlink(missing_ok=True)  # of the shorter run
+        (out / "summary.json").unlink(missing_ok=True)  # the summary of the shorter run
 
 
 def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: int) -> None:
@@ -696,12 +705,12 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
             end, where = int(keys.get("rounds") or rounds), f"--rounds {rounds}: {name}.schedule"
             if rounds > end and not keys.get("floor"):
                 raise BadInput(f"{where} ends with a rate of 0: start a new, longer run")
-            if rounds > end == tree.get("rounds"):  # what it is without a number of its own
+            if rounds > end == tree.get("rounds"):  # the schedule's default is the number of rounds of the run
                 raise BadInput(f"{where} falls over this run's {end} rounds: start a new run")
     rules = tree.get("evaluate")
     every, seconds = (rules.get(key) for key in ("every", "every_seconds")) if isinstance(rules, dict) else (1, None)
     seen = [entry[1] for entries in totals.get("courses", {}).values() for entry in entries if entry]
-    if done in seen and (seconds or done % (every or 1)):  # it was measured because it was the last
+    if done in seen and (seconds or done % (every or 1)):  # the round was evaluated only because it was the last one
         raise BadInput(
             f"--rounds {rounds}: the best value that stop or checkpoint.best knows is of round {done}, which a longer "
             "run does not evaluate: start a new run"
@@ -709,7 +718,7 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
 
 
 def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callable[[str], object]) -> None:
-    """Raises an error if digests have changed since the run began; prints a line if only values or devices changed.
+    """Raises an error if digests have changed since the run began. Prints a line if only values or devices changed.
 
     Args:
         out: The directory.
@@ -731,10 +740,10 @@ def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callab
 
 
 def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]:
-    """Lists in words what differs in one part of the digests; an empty digest equals every other digest.
+    """Lists in words what differs in one part of the digests. An empty digest equals every other digest.
 
-    A missing digest is a difference only in the parts `data` and `source`. In other parts digests may be missing,
-    because earlier versions kept more digests of a network, and a process may use only some modules and values.
+    A missing digest is a difference only in the parts `data` and `source`. In other parts digests may be missing, for
+    two reasons: earlier versions kept more digests of a network, and a process may use only some modules and values.
     """
     found, gone = now.get(part, {}), None if part in ("data", "source") else ""
     pairs = [(key, old, found.get(key, gone)) for key, old in began.get(part, {}).items() if part in now]
@@ -744,7 +753,7 @@ def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str
 
 
 def refuse_missing_names(out: Path) -> None:
-    """Raises an error if a run or a sweep uses a name of the user that no module has registered.
+    """Raises an error if a run or a sweep uses a name that the user registered then, but no module registers now.
 
     Args:
         out: The directory of the run or of the sweep.
@@ -761,6 +770,6 @@ def refuse_missing_names(out: Path) -> None:
 
 
 def _list_names(began: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the names of the user that a run used, such as "method mine", each with the file that registered it."""
+    """Returns the user's names that a run used, such as "method mine", each with the file that registered it."""
     found = began.get("names", {})
     return [(str(name), str(file)) for name, file in found.items()] if isinstance(found, dict) else []
