@@ -11,13 +11,11 @@ import yaml
 from small import run_command, scenario
 
 from fedray.assembly.registry import register
-from fedray.assembly.study import build_study
 from fedray.data import store as catalogue
 from fedray.data.types import Split, classification
 from fedray.experiments import check
 from fedray.runtime.placement import Node
 from fedray.scenario import names
-from fedray.scenario.loader import read_scenario
 
 
 def words(_root: Path | None) -> Any:
@@ -123,9 +121,3 @@ def test_check_says_who_takes_part_how_they_train_and_how_uploads_weigh(tmp_path
     assert told["inputs"] == "images of 1 x 8 x 8"
     least, _, most, *_, median = told["rows"].replace(",", "").split()
     assert int(least) <= float(median) <= int(most) <= 240
-
-
-def test_a_check_names_the_custom_resources_of_a_tier() -> None:
-    keys = {"clients": {"tiers": {"lab": {"number": 2, "resources": {"imager": 0.5}}}}}
-    study = build_study(read_scenario({**keys, "data": {"name": "digits", "limit": 60}}))
-    assert "0 GPU, 0.5 imager," in check._describe_tier(study.clients.tiers[0], 1)

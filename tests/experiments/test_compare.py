@@ -71,17 +71,6 @@ def test_an_interval_of_one_seed_is_a_dash_in_latex(runs: dict[str, fedray.Run],
     assert " & - & - & 1 " in fedray.compare([runs["ensemble"], other], metrics="nll").to_latex()
 
 
-def test_lengths_and_seeds_that_differ_are_named(runs: dict[str, fedray.Run]) -> None:
-    found = fedray.compare([runs["ensemble"], runs["fedavg"]])
-    assert found.notes == [
-        "The runs differ in their rounds: fed_ensemble 3, fedavg 2. They are compared by the last evaluation of each "
-        "up to round 2.",
-        "fed_ensemble and fedavg share the seeds 1, 2 only: fed_ensemble has 0, 1, 2, fedavg has 1, 2, 3.",
-    ]
-    assert all(note in found._repr_html_() and note in str(found) for note in found.notes)
-    assert fedray.compare([runs["ensemble"], runs["slow"]]).notes == []
-
-
 def test_runs_are_named_by_what_tells_them_apart_or_as_one_says(runs: dict[str, fedray.Run]) -> None:
     by_key = fedray.compare([runs["ensemble"], runs["slow"]])
     assert (by_key.pairs[0].baseline, by_key.pairs[0].run) == ("local.lr=0.05", "local.lr=0.01")

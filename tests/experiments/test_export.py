@@ -94,6 +94,11 @@ def test_plain_torch_answers_with_the_weights_of_an_own_answer(tmp_path: Path) -
         each = [ask(network, one, images, about["standardization"]["0"]) for one in weights[3 * replicate :][:3]]
         answer = torch.tensor(np.tensordot(shares, each, axes=1)).softmax(-1)
         np.testing.assert_allclose(answer, run.predict(images, replicate=replicate).mean, atol=1e-5)
+    paths = run.export(tmp_path, "pt2")  # programs have the weights inside, and the models of weight 0 are none
+    assert [path.stem[len("replicate-0-fold-0-") :] for path in paths[4:]] == ["model-0", "model-1", "ensemble"]
+    for replicate, path in enumerate((paths[3], paths[6])):
+        expected = run.predict(images, replicate=replicate).mean
+        np.testing.assert_allclose(ask_program(path, images.astype(np.float32)), expected, atol=1e-5)
 
 
 def test_plain_torch_answers_as_a_tier_does(tmp_path: Path) -> None:
@@ -165,21 +170,6 @@ def test_a_program_answers_raw_rows_as_the_run_does(tmp_path: Path) -> None:
         for path, expected in zip([*models, ensemble], [*found.members, found.mean], strict=True):
             np.testing.assert_allclose(ask_program(path, rows), expected, rtol=1e-5)
             assert str(Path(fedray.__file__).parent).encode() not in path.read_bytes()
-
-
-def test_a_program_has_the_weights_of_the_models_that_answer(tmp_path: Path) -> None:
-    def skewed(setting: Setting) -> Method:
-        weights = np.array([[6.0, 1.0, 3.0], [0.0, 1.0, 1.0]])
-        return Method("skewed", federated(setting), lambda state: Answer(state, setting.models, weights))
-
-    keys = scenario({"rounds": 1, "replicates": 2, "model": {"name": "linear"}, "predict": {"average": "logits"}})
-    run = fedray.run(keys | {"method": {"models": 3}}, method=skewed, out=tmp_path / "run")
-    images = run.study.split("test", 0)[0].float()
-    paths = run.export(tmp_path, "pt2")
-    assert [path.stem[len("replicate-0-fold-0-") :] for path in paths[4:]] == ["model-0", "model-1", "ensemble"]
-    for replicate, path in enumerate((paths[3], paths[6])):
-        expected = run.predict(images, replicate=replicate).mean
-        np.testing.assert_allclose(ask_program(path, images.numpy()), expected, atol=1e-5)
 
 
 def test_a_stack_is_one_program_and_trees_are_none(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ from reports import without_report
 from small import copy_run, scenario
 
 import fedray
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import FedrayError
 from fedray.data.types import Dataset, Split, classification
-from fedray.tuning.sweep import read_sweep
 
 GRID = [0.001, 0.01, 0.1]
 CUBIC: dict[str, Any] = {
@@ -108,12 +107,6 @@ def test_both_runtimes_train_with_the_rates_that_were_chosen(chosen: fedray.Run,
     ray = run({"local": {"lr_grid": GRID}, "runtime": "ray", "clients": {"actors": 2}}, out=tmp_path / "ray")
     assert told(ray) == told(chosen)
     assert ray.summary["model_hash"] == chosen.summary["model_hash"]
-
-
-def test_a_sweep_ignored_the_candidates_of_its_scenario() -> None:
-    sweep = {"scenario": scenario(CUBIC, {"local": {"lr_grid": GRID}}), "objectives": ["nll"]}
-    with pytest.raises(BadInput, match="local.lr_grid"):
-        read_sweep({**sweep, "space": {"local.batch_size": [4, 8]}})
 
 
 OWN: dict[str, dict[str, Any]] = {"fedper": {}, "ditto": {"lambda": [0.1, 1.0]}, "local_only": {}}

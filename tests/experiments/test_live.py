@@ -15,7 +15,6 @@ from rich.console import Console
 from small import run_command, scenario
 
 from fedray.experiments import live
-from fedray.experiments.live import Heard, next_line
 
 
 def snapshot(round: int, seconds: float, accuracy: float = 0.5, rounds: int = 40) -> dict[str, Any]:
@@ -68,21 +67,6 @@ def test_on_a_terminal_there_is_a_table_with_the_newest_rounds(monkeypatch: pyte
     assert last.count("12/40") == 1
     assert "accuracy" in last
     assert "30 %, 56 s left" in last
-
-
-def test_in_a_notebook_there_is_a_bar_with_the_phase_and_the_newest_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, heard = io.StringIO(), Heard()
-    monkeypatch.setattr(sys, "stderr", said)
-    monkeypatch.setattr("rich.console.Console", lambda **_: Console(file=said, force_jupyter=True))
-    with live.watch_run("fed_ensemble", heard) as show:
-        heard.begin("starting Ray")
-        assert heard.shown and next_line(heard, heard.began + 60) is not None  # a line would be due
-        for round in (0, 20, 20, 40):
-            show(snapshot(round, 1.0 * round))
-    first, last = said.getvalue().split("\r")[1], said.getvalue().rstrip().split("\r")[-1]
-    assert "fed_ensemble" in first and "fed_ensemble: starting Ray" in said.getvalue()
-    assert "100%" in last and "40/40" in last and "accuracy 0.5000" in last and "starting" not in last
-    assert not heard.shown
 
 
 def file(folder: Path) -> Path:
