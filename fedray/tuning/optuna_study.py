@@ -161,11 +161,12 @@ def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: b
         BadInput: the storage already holds a study of this name and `resume` is False, or the storage has lost the
             study.
     """
-    storage, where = open_storage(location.storage), name_storage(location.storage)
-    if begun and location.name not in optuna.get_all_study_names(storage):  # a new study would overwrite the trials
+    is_lost = begun and "://" not in location.storage and not Path(location.storage).exists()  # opening would make it
+    storage: Any = None if is_lost else open_storage(location.storage)
+    if begun and (is_lost or location.name not in optuna.get_all_study_names(storage)):  # trials would be overwritten
         raise BadInput(
-            f"the storage {where} has no study {location.name}, of which trials were trained: give the --storage that "
-            "the sweep began with, or restore it"
+            f"the storage {name_storage(location.storage)} has no study {location.name}, of which trials were trained: "
+            "give the --storage that the sweep began with, or restore it"
         )
     try:
         study = optuna.create_study(

@@ -323,9 +323,9 @@ def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | No
     else:
         plain.make_parent(copy)
         plain.write_atomically(copy, nested.write_yaml(dict(sweep.source)).encode())
+        if journal is not None:
+            journal.touch()
     (folder / directory.TRIALS).mkdir(exist_ok=True)
-    if journal is not None:
-        journal.touch()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -11,9 +11,7 @@ import sweeps
 from torch import nn
 
 import fedray
-from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput
-from fedray.experiments.reopen import reopen_study
 from fedray.scenario.identity import CHANGEABLE_KEYS, find_changed_key, list_result_keys
 from fedray.scenario.loader import read_scenario, to_plain
 from fedray.tuning.trial import hash_training
@@ -66,17 +64,6 @@ def test_a_network_of_the_space_was_changed_between_two_trials(tmp_path: Path) -
     assert len(str(no.value).splitlines()) == 1
     fedray.register("model", "net_of_a_space", straight)
     assert sweeps.run(given, tmp_path / "sweep", trials=2, resume=True)[0]["trainings"] == 2
-
-
-def test_each_training_of_a_sweep_says_what_it_trained(tmp_path: Path) -> None:
-    """Also where a trial goes on from the training of another one that was pruned."""
-    given = sweeps.sweep({"local.lr": [0.1, 0.3]}, sampler="grid")
-    sweeps.run(given, tmp_path / "sweep")
-    folders = sorted((tmp_path / "sweep" / "trials").iterdir())
-    assert folders
-    for folder in folders:
-        assert (folder / "identity.json").is_file()
-        assert reopen_study(folder, UserObjects()).clients.number == 8
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small import run_command
-from sweeps import LR, run, sweep
+from sweeps import run, sweep
 
-from fedray.core.errors import FedrayError, ScenarioWarning
-from fedray.scenario.nested import write_yaml
+from fedray.core.errors import FedrayError
 from fedray.tuning import page
 from fedray.tuning.objectives import compute_value, read_objective
 from fedray.tuning.page import View
 from fedray.tuning.sweep import list_idle_parameters, read_sweep
-from fedray.tuning.trial import count_planned_trials
 
 COURSE = [
     {"round": r, "up_bytes": 10 * r, "down_bytes": 90 * r, "sim_seconds": r, "hold_out_accuracy": a}
@@ -50,34 +45,14 @@ def test_trials_were_pruned_and_decided_by_a_phase_that_others_follow(tmp_path: 
     assert trial["values"]["rounds_to_accuracy"] >= 4
 
 
-@pytest.mark.parametrize(("keys", "trials", "line"), [
-    ({"sampler": "nsga2"}, 20, "nsga2 with 20 trials is random search, because its first 20 are random: "),
-    ({"sampler": {"name": "nsga2", "population": 9}}, 9, "raise trials, or lower sampler.population"),
-    ({"sampler": {"name": "tpe", "startup": 3}}, 3, "lower sampler.startup"),
-], ids=lambda each: str(each)[:30])  # fmt: skip
-def test_a_search_that_learns_nothing_was_named_after_what_it_is_not(
-    keys: dict[str, Any], trials: int, line: str
-) -> None:
-    found = read_sweep(sweep({"local.lr": LR}, **keys))
-    with pytest.warns(ScenarioWarning, match=line):
-        assert count_planned_trials(found, trials) == (trials, None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        count_planned_trials(found, trials + 1)
-
-
 @pytest.mark.drawn
 def test_of_two_objectives_the_top_of_the_first_was_called_the_best(tmp_path: Path) -> None:
     found = sweep({"local.lr": [0.1, 0.3]}, sampler="grid", objectives=["accuracy", "bytes"], overrides={"rounds": 1})
-    file = tmp_path / "two.yaml"
-    file.write_text(write_yaml(found))
-    done = run_command("tune", file, "--out", tmp_path / "s", "--quiet")
-    assert done.status == 0 and "highest accuracy: trial " in done.out and "best: " not in done.out
+    assert run(found, tmp_path / "s")[0]["first_winner"] == "highest accuracy"
     text = (tmp_path / "s" / "best.yaml").read_text()
     assert text.startswith("# The highest accuracy of the Pareto front (pareto/); no trial is best in everything.")
     drawn = (tmp_path / "s" / "report.html").read_text()
     assert "highest accuracy" in drawn and "best accuracy" not in drawn and "the highest accuracy first" in drawn
-    assert json.loads((tmp_path / "s" / "summary.json").read_text())["first_winner"] == "highest accuracy"
 
 
 @pytest.mark.drawn

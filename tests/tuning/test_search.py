@@ -347,19 +347,6 @@ def test_a_trial_that_crashes_leaves_its_traceback(tmp_path: Path, monkeypatch: 
     assert rows(tmp_path / "s")[0]["state"] == "failed"
 
 
-def test_a_directory_holds_one_sweep(tmp_path: Path) -> None:
-    found = sweep({"local.lr": [0.1]}, sampler="grid")
-    run(found, tmp_path / "s")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "file").touch()
-    another = sweep({"local.lr": [0.2]}, sampler="grid")
-    for given, name, resume, line in (
-        (found, "s", False, "add --resume"), (another, "s", True, "another sweep"), (found, "other", False, "other"),
-    ):  # fmt: skip
-        with pytest.raises(BadInput, match=line):
-            run(given, tmp_path / name, resume=resume)
-
-
 def test_any_storage_that_optuna_knows(tmp_path: Path) -> None:
     found = sweep({"local.lr": LR}, trials=2, pruner={"name": "median", "startup": 1})
     url = f"sqlite:///{tmp_path}/study.db"
@@ -368,17 +355,6 @@ def test_any_storage_that_optuna_knows(tmp_path: Path) -> None:
     assert list_outcomes(there) == list_outcomes(here)
     assert not (tmp_path / "url" / "study.journal").exists()
     assert url not in "".join(p.read_text() for p in (tmp_path / "url").glob("*.*") if p.suffix in (".yaml", ".json"))
-    wrong: list[tuple[str, str | None, bool, str]] = [
-        ("url", None, True, "give the --storage"),
-        ("twice", url, False, "is a study of this storage"),
-        ("twice", url, True, "is a study of this storage"),  # it trained the trials of a sweep that still ran
-        ("journal", url, True, "leave out --storage"),
-        ("wrong", "nosuch://user:secret@host/db", False, "--storage nosuch://... cannot be opened"),
-    ]
-    for name, storage, resume, line in wrong:
-        with pytest.raises(BadInput, match=line):
-            run(found, tmp_path / name, storage=storage, resume=resume)
-    assert not (tmp_path / "twice").exists() and not (tmp_path / "wrong").exists()
 
 
 @pytest.mark.drawn
@@ -403,9 +379,6 @@ def test_the_page_has_every_picture(tmp_path: Path) -> None:
     values = [row["values"]["personal_accuracy"] for row in rows(tmp_path / "s")]
     dots = np.concatenate([np.asarray(part.get_offsets()) for part in drawn.collections])
     assert sorted(dots[:, 1]) == pytest.approx(sorted(values))
-    assert "a sweep has no such picture: choose one of" in run_command("plot", tmp_path / "s", "drift").err
-    (tmp_path / "s" / "study.journal").unlink()
-    assert "its study is in another storage" in run_command("report", tmp_path / "s").err
 
 
 @pytest.mark.drawn

@@ -14,7 +14,7 @@ import optuna
 import pytest
 from sweeps import LR, run, sweep
 
-from fedray.core.errors import BadInput, FedrayError, Unwritable
+from fedray.core.errors import FedrayError, Unwritable
 from fedray.tuning.optuna_study import check_vacant, explain_storage, open_storage
 from fedray.tuning.tune import run_sweep
 
@@ -46,16 +46,6 @@ def test_a_damaged_sweep_is_one_line_that_names_the_file(harm: str, finished: Pa
     with pytest.raises(FedrayError, match=HARM[harm][1]) as caught:
         run(SWEEP, out, resume=True, report=False)
     assert "\n" not in str(caught.value)
-
-
-def test_a_sweep_does_not_begin_anew_in_a_storage_that_lacks_its_study(tmp_path: Path) -> None:
-    """It trained other trials over those that it had."""
-    found, out = sweep({"local.lr": LR}, trials=1, sampler="random"), tmp_path / "out"
-    own, other = (f"sqlite:///{tmp_path / name}.db" for name in ("own", "other"))
-    _, trials = run(found, out, storage=own, report=False)
-    with pytest.raises(BadInput, match=r"storage sqlite://... has no study sweep, .*: give the --storage"):
-        run(found, out, storage=other, resume=True, report=False)
-    assert run(found, out, storage=own, resume=True, report=False)[1] == trials
 
 
 def test_a_lock_that_a_killed_sweep_left_does_not_stop_the_next_one(finished: Path, tmp_path: Path) -> None:

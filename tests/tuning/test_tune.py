@@ -16,27 +16,10 @@ from sweeps import LR, list_outcomes, rows, run, sweep
 
 from fedray.scenario import nested as yaml_text
 
-ROOT = Path(__file__).parents[2]
-
 
 def fedray(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fedray", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, **options)
-
-
-@pytest.mark.slow  # tests of the README run this sweep too
-def test_the_quick_sweep_ends_to_end(tmp_path: Path) -> None:
-    """Two worker processes; half of the trials are looked up."""
-    done = fedray("tune", ROOT / "tune" / "quick.yaml", "--out", tmp_path / "q")
-    assert done.returncode == 0, done.stderr
-    assert "8 trials: 8 complete; 4 trainings" in done.stdout
-    assert {path.name for path in (tmp_path / "q").iterdir()} >= {
-        "study.journal", "sweep.yaml", "trials", "trials.parquet", "best.yaml", "report.html", "summary.json"
-    }  # fmt: skip
-    again = fedray("tune", ROOT / "tune" / "quick.yaml", "--out", tmp_path / "q")
-    assert again.returncode == 2
-    assert again.stderr.count("\n") == 1
-    assert "add --resume" in again.stderr
 
 
 @pytest.mark.slow  # tests/tuning/test_search.py interrupts sweeps in this process
