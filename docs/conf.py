@@ -14,7 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from inventories import make_mapping  # noqa: E402
 
-from fedray.core.version import __version__  # noqa: E402
+from fedray import __version__  # noqa: E402
 
 project = "fedray"
 author = "the authors of fedray"

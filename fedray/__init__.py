@@ -12,8 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedray.core.version import __version__
-
+__version__ = "0.1.0"
 __all__ = [
     "BadInput",
     "FedrayError",
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from fedray.api import Prediction, Run, load, resume, run, trainable
     from fedray.assembly.registry import register
     from fedray.core.errors import BadInput, FedrayError
-    from fedray.experiments.compare import compare
+    from fedray.experiments.results import compare
     from fedray.tuning.tune import SweepResult, tune
 
 

@@ -17,9 +17,8 @@ from typing import Any
 from fedray.assembly.registry import UserObjects, take_objects
 from fedray.core.errors import BadInput, suggest_nearest
 from fedray.experiments.live import show_if_wanted
-from fedray.experiments.reopen import read_data_options
 from fedray.experiments.results import Prediction, Run
-from fedray.experiments.run import resume_run, run_scenario
+from fedray.experiments.run import read_data_options, resume_run, run_scenario
 from fedray.experiments.trainable import Trial, make_trainable
 from fedray.files.plain import choose_out, expand_user_path
 from fedray.own_code.user_code import import_modules

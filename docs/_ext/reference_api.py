@@ -14,7 +14,7 @@ MODULES = {
     "fedray.methods": "Methods of your own, and the papers'.",
 }
 PARTS = {  # what is not imported from the packages above, but appears in what they take and return
-    "fedray": ("fedray.tuning.tune.TrialResult", "fedray.experiments.compare.Comparison"),
+    "fedray": ("fedray.tuning.tune.TrialResult", "fedray.experiments.results.Comparison"),
     "fedray.data": (),
     "fedray.methods": (
         "fedray.features.correction.Correction",

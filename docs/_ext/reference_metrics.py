@@ -12,7 +12,7 @@ import yaml
 from md_pieces import begin_sentence
 
 from fedray.core.scores import NUMBERED, find_score
-from fedray.files.tables import Column
+from fedray.files.run_files import Column
 from fedray.metrics.scores import SCORES
 
 REFERENCE = Path(__file__).parents[1] / "reference"

@@ -24,7 +24,7 @@ from fedray.features.personal import Tuning, trained_layers
 from fedray.features.slices import TierNet
 from fedray.features.stacking import Base, Stack, Voter, voting_net
 from fedray.files.plain import expand_user_path
-from fedray.files.tables import read_number_table
+from fedray.files.run_files import read_number_table
 from fedray.methods.setting import Setting
 from fedray.metrics.conformal import ConformalRule, choose_ranks, find_pooled_rank
 from fedray.models.nets import build_net

@@ -14,9 +14,8 @@ from fedray.assembly.clients import invited_per_tier, make_counting_rule, make_d
 from fedray.assembly.distillation import add_ood, share_of_server
 from fedray.assembly.features import check_withheld_rows, make_async_rule, make_rule
 from fedray.assembly.methods import add_stack, compose_method, make_setting
-from fedray.assembly.models import Need, estimate_rows, make_network
+from fedray.assembly.models import Need, estimate_rows, hash_layers, make_network, read_weights, start_from
 from fedray.assembly.pieces import find_callbacks, find_metrics, show_shared_rows, try_own_code
-from fedray.assembly.weights import hash_layers, read_weights, start_from
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.types import EVALUATED_CLIENTS, Clients, Net

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import torch
 
+from fedray import __version__
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.version import __version__
 from fedray.runtime.environment import WORKER
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -247,28 +247,27 @@ def _processor() -> str:
 
 # row -> the function in `fedray.bench` that measures it; its module loads only in the process that measures
 ROWS = {
-    "thousand": "works.measure_thousand",
-    "ten_thousand": "works.measure_ten_thousand",
-    "cnn": "works.measure_cnn",
-    "wide_cnn": "works.measure_wide_cnn",
-    "fedag": "works.measure_fedag",
-    "evaluation": "studies.measure_evaluation",
-    "study": "studies.measure_small_study",
-    "replicates": "studies.measure_replicates",
-    "folds": "studies.measure_folds",
-    "buffered": "studies.measure_buffered",
-    "ray": "works.measure_overhead",
-    "scaling": "works.measure_scaling",
-    "memory": "studies.measure_memory",
-    "million": "studies.measure_million",
-    "gpu": "works.measure_gpu",
+    "thousand": "measure_thousand",
+    "ten_thousand": "measure_ten_thousand",
+    "cnn": "measure_cnn",
+    "wide_cnn": "measure_wide_cnn",
+    "fedag": "measure_fedag",
+    "evaluation": "measure_evaluation",
+    "study": "measure_small_study",
+    "replicates": "measure_replicates",
+    "folds": "measure_folds",
+    "buffered": "measure_buffered",
+    "ray": "measure_overhead",
+    "scaling": "measure_scaling",
+    "memory": "measure_memory",
+    "million": "measure_million",
+    "gpu": "measure_gpu",
 }
 
 
 def find_row(name: str) -> Callable[[bool], list[BenchResult]]:
     """Returns the function that measures a row; the argument of this function is whether to measure quickly."""
-    module, _, function = ROWS[name].partition(".")
-    found: Callable[[bool], list[BenchResult]] = getattr(import_module(f"fedray.bench.{module}"), function)
+    found: Callable[[bool], list[BenchResult]] = getattr(import_module("fedray.bench.works"), ROWS[name])
     return found
 
 

@@ -26,8 +26,8 @@ from click.shell_completion import CompletionItem
 
 from fedray.core.errors import BadInput
 from fedray.experiments.live import Heard, log
-from fedray.files.bounded import has_file
 from fedray.files.plain import confirm_writable, expand_user_path, make_parent, write_atomically
+from fedray.files.run_files import has_file
 from fedray.own_code.user_code import import_modules
 from fedray.process import import_quickly, silence
 from fedray.runtime.environment import read_awaited, refuse_unused_wait
@@ -397,7 +397,7 @@ def compare_command(
     if plot is not None:
         _confirm_picture("--plot", plot)
     with import_quickly():
-        from fedray.experiments.compare import compare
+        from fedray.experiments.results import compare
 
     wanted = None if metrics is None else [word.strip() for word in metrics.split(",")]
     found = compare(_leave_out_files(folders), at_equal=at_equal, metrics=wanted)

@@ -18,8 +18,7 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.errors import quote_value
 from fedray.core.method import Method, Remember, Schedule
-from fedray.core.rounding import round_to_sum
-from fedray.core.types import Clients, FloatArray, IntArray, Members, Plan, State, Stats
+from fedray.core.types import Clients, FloatArray, IntArray, Members, Plan, State, Stats, round_to_sum
 from fedray.own_code.contract import contract
 from fedray.own_code.user_code import name_callable
 

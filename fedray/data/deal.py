@@ -13,8 +13,7 @@ import numpy as np
 
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError, suggest_nearest
-from fedray.core.rounding import count_test_clients
-from fedray.core.types import IntArray
+from fedray.core.types import IntArray, count_test_clients
 from fedray.data import partition
 from fedray.data.forms.rows import GIVEN_ROW
 from fedray.data.partition import Cut, Dealt, Generator, find_names, name_owners
@@ -22,8 +21,8 @@ from fedray.data.shards import Shards, StoredShards, hash_array
 from fedray.data.shifts import LabelNoise, Shifts, draw_clusters, split_options, split_shifts
 from fedray.data.synthetic import GeneratedShards
 from fedray.data.types import Array, Dataset, Moments, Split, column_moments, pixel_moments
-from fedray.files.bounded import read_parquet_files
 from fedray.files.plain import expand_user_path
+from fedray.files.run_files import read_parquet_files
 
 if TYPE_CHECKING:
     import pyarrow as pa

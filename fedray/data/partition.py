@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput, suggest_nearest
-from fedray.core.rounding import round_to_sum
-from fedray.core.types import FloatArray, IntArray
+from fedray.core.types import FloatArray, IntArray, round_to_sum
 from fedray.data.types import Array, Dataset
 from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
 from fedray.own_code.user_code import describe_exception, name_callable, name_type

@@ -43,8 +43,8 @@ from fedray.core.errors import BadInput
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, AverageKind, FloatArray, IntArray, State, Tier
 from fedray.evaluation import answers
+from fedray.evaluation.answers import measure_weights
 from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all_sets, name_size
-from fedray.evaluation.mixture import measure_weights
 from fedray.evaluation.regression import (
     decompose_squared_error,
     join_voters,

@@ -7,8 +7,11 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -16,14 +19,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.advice import warn_of_failures, warn_of_losses, warn_of_study
-from fedray.assembly.registry import UserObjects, drop_watchers, record_objects
+from fedray.assembly.registry import (
+    UserObjects,
+    drop_watchers,
+    explain_own_objects,
+    record_objects,
+    refuse_objects,
+    require_objects,
+)
 from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput, Diverged, FedrayError
 from fedray.evaluation.evaluate import make_evaluator
-from fedray.experiments.reopen import explain_run, read_run_scenario
-from fedray.experiments.trainable import open_runtime
-from fedray.files.bounded import read_sealed, write_sealed
-from fedray.files.plain import confirm_writable
+from fedray.files.plain import confirm_writable, write_atomically
+from fedray.files.run_files import has_file, read_sealed, write_sealed
 from fedray.models.net import count_forward_flops
 from fedray.process import current_ending
 from fedray.runtime import session
@@ -35,17 +43,28 @@ from fedray.runtime.environment import (
     refuse_unused_wait,
     use_one_thread,
 )
-from fedray.runtime.session import Measure, Snapshot, Watch
-from fedray.scenario.loader import dump_scenario, to_plain
-from fedray.scenario.schema import Scenario
+from fedray.runtime.session import Inline, Measure, Snapshot, Watch, note_errors, worker_facts
+from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
+from fedray.scenario.nested import load_yaml
+from fedray.scenario.schema import Scenario, section_fields
 from fedray.scenario.sections import TierKeys
 from fedray.scenario.shipped import answers_clients_apart
 from fedray.scenario.training import EvaluateKeys
 from fedray.simulation.study import Progress, Runtime, Study, choose_study_engine
 from fedray.storage import checkpoint, directory
 from fedray.storage.checkpoint import warn_of_damage
-from fedray.storage.directory import remove_run
-from fedray.storage.summary import build_loggers, check_scenario_file, extend_rounds, keep_lanes, recall_device
+from fedray.storage.directory import forget_failure, record_failure, remove_run, require_run_directory
+from fedray.storage.summary import (
+    build_loggers,
+    check_identity,
+    check_scenario_file,
+    extend_rounds,
+    keep_lanes,
+    read_identity,
+    read_keys,
+    recall_device,
+    refuse_missing_names,
+)
 from fedray.training.block import count_client_steps, samples_seen
 
 log = logging.getLogger("fedray")
@@ -492,3 +511,163 @@ def run_inline(
         watch = session.log_snapshots(watch, build_loggers(scenario.loggers, out))
         digests = describe_study(scenario, own, study) | session.describe_lanes(study, facts)
         return session.run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A trial with several client actors: the process of the trial coordinates the actors, within the resources from Ray.
+
+
+def refuse_other_seats(scenario: Scenario) -> None:
+    """Refuses tiers with actors that need more than one CPU, which is all that a trial reserves per actor.
+
+    Args:
+        scenario: The scenario of a trial.
+
+    Raises:
+        BadInput: There is such a tier. The message names the first such tier and the keys to drop.
+
+    Example:
+        >>> from fedray.scenario.loader import read_scenario
+        >>> refuse_other_seats(read_scenario({"clients": {"tiers": {"lab": {"num_gpus": 0.5}}}}))
+        Traceback (most recent call last):
+        fedray.core.errors.BadInput: clients.tiers.lab: the actors of a trial have a CPU each: drop num_gpus
+    """
+    for name, tier in scenario.clients.tiers.items():
+        asked = {"num_cpus": (tier.num_cpus or 0) > 1, "num_gpus": tier.num_gpus > 0, "resources": bool(tier.resources)}
+        if keys := [key for key, is_asked in asked.items() if is_asked]:
+            raise BadInput(f"clients.tiers.{name}: the actors of a trial have a CPU each: drop {' and '.join(keys)}")
+
+
+@contextmanager
+def open_runtime(
+    scenario: Scenario, own: UserObjects, study: Study, actors: int, *, name: str, device: str = "cpu"
+) -> Iterator[tuple[Runtime, dict[str, Any]]]:
+    """Yields the runtime of a trial and facts for the manifest; the runtime is closed when the block ends.
+
+    Args:
+        scenario: The scenario of the trial.
+        own: The user's Python objects.
+        study: The study that is trained.
+        actors: The number of actors of the trial; 0: this process trains. Each actor uses one bundle. The bundles are
+            the last ones in the placement group of this process.
+        name: The name of the trial in the tools of Ray.
+        device: The device on which this process trains.
+    """
+    if not actors:
+        with closing(Inline(study, device)) as inline:
+            yield inline, {"runtime": "inline", **worker_facts(inline.worker)}
+        return
+    from fedray.runtime.ray.cluster import find_group, plan_trial
+    from fedray.runtime.ray.coordinator import RayRuntime
+
+    refuse_other_seats(scenario)
+    seats = plan_trial(study.clients, actors, find_group())
+    with closing(RayRuntime(scenario, own.shipped(study), study, name, seats=seats)) as runtime:
+        yield runtime, {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A run directory that is opened again: the scenario and the study, refused if they changed after the start.
+
+
+def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
+    """Returns the scenario of a run directory, and checks that the right Python objects are given.
+
+    Args:
+        out: the run directory.
+        own: the Python objects of the user with which the run was started.
+
+    Raises:
+        BadInput: `out` is no run directory, an object of the run is missing, or an object was not part of the run.
+    """
+    require_run_directory(out)
+    refuse_missing_names(out)
+    scenario = read_scenario(read_keys(out), explicit=False)
+    require_objects(scenario, own)
+    if read_identity(out):
+        refuse_objects(scenario, own)
+    return scenario
+
+
+def read_data_options(out: Path) -> dict[str, Any]:
+    """Returns the options that were passed with the data object of a run; an empty dictionary if there are none.
+
+    Args:
+        out: the run directory, or any other path.
+    """
+    path = out / "scenario.yaml"
+    tree = load_yaml(path) if has_file(out, path.name) else {}
+    data = tree.get("data") if isinstance(tree, dict) else None
+    if not isinstance(data, dict) or data.get("object") is None:
+        return {}
+    return {key: value for key, value in data.items() if key not in section_fields("data")}
+
+
+def reopen_study(out: Path, own: UserObjects) -> Study:
+    """Builds the study of a run directory again from the scenario, and returns it.
+
+    Args:
+        out: the run directory.
+        own: the Python objects of the user with which the run was started.
+
+    Raises:
+        BadInput: the scenario, the data, the network or the method has changed since the run began.
+    """
+    scenario = read_run_scenario(out, own)
+    check_scenario_file(out)
+    study = build_study(scenario, own)
+    if read_identity(out):
+        check_identity(out, describe_study(scenario, own, study))
+    return study
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Errors in a user's own code during a run: one line with file and line number, and the traceback in `error.txt`.
+
+TRACEBACK_FILE = "error.txt"  # in the run directory
+
+
+@contextmanager
+def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Callable[[Watch], Watch]]:
+    """Turns an exception of the user's own objects in the `with` block into an error of one line.
+
+    The traceback is saved in `error.txt`. Any error that ends the run is also saved in the run directory, for
+    `Run.error`.
+
+    Args:
+        scenario: the scenario of the run.
+        out: the run directory.
+        own: the user's Python objects.
+
+    Yields:
+        A function that wraps the user's watcher. An exception that the watcher raises reaches the user unchanged.
+
+    Example:
+        >>> import tempfile
+        >>> from fedray.scenario.loader import read_scenario
+        >>> with explain_run(read_scenario({}), Path(tempfile.mkdtemp()), UserObjects(method=dict)) as shield:
+        ...     raise ValueError("no such model")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        fedray.core.errors.FedrayError: method builtins.dict: ValueError: no such model (traceback: .../error.txt)
+    """
+    from_watch: list[Exception] = []
+
+    (out / TRACEBACK_FILE).unlink(missing_ok=True)  # of an earlier session
+    forget_failure(out)
+    try:
+        yield partial(note_errors, noted=from_watch)
+    except BadInput:
+        raise
+    except Exception as error:
+        known = any(error is one for one in from_watch)  # the watcher's exceptions pass unchanged
+        told = None if known else explain_own_objects(error, scenario, own)
+        if type(told) is FedrayError and told.__cause__ is not None:
+            with suppress(FedrayError, OSError):  # a full disk must not hide the error
+                text = "".join(traceback.format_exception(told.__cause__))
+                write_atomically(out / TRACEBACK_FILE, text.encode(errors="replace"))
+                told.args = (f"{told} (traceback: {out / TRACEBACK_FILE})",)
+        if not isinstance(told, BadInput):
+            record_failure(out, told or error)
+        if told is None or told is error:
+            raise
+        raise told from told.__cause__

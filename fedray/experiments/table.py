@@ -21,10 +21,10 @@ from fedray.core import errors
 from fedray.core.errors import TARGET_NAMES, BadInput, FedrayError, format_number, name_score, quote_value
 from fedray.core.scores import SCORES, find_score
 from fedray.experiments.live import SILENCE, STILL
-from fedray.experiments.reopen import reopen_study
+from fedray.experiments.run import reopen_study
 from fedray.files import plain
 from fedray.files.plain import hold_lock
-from fedray.files.tables import read_summary, table_schema
+from fedray.files.run_files import read_summary, table_schema
 from fedray.metrics.scores import is_fedrays
 from fedray.process import NOTE, current_ending, follow_child, start_child, stop_children
 from fedray.report.read import MARK, Table, is_chosen, list_score_notes

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,68 +13,14 @@ from fedray.assembly.registry import UserObjects, record_objects
 from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput
 from fedray.evaluation.evaluate import make_evaluator
-from fedray.experiments.reopen import explain_run
+from fedray.experiments.run import explain_run, open_runtime, refuse_other_seats
 from fedray.own_code.user_code import import_modules
 from fedray.runtime.environment import prepare_process, use_one_thread
-from fedray.runtime.session import Inline, Snapshot, describe_lanes, run_session, worker_facts
+from fedray.runtime.session import Snapshot, describe_lanes, run_session
 from fedray.scenario.loader import dump_scenario
 from fedray.scenario.nested import flatten
 from fedray.scenario.schema import Scenario
-from fedray.simulation.study import Runtime, Study
 from fedray.storage import directory
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A trial with several client actors: the process of the trial coordinates the actors, within the resources from Ray.
-
-
-def refuse_other_seats(scenario: Scenario) -> None:
-    """Refuses tiers with actors that need more than one CPU, which is all that a trial reserves per actor.
-
-    Args:
-        scenario: The scenario of a trial.
-
-    Raises:
-        BadInput: There is such a tier. The message names the first such tier and the keys to drop.
-
-    Example:
-        >>> from fedray.scenario.loader import read_scenario
-        >>> refuse_other_seats(read_scenario({"clients": {"tiers": {"lab": {"num_gpus": 0.5}}}}))
-        Traceback (most recent call last):
-        fedray.core.errors.BadInput: clients.tiers.lab: the actors of a trial have a CPU each: drop num_gpus
-    """
-    for name, tier in scenario.clients.tiers.items():
-        asked = {"num_cpus": (tier.num_cpus or 0) > 1, "num_gpus": tier.num_gpus > 0, "resources": bool(tier.resources)}
-        if keys := [key for key, is_asked in asked.items() if is_asked]:
-            raise BadInput(f"clients.tiers.{name}: the actors of a trial have a CPU each: drop {' and '.join(keys)}")
-
-
-@contextmanager
-def open_runtime(
-    scenario: Scenario, own: UserObjects, study: Study, actors: int, *, name: str, device: str = "cpu"
-) -> Iterator[tuple[Runtime, dict[str, Any]]]:
-    """Yields the runtime of a trial and facts for the manifest; the runtime is closed when the block ends.
-
-    Args:
-        scenario: The scenario of the trial.
-        own: The user's Python objects.
-        study: The study that is trained.
-        actors: The number of actors of the trial; 0: this process trains. Each actor uses one bundle. The bundles are
-            the last ones in the placement group of this process.
-        name: The name of the trial in the tools of Ray.
-        device: The device on which this process trains.
-    """
-    if not actors:
-        with closing(Inline(study, device)) as inline:
-            yield inline, {"runtime": "inline", **worker_facts(inline.worker)}
-        return
-    from fedray.runtime.ray.cluster import find_group, plan_trial
-    from fedray.runtime.ray.coordinator import RayRuntime
-
-    refuse_other_seats(scenario)
-    seats = plan_trial(study.clients, actors, find_group())
-    with closing(RayRuntime(scenario, own.shipped(study), study, name, seats=seats)) as runtime:
-        yield runtime, {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A trial is a run that is scored on held-out samples, never on the test set. The trial reports every evaluated round,

@@ -1,7 +1,7 @@
 """Weighs a client's samples before training, under the assumption that they come from a mixture of K models (FedEM).
 
 The *share* of a model in a sample is the probability that this model explains the sample. `runtime/worker.py`
-(`deal_data`) weighs the samples of each batch by these shares. `evaluation/mixture.py` computes the weights of the
+(`deal_data`) weighs the samples of each batch by these shares. `evaluation/answers.py` computes the weights of the
 models with which such clients predict.
 
 Example:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from fedray.core import scores
 from fedray.core.scores import find_score
 from fedray.core.types import FloatArray
-from fedray.files.tables import COLUMNS, Column, ColumnKind
+from fedray.files.run_files import COLUMNS, Column, ColumnKind
 from fedray.metrics.classification import classification_scores
 from fedray.metrics.regression import regression_scores
 from fedray.own_code.contract import contract

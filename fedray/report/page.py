@@ -24,7 +24,7 @@ import fedray
 from fedray.core import errors as wording
 from fedray.core.errors import BadInput, FedrayError, name_score, show_line
 from fedray.files.plain import make_parent, write_atomically
-from fedray.report import clients, compare, curves, pictures, random_walk
+from fedray.report import clients, compare, curves, pictures
 from fedray.report.compare import RunPair, find_differences, format_cell, list_compared_metrics, make_difference_table
 from fedray.report.pictures import Picture, Section, draw_picture, pair_figures
 from fedray.report.read import CONTEXT, Best, ReadRun, Table, find_headline, list_score_notes, mark_score, read_run
@@ -214,8 +214,8 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
     (
         "Who trained what",
         (
-            (random_walk.figure_graph, "Larger and darker: held and trained a model more often."),
-            (random_walk.figure_visits, "Line: the share that an endless walk would spend there."),
+            (clients.figure_graph, "Larger and darker: held and trained a model more often."),
+            (clients.figure_visits, "Line: the share that an endless walk would spend there."),
             (curves.figure_assignment, "Faint: the job did not finish. Empty: the client took no part."),
             (curves.figure_gantt, "Dashed: half of the clients are done."),
             (curves.figure_flights, "The last jobs of the first replicate whose uploads were used."),

@@ -15,8 +15,17 @@ from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput, name_score, show_line
 from fedray.core.types import FloatArray
-from fedray.files.bounded import FILES_KEY, RESTORE, check_files, read_sealed
-from fedray.files.tables import MEMBER_COLUMNS, SUMMARY_FILE, read_parts, read_pictures, read_summary
+from fedray.files.run_files import (
+    FILES_KEY,
+    MEMBER_COLUMNS,
+    RESTORE,
+    SUMMARY_FILE,
+    check_files,
+    read_parts,
+    read_pictures,
+    read_sealed,
+    read_summary,
+)
 from fedray.methods import METHOD_SPECS
 from fedray.metrics.scores import BudgetScore, read_at_budget
 from fedray.scenario.identity import IDENTITY_FILE, refuse_edited_scenario, refuse_lost_identity

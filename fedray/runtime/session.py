@@ -20,13 +20,12 @@ from torch import Tensor
 
 from fedray.assembly.models import has_compiled_students
 from fedray.core import errors, sums
-from fedray.core.client_state import keep_vectors
 from fedray.core.errors import FedrayError, FedrayWarning, warn_user
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, Net, SizedPlan, State, Stats
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.evaluation.report_data import measure_drift, write_report_data
-from fedray.files.bounded import FILES_KEY, find_checkpoints, sum_final_files, write_sealed
+from fedray.files.run_files import FILES_KEY, find_checkpoints, sum_final_files, write_sealed
 from fedray.runtime import exchange
 from fedray.runtime.exchange import Piece
 from fedray.runtime.stacking import make_worker
@@ -38,6 +37,7 @@ from fedray.simulation.study import Pieces, Progress, Question, Runtime, Study
 from fedray.storage import checkpoint, directory
 from fedray.storage import summary as records
 from fedray.training.choice import COMPILED, Engine, check_invariance
+from fedray.training.update import keep_vectors
 
 # ---------------------------------------------------------------------------------------------------------------------
 # How a worker answers a `Question`, and the runtime without Ray, which is one worker in this process.

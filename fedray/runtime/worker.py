@@ -20,19 +20,18 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedray.core import rng
-from fedray.core.client_state import Private
 from fedray.core.errors import Overflow
 from fedray.core.method import JobRows, Local, Phase
 from fedray.core.sums import check_finite, map_arrays, merge_stats
 from fedray.core.types import IntArray, Plan, SizedPlan, State, Stats, Uploads
 from fedray.features.slices import for_slice
-from fedray.models import dropout
+from fedray.models.net import answer_with_dropout, key_rows
 from fedray.runtime import exchange
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training import block as lanes
 from fedray.training.block import Steps, change_batches
 from fedray.training.choice import COMPILED, SHAREABLE, Engine
-from fedray.training.update import Dealt, Jobs, Update, Weigh, find_reading
+from fedray.training.update import Dealt, Jobs, Private, Update, Weigh, find_reading
 
 if TYPE_CHECKING:
     from fedray.runtime.stacking import StackWorkers
@@ -400,5 +399,5 @@ class Worker:
 
         if not self.study.evaluation.dropout_at_test:
             return answer(slice(None))[:models]
-        keys = dropout.key_rows(rng.keys(int(self.study.seeds[world]), "dropout at test"), x)
-        return dropout.answer_with_dropout(self.study.net.module, keys, models, lambda m: answer(slice(m, m + 1)))
+        keys = key_rows(rng.keys(int(self.study.seeds[world]), "dropout at test"), x)
+        return answer_with_dropout(self.study.net.module, keys, models, lambda m: answer(slice(m, m + 1)))

@@ -12,8 +12,7 @@ import numpy as np
 from fedray.core.errors import BadInput, quote_value, suggest_nearest, warn_user
 from fedray.core.options import list_of
 from fedray.core.options import text as one_line
-from fedray.core.rounding import count_test_clients, round_to_sum
-from fedray.core.types import Tier
+from fedray.core.types import Tier, count_test_clients, round_to_sum
 from fedray.files.layout import holds_clients
 from fedray.own_code.user_code import import_modules
 from fedray.scenario import names, nested

@@ -16,7 +16,7 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.resolver import Resolver
 
 from fedray.core.errors import BadInput, quote_value, show_line
-from fedray.files.bounded import RESTORE, read_or_explain, say_damaged, tell_apart
+from fedray.files.run_files import RESTORE, read_or_explain, say_damaged, tell_apart
 from fedray.own_code.user_code import name_type
 from fedray.scenario.names import NAMED, trains_one_model
 

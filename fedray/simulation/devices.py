@@ -17,7 +17,7 @@ import numpy as np
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, FloatArray, IntArray, Plan
-from fedray.files.tables import read_number_table
+from fedray.files.run_files import read_number_table
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Links (network connections of devices) whose bandwidth and latency change over time.

@@ -20,10 +20,22 @@ from safetensors.torch import load_file, save_file
 
 from fedray.core.errors import Damaged, DamageWarning, FedrayError, Unwritable, warn_user
 from fedray.core.types import IntArray, Plan, State
-from fedray.files import bounded, plain
-from fedray.files.bounded import BEST_FOLDER, FileSums, name_part, read_vouched, sum_file, sum_parts
+from fedray.files import plain, run_files
 from fedray.files.plain import hash_tensors, sync_to_disk
-from fedray.files.tables import COLUMNS, Column, arrow_type, make_table, read_parts, table_schema
+from fedray.files.run_files import (
+    BEST_FOLDER,
+    COLUMNS,
+    Column,
+    FileSums,
+    arrow_type,
+    make_table,
+    name_part,
+    read_parts,
+    read_vouched,
+    sum_file,
+    sum_parts,
+    table_schema,
+)
 from fedray.metrics.scores import SCORES
 from fedray.simulation import devices
 from fedray.simulation.study import ClientScores, JobTable, Progress, Study
@@ -39,7 +51,7 @@ def save_checkpoint(
     private: dict[str, torch.Tensor] | None = None,
     keep: int = 2,
     *,
-    files: bounded.FileSums | None = None,
+    files: run_files.FileSums | None = None,
 ) -> Path:
     """Writes a checkpoint into `round-NNNNNN/` in a folder, and removes old checkpoints.
 
@@ -80,12 +92,12 @@ def save_checkpoint(
         "wall_seconds": progress.wall_seconds,
         "metrics": progress.metrics,
         "failed": progress.failed,
-        bounded.FILES_KEY: dict(files or {}),
+        run_files.FILES_KEY: dict(files or {}),
     }
     totals |= {name: kept for name in ("courses", "stopped") if (kept := getattr(progress, name))}
     path = folder / f"round-{progress.round:06d}"
     _replace_folder(path, {name: value.contiguous() for name, value in tensors.items()}, totals)
-    others = [round for round in bounded.find_checkpoints(folder) if round != progress.round]
+    others = [round for round in run_files.find_checkpoints(folder) if round != progress.round]
     for old in others[: max(0, len(others) + 1 - max(1, keep))]:
         shutil.rmtree(folder / f"round-{old:06d}", ignore_errors=True)
     return path
@@ -104,12 +116,12 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[
     try:
         final.parent.mkdir(exist_ok=True)
         part.mkdir()
-        save_file(tensors, part / bounded.STATE_FILE)
-        totals[bounded.FILES_KEY][bounded.STATE_FILE] = bounded.sum_file(part / bounded.STATE_FILE)
+        save_file(tensors, part / run_files.STATE_FILE)
+        totals[run_files.FILES_KEY][run_files.STATE_FILE] = run_files.sum_file(part / run_files.STATE_FILE)
         (part / "progress.json").write_text(
-            json.dumps({**totals, bounded.SEAL: bounded.seal_entries(totals, "progress.json")})
+            json.dumps({**totals, run_files.SEAL: run_files.seal_entries(totals, "progress.json")})
         )
-        (part / bounded.STATE_FILE).chmod((part / "progress.json").stat().st_mode & 0o777)  # safetensors writes 0600
+        (part / run_files.STATE_FILE).chmod((part / "progress.json").stat().st_mode & 0o777)  # safetensors writes 0600
         for file in part.iterdir():
             sync_to_disk(file)
         sync_to_disk(part)
@@ -137,13 +149,13 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
         Damaged: A file of the checkpoint is missing or was changed.
         FedrayError: There is no checkpoint, or a file cannot be read for a different reason.
     """
-    known = bounded.find_checkpoints(folder)
+    known = run_files.find_checkpoints(folder)
     if not known:
         raise FedrayError(f"{folder} holds no checkpoint: start the run again with `fedray run`")
     path = folder / f"round-{known[-1] if round is None else round:06d}"
     remedy = f"`fedray resume {folder.parent}` goes on from the checkpoint before it"
-    totals = bounded.read_totals(path, remedy)
-    tensors = _load_tensors(path / bounded.STATE_FILE, totals.get(bounded.FILES_KEY, {}), remedy)
+    totals = run_files.read_totals(path, remedy)
+    tensors = _load_tensors(path / run_files.STATE_FILE, totals.get(run_files.FILES_KEY, {}), remedy)
     parts: dict[str, dict[str, torch.Tensor]] = {"extra": {}, "private": {}, "flight": {}}
     for name, value in tensors.items():
         kind, _, inner = name.partition("/")
@@ -165,21 +177,21 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
             flight=lambda: parts["flight"],
         )
     except (KeyError, OverflowError, TypeError, ValueError) as error:
-        raise bounded.say_damaged(path / "progress.json", error, remedy) from None
+        raise run_files.say_damaged(path / "progress.json", error, remedy) from None
     return progress, parts["private"]
 
 
-def _load_tensors(file: Path, files: bounded.FileSums, remedy: str) -> dict[str, torch.Tensor]:
+def _load_tensors(file: Path, files: run_files.FileSums, remedy: str) -> dict[str, torch.Tensor]:
     """Returns the tensors of a checkpoint. If `files` has the file's checksum, checks it first."""
-    if bounded.STATE_FILE in files:
-        bounded.check_file(file, files[bounded.STATE_FILE], remedy)
+    if run_files.STATE_FILE in files:
+        run_files.check_file(file, files[run_files.STATE_FILE], remedy)
     try:
         with file.open("rb"):  # if this user may not read the file, the loader's own error would not say so
             return load_file(file)
     except OSError as error:
-        raise bounded.tell_apart(file, error, remedy) from None
+        raise run_files.tell_apart(file, error, remedy) from None
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise bounded.say_damaged(file, str(error) or type(error).__name__, remedy) from None
+        raise run_files.say_damaged(file, str(error) or type(error).__name__, remedy) from None
 
 
 def hash_model(study: Study, state: State) -> str:
@@ -290,12 +302,12 @@ def mend_run_directory(out: Path) -> list[str]:
         RUN/checkpoints/round-000002/progress.json is missing: ... is in RUN/set-aside/1, and the run goes on from ...
     """
     trusted, reasons = -1, list[str]()
-    rounds = bounded.find_checkpoints(out / CHECKPOINTS)
+    rounds = run_files.find_checkpoints(out / CHECKPOINTS)
     for round in reversed(rounds):
         try:
             load_checkpoint(out / CHECKPOINTS, round)
-            bounded.check_files(
-                out, bounded.read_totals(out / CHECKPOINTS / f"round-{round:06d}", "").get(bounded.FILES_KEY, {})
+            run_files.check_files(
+                out, run_files.read_totals(out / CHECKPOINTS / f"round-{round:06d}", "").get(run_files.FILES_KEY, {})
             )
         except Damaged as error:
             reasons.append(error.reason)
@@ -307,13 +319,13 @@ def mend_run_directory(out: Path) -> list[str]:
         aside += [out / CHECKPOINTS / f"round-{round:06d}" for round in rounds if round > trusted]
         aside += [
             path
-            for table in bounded.TABLES
-            for round, path in bounded.list_parts(out, table).items()
+            for table in run_files.TABLES
+            for round, path in run_files.list_parts(out, table).items()
             if round > trusted
         ]
     try:
         if (out / RATES).is_file():
-            bounded.read_sealed(out / RATES)
+            run_files.read_sealed(out / RATES)
     except Damaged as error:
         reasons.insert(0, error.reason)
         aside.append(out / RATES)

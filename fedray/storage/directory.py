@@ -13,9 +13,17 @@ from shlex import quote
 
 from fedray.core.errors import BadInput, FedrayError, Unwritable, show_line
 from fedray.files import plain
-from fedray.files.bounded import BEST_FOLDER, TABLES, find_checkpoints, has_file, list_parts, read_sealed
 from fedray.files.plain import hold_lock, is_locked, write_json
-from fedray.files.tables import FAILURE_FILE, SUMMARY_FILE
+from fedray.files.run_files import (
+    BEST_FOLDER,
+    FAILURE_FILE,
+    SUMMARY_FILE,
+    TABLES,
+    find_checkpoints,
+    has_file,
+    list_parts,
+    read_sealed,
+)
 from fedray.scenario.identity import IDENTITY_FILE
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -36,9 +36,9 @@ from fedray.core.errors import BadInput, Damaged, FedrayError, FedrayWarning, sh
 from fedray.core.types import Lanes, State
 from fedray.data.deal import FILE_NAME, MOST_ROWS, pack_partition
 from fedray.data.shards import StoredShards
-from fedray.files import bounded, plain
+from fedray.files import plain, run_files
 from fedray.files.plain import expand_user_path, write_atomically
-from fedray.files.tables import make_table
+from fedray.files.run_files import make_table
 from fedray.metrics.classification import Drift
 from fedray.scenario import identity, names
 from fedray.scenario.names import is_own, method_spec_of
@@ -121,13 +121,13 @@ def count_lost_models(out: Path) -> int:
         Damaged: A part of the table `clients` lacks a column, or a column has values of a wrong type.
     """
     model, used = list(JOB_MODEL), dict[tuple[int, ...], bool]()
-    for path in bounded.list_parts(out, "clients.parquet").values():  # one after the other, because parts may be long
-        jobs = bounded.read_parquet_files([path], (*JOB_MODEL, "status"))[0]
+    for path in run_files.list_parts(out, "clients.parquet").values():  # one after the other, because parts may be long
+        jobs = run_files.read_parquet_files([path], (*JOB_MODEL, "status"))[0]
         try:
             jobs = jobs.append_column("ok", pc.equal(jobs["status"], "ok"))
             found = jobs.group_by(model, use_threads=False).aggregate([("ok", "any")]).to_pylist()
         except (pa.ArrowException, KeyError) as error:
-            raise bounded.say_damaged(path, str(error).partition(" in ")[0]) from None
+            raise run_files.say_damaged(path, str(error).partition(" in ")[0]) from None
         for row in found:
             key = tuple(row[name] for name in JOB_MODEL)
             used[key] = used.get(key, False) or row["ok_any"]
@@ -297,13 +297,13 @@ def write_partition(out: Path, study: Study) -> None:
     clusters = [shards.clusters(world) for world in range(study.worlds)]
     data = pack_partition(shards.data, shards.dealt, [int(fold) for fold in study.folds], clusters)
     path = out / FILE_NAME
-    if not path.is_file() or bounded.read_or_explain(path, "") != data:
+    if not path.is_file() or run_files.read_or_explain(path, "") != data:
         plain.write_atomically(path, data)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # `drift.parquet` has one row for each client of the run. It says how unusual the client's data are for the final
-# ensemble. The columns are in `files/tables.py`.
+# ensemble. The columns are in `files/run_files.py`.
 
 DRIFT_FILE = "drift.parquet"
 
@@ -335,10 +335,10 @@ def read_drift(out: Path) -> pa.Table:
     """
     path, summary = out / DRIFT_FILE, out / "summary.json"
     if summary.is_file():
-        bounded.check_files(out, bounded.read_sealed(summary).get(bounded.FILES_KEY, {}), DRIFT_FILE)
+        run_files.check_files(out, run_files.read_sealed(summary).get(run_files.FILES_KEY, {}), DRIFT_FILE)
     if not path.is_file():
         raise FedrayError(f"{out} has no {DRIFT_FILE}: only finished runs with several models and few clients have one")
-    return bounded.read_parquet_files([path])[0]
+    return run_files.read_parquet_files([path])[0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -529,7 +529,7 @@ def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] 
         Traceback (most recent call last):
         fedray.core.errors.BadInput: ...: the data are not those the run began with (training labels): ...
     """
-    if read_identity(out) or bounded.find_checkpoints(out / "checkpoints"):
+    if read_identity(out) or run_files.find_checkpoints(out / "checkpoints"):
         check_scenario_file(out)
         _compare(out, read_identity(out), digests, tell)
     else:
@@ -589,7 +589,7 @@ def confirm_digests(out: Path, digests: Digests, *, fresh: bool) -> None:
         BadInput: Something has changed, which the message names.
     """
     if fresh:
-        bounded.write_sealed(out / identity.IDENTITY_FILE, {"format": 1, **digests})
+        run_files.write_sealed(out / identity.IDENTITY_FILE, {"format": 1, **digests})
     _compare(out, read_identity(out), digests, tell_user)
 
 
@@ -597,7 +597,7 @@ def write_identity(out: Path, digests: Digests) -> None:
     """Writes `identity.json` of a run directory with the keys of its scenario and the given digests."""
     tree = load_yaml(out / "scenario.yaml")
     keys = {"format": 1, "rounds": tree.get("rounds"), "scenario": identity.list_result_keys(tree)}
-    bounded.write_sealed(out / identity.IDENTITY_FILE, {**keys, **digests})
+    run_files.write_sealed(out / identity.IDENTITY_FILE, {**keys, **digests})
 
 
 def read_identity(out: Path) -> dict[str, Any]:
@@ -611,10 +611,10 @@ def read_identity(out: Path) -> dict[str, Any]:
     if not os.path.lexists(path):
         manifest: dict[str, Any] = {}
         with suppress(Damaged):  # the manifest is missing, too, or damaged
-            manifest = bounded.read_sealed(out / "manifest.json", remedy)
+            manifest = run_files.read_sealed(out / "manifest.json", remedy)
         identity.refuse_lost_identity(out, manifest, remedy)
         return {}
-    found = bounded.read_sealed(path, remedy)
+    found = run_files.read_sealed(path, remedy)
     if not found or not all(isinstance(found.get(part, {}), dict) for part in ("scenario", *_PARTS)):
         raise Damaged(f"{path} is damaged (a part is missing)", remedy)
     return found
@@ -633,7 +633,7 @@ def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
         BadInput: The run began with compiled kernels, which this machine does not have.
     """
     began = read_identity(out).get("engine", {}).get("lanes")
-    if began is None and bounded.find_checkpoints(out / "checkpoints"):
+    if began is None and run_files.find_checkpoints(out / "checkpoints"):
         began = "torch"  # an early version of fedray without compiled kernels wrote this run
     if lanes != "auto" or began is None:
         return lanes
@@ -652,7 +652,7 @@ def recall_device(out: Path) -> str | None:
         out: The run directory.
     """
     began = read_identity(out)
-    if not began and not bounded.find_checkpoints(out / "checkpoints"):
+    if not began and not run_files.find_checkpoints(out / "checkpoints"):
         return None
     return str(began.get("device", {}).get("clients", "cpu"))
 
@@ -669,7 +669,7 @@ def extend_rounds(out: Path, rounds: int) -> None:
             would differ from a run that had this length from the start.
     """
     tree, began = read_keys(out), read_identity(out)
-    done = max(bounded.find_checkpoints(out / "checkpoints"), default=0)
+    done = max(run_files.find_checkpoints(out / "checkpoints"), default=0)
     method = tree.get("method")
     spec = method_spec_of(method.get("name")) if isinstance(method, dict) else None
     if spec is not None and (spec.parts or spec.fits):
@@ -677,11 +677,11 @@ def extend_rounds(out: Path, rounds: int) -> None:
     if rounds < done:
         raise BadInput(f"--rounds {rounds}: the run has done {done}: give at least as many")
     if rounds > done:
-        totals = bounded.read_totals(out / "checkpoints" / f"round-{done:06d}", "restore it") if done else {}
+        totals = run_files.read_totals(out / "checkpoints" / f"round-{done:06d}", "restore it") if done else {}
         _refuse_longer(tree, totals, rounds)
     identity.refuse_edited_scenario(str(out), {**began, "rounds": tree.get("rounds")} if began else {}, tree)
     if began:
-        bounded.write_sealed(out / identity.IDENTITY_FILE, {**began, "rounds": rounds})
+        run_files.write_sealed(out / identity.IDENTITY_FILE, {**began, "rounds": rounds})
     if tree.get("rounds") != rounds:
         write_atomically(out / "scenario.yaml", write_yaml({**tree, "rounds": rounds}).encode())
         (out / "summary.json").unlink(missing_ok=True)  # the summary of the shorter run

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedray.core import rng
 from fedray.core.types import Layout, Net
-from fedray.models.dropout import dropping
+from fedray.models.net import dropping
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Search for the chain of plain layers that a module's `forward` applies, from the operations that torch runs.
@@ -264,7 +264,7 @@ def _is_same(a: Any, b: Any) -> bool:
 # A mask multiplies by 0 or by 1 / (1 - p) > 0. The mask and ReLU may therefore be applied in either order. The mask of
 # a whole channel and a pooling may be applied in either order, too. If there are only such layers between a dropout
 # layer and the next linear layer, dropping inputs of the linear layer gives the same result. Every engine computes the
-# masks from the keys of `fedray.models.dropout`.
+# masks from the keys of `fedray.models.net`.
 
 DROPOUT = (nn.Dropout, nn.Dropout2d)
 _PASSED = {nn.Dropout: (nn.ReLU, nn.Flatten), nn.Dropout2d: (nn.ReLU, nn.Flatten, nn.MaxPool2d, nn.AvgPool2d)}

@@ -16,8 +16,7 @@ from torch.func import functional_call, grad, grad_and_value, vmap
 from fedray.core import rng
 from fedray.core.method import Local
 from fedray.core.types import Layout, Net, Objective
-from fedray.models import dropout
-from fedray.models.net import per_sample
+from fedray.models.net import dropping, key_batch, per_sample
 from fedray.models.trial import check_outputs
 from fedray.training.block import Block, Trained, join_rows, make_optimizer, split_rows, to_channels_last, train_lanes
 from fedray.training.chain import find_changed_call
@@ -208,8 +207,8 @@ def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -
 
     def descend(module: nn.Module) -> None:
         for s, batch in enumerate(_lane_batches(block, lane, last)):
-            keys = dropout.key_batch(block.keys[lane], s, len(batch[0])) if block.drops else None
-            with nullcontext() if keys is None else dropout.dropping(module, keys):
+            keys = key_batch(block.keys[lane], s, len(batch[0])) if block.drops else None
+            with nullcontext() if keys is None else dropping(module, keys):
                 own.step(*batch)
 
     held = [f"held.{name}" for name in (*layout.names, *layout.counters)]

@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial
 
 from fedray.core import rng
 from fedray.core.errors import BadInput, Unwritable, show_line
-from fedray.files.bounded import read_or_explain
+from fedray.files.run_files import read_or_explain
 from fedray.tuning.space import Parameter, is_active
 from fedray.tuning.sweep import PrunerKeys, SamplerKeys, Sweep
 

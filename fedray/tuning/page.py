@@ -27,9 +27,8 @@ from fedray.report.page import Card, draw_alone, fill_template
 from fedray.report.pictures import Picture, Section, draw_pictures, pair_figures
 from fedray.report.read import Best, Table
 from fedray.scenario import nested
-from fedray.tuning.objectives import BYTES, SweepObjective, name_objective, name_winner
 from fedray.tuning.optuna_study import trial_note
-from fedray.tuning.space import Parameter, format_value
+from fedray.tuning.space import BYTES, Parameter, SweepObjective, format_value, name_objective, name_winner
 from fedray.tuning.sweep import Sweep, list_idle_parameters
 from fedray.tuning.trial import read_histories
 
@@ -71,7 +70,7 @@ def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
     """Returns the objective to draw over the rounds: the first one with a score in every round, else the first total.
 
     Example:
-        >>> from fedray.tuning.objectives import read_objective
+        >>> from fedray.tuning.space import read_objective
         >>> pick_course([read_objective("", name) for name in ("up_bytes", "accuracy", "nll")]).name
         'accuracy'
     """

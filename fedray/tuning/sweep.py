@@ -27,18 +27,23 @@ from fedray.scenario.nested import Tree, expand, flatten, merge_keys, to_plain_v
 from fedray.scenario.rows import find_idle_keys, is_dump, says_nothing
 from fedray.scenario.schema import Scenario
 from fedray.scenario.shipped import answers_clients_apart, find_scenario_file
-from fedray.tuning.objectives import (
+from fedray.tuning.space import (
     HELD_OUT_PREFIX,
     INFERENCE,
+    Parameter,
     SweepObjective,
+    Values,
     anything,
     check_keys,
+    enumerate_corners,
     explain_idle_keys,
     find_inference_keys,
+    keep_active,
     list_idle_keys,
     read_objective,
+    read_space,
+    to_overrides,
 )
-from fedray.tuning.space import Parameter, Values, enumerate_corners, keep_active, read_space, to_overrides
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A sweep as plain objects: its base scenario, the space, the objectives, and the scenario of a trial.

@@ -31,9 +31,7 @@ from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.evaluation.evaluate import make_evaluator
-from fedray.experiments.reopen import reopen_study
-from fedray.experiments.run import choose_device, run_inline
-from fedray.experiments.trainable import refuse_other_seats
+from fedray.experiments.run import choose_device, refuse_other_seats, reopen_study, run_inline
 from fedray.files import plain
 from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending, say_notes
@@ -50,9 +48,8 @@ from fedray.simulation.study import Progress, Study
 from fedray.storage import checkpoint, directory, summary
 from fedray.storage.checkpoint import load_study_checkpoint, mend_run_directory
 from fedray.tuning import optuna_study
-from fedray.tuning.objectives import Row, SweepObjective, judge_worlds
 from fedray.tuning.optuna_study import StudyLocation, explain_storage, open_trial
-from fedray.tuning.space import enumerate_grid
+from fedray.tuning.space import Row, SweepObjective, enumerate_grid, judge_worlds
 from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
 
 # ---------------------------------------------------------------------------------------------------------------------

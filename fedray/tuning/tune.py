@@ -19,8 +19,7 @@ from fedray.core.errors import BadInput, FedrayError, quote_value, suggest_neare
 from fedray.experiments.live import is_in_notebook
 from fedray.experiments.results import Run
 from fedray.files import plain
-from fedray.files.bounded import RESTORE, read_parquet_files, read_sealed, say_damaged
-from fedray.files.tables import table_schema
+from fedray.files.run_files import RESTORE, read_parquet_files, read_sealed, say_damaged, table_schema
 from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending
 from fedray.runtime.environment import find_address, prepare_process, refuse_unused_wait
@@ -31,9 +30,16 @@ from fedray.storage import summary as stored
 from fedray.storage.checkpoint import write_parquet
 from fedray.tuning import optuna_study
 from fedray.tuning import trial as search
-from fedray.tuning.objectives import name_winner
 from fedray.tuning.optuna_study import trial_note
-from fedray.tuning.space import Parameter, check_producible, format_value, read_params, read_space, to_overrides
+from fedray.tuning.space import (
+    Parameter,
+    check_producible,
+    format_value,
+    name_winner,
+    read_params,
+    read_space,
+    to_overrides,
+)
 from fedray.tuning.sweep import Sweep, read_objectives, read_sweep
 
 if TYPE_CHECKING:  # matplotlib is slow to import

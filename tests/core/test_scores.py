@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from fedray.components.schedule import share_out
 from fedray.core.errors import format_number, is_share, name_score
-from fedray.core.rounding import round_to_sum
 from fedray.core.scores import NATS, SCORES, SHARE, SQUARED, TARGET
-from fedray.core.types import Clients, Tier
+from fedray.core.types import Clients, Tier, round_to_sum
 from fedray.metrics.scores import lower_is_better
 from fedray.scenario.loader import tier_counts
 from fedray.scenario.sections import TierKeys

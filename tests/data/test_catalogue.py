@@ -14,7 +14,7 @@ from sklearn import datasets
 import fedray
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
-from fedray.data import named
+from fedray.data import store
 from fedray.data import store as catalogue
 from fedray.data.store import load_data
 from fedray.data.synthetic import join_datasets
@@ -110,7 +110,7 @@ def test_shakespeare_windows_never_cross_a_role_or_the_split(tmp_path: Path) -> 
         assert np.unique(groups(data.train)).tolist() == [0, 1]
         assert len(data.train.y) == 2 * len(range(0, 480 - 80, stride))
         assert len(data.test.y) == 2 * len(range(0, 120 - 80, stride))
-        whole = named.encode(speech.upper())
+        whole = store.encode(speech.upper())
         for k, row in enumerate(data.train.x[groups(data.train) == 0]):
             assert np.array_equal(row, whole[k * stride : k * stride + 80])
             assert data.train.y[k] == whole[k * stride + 80]
@@ -118,10 +118,10 @@ def test_shakespeare_windows_never_cross_a_role_or_the_split(tmp_path: Path) -> 
 
 
 def test_encoding_is_leafs_alphabet() -> None:
-    assert len(named.ALPHABET) == 80 == len(set(named.ALPHABET))
-    assert named.encode("caf\u00e9 \u2018s\u2019 \n\t x").tolist() == [named.ALPHABET.index(c) for c in "cafe 's' x"]
-    assert named.encode("\u4e2d").tolist() == [named.ALPHABET.index(" ")]
-    assert len(named.encode("")) == 0
+    assert len(store.ALPHABET) == 80 == len(set(store.ALPHABET))
+    assert store.encode("caf\u00e9 \u2018s\u2019 \n\t x").tolist() == [store.ALPHABET.index(c) for c in "cafe 's' x"]
+    assert store.encode("\u4e2d").tolist() == [store.ALPHABET.index(" ")]
+    assert len(store.encode("")) == 0
 
 
 def test_printers_predict_vibration_from_speed_and_printer(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from real_files import skipping_without_files
 
-from fedray.data import named, store
+from fedray.data import store
 from fedray.data.store import load_data
 from fedray.data.types import Dataset, Split, classification
 
@@ -173,7 +173,7 @@ def test_the_real_plays_have_their_roles() -> None:
 
 def test_the_complete_works_have_leafs_roles() -> None:
     with skipping_without_files():
-        folder = named.find_shakespeare_folder(None, "complete")
-    roles = named._parse_complete(next(folder.glob("*.txt*")))
+        folder = store.find_shakespeare_folder(None, "complete")
+    roles = store._parse_complete(next(folder.glob("*.txt*")))
     assert len(roles) == 1145
     assert len({role.rsplit("_", 1)[0] for role in roles}) == 36

@@ -13,7 +13,7 @@ from small import of_method, scenario, train_rounds
 import fedray
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.data.named import load_digits
+from fedray.data.store import load_digits
 from fedray.data.types import Dataset, Split
 from fedray.evaluation.report_data import MOST_COMPARED_MEMBERS, compare_members, measure_drift, sample_uncertainty
 from fedray.files.plain import hash_tensors

@@ -15,7 +15,7 @@ from fedray.assembly.study import build_study
 from fedray.core.types import Clients
 from fedray.experiments import run
 from fedray.experiments.run import choose_runtime, estimate_seconds, share_gpus
-from fedray.files.bounded import read_sealed
+from fedray.files.run_files import read_sealed
 from fedray.runtime.placement import Node, plan_actors
 from fedray.scenario.loader import read_scenario, tier_table
 from fedray.scenario.nested import merge_keys

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from fedray.files.tables import COLUMNS, Column, arrow_type
+from fedray.files.run_files import COLUMNS, Column, arrow_type
 from fedray.metrics.scores import describe_score
 from fedray.storage.checkpoint import TABLES_OF, list_table_columns
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import fedray
 from fedray.core import rng
-from fedray.models.dropout import dropping, find_dropout, key_rows
+from fedray.models.net import dropping, find_dropout, key_rows
 from fedray.models.nets import build_net
 from fedray.runtime.session import Inline
 

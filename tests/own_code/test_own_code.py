@@ -29,7 +29,7 @@ from fedray.assembly.study import build_study
 from fedray.components.selection import KnownClients
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.core.method import Method
-from fedray.files.bounded import write_sealed
+from fedray.files.run_files import write_sealed
 from fedray.methods import Setting, federated
 from fedray.own_code.contract import hash_values, is_alike
 from fedray.own_code.user_code import find_module_places, hash_source, import_modules

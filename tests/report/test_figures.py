@@ -16,7 +16,7 @@ from small import scenario
 
 import fedray
 from fedray.metrics.classification import ANOMALY_Z, calibration
-from fedray.report import clients, curves, pictures, random_walk
+from fedray.report import clients, curves, pictures
 from fedray.report.page import SECTIONS
 from fedray.report.read import ReadRun, read_run
 
@@ -24,7 +24,7 @@ DRAWS = [draw for _, draws in SECTIONS for draw, _ in draws]
 OF_CLASSES = {clients.figure_calibration, clients.figure_confusion, clients.figure_loss_plane}
 OF_CLASSES |= {clients.figure_disagreement, clients.figure_data, clients.figure_classes, clients.figure_weights}
 OF_NUMBERS = {clients.figure_predictive, clients.figure_pit, clients.figure_coverage}
-OF_OTHERS = {random_walk.figure_graph, random_walk.figure_visits, clients.figure_tier_rounds, clients.figure_conformal}
+OF_OTHERS = {clients.figure_graph, clients.figure_visits, clients.figure_tier_rounds, clients.figure_conformal}
 OF_OTHERS |= {clients.figure_ood, curves.figure_flights, curves.figure_staleness}
 OF_OTHERS |= {clients.figure_confusions, clients.figure_folds, clients.figure_meta}
 

@@ -24,8 +24,8 @@ from small import copy_run, scenario
 import fedray
 from fedray.core.errors import FedrayError
 from fedray.core.types import State
-from fedray.files.bounded import find_checkpoints
 from fedray.files.plain import write_atomically
+from fedray.files.run_files import find_checkpoints
 from fedray.simulation.study import Progress
 from fedray.storage import checkpoint
 from fedray.storage.checkpoint import load_checkpoint, save_checkpoint

@@ -16,7 +16,7 @@ import fedray
 from fedray.core.errors import BadInput
 from fedray.data.deal import read_partition
 from fedray.data.types import Split, regression
-from fedray.files.bounded import read_sealed
+from fedray.files.run_files import read_sealed
 
 PLAIN: dict[str, Any] = {"rounds": 2, "report": False}
 

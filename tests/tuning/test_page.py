@@ -11,10 +11,9 @@ from optuna.trial import TrialState
 
 from fedray.report.read import Best
 from fedray.tuning import page
-from fedray.tuning.objectives import read_objective
 from fedray.tuning.optuna_study import NOTES
 from fedray.tuning.page import View
-from fedray.tuning.space import read_space
+from fedray.tuning.space import read_objective, read_space
 
 
 def make_view(trials: int) -> View:

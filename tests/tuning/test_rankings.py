@@ -10,8 +10,8 @@ from sweeps import run, sweep
 
 from fedray.core.errors import FedrayError
 from fedray.tuning import page
-from fedray.tuning.objectives import compute_value, read_objective
 from fedray.tuning.page import View
+from fedray.tuning.space import compute_value, read_objective
 from fedray.tuning.sweep import list_idle_parameters, read_sweep
 
 COURSE = [

@@ -22,10 +22,10 @@ import fedray
 from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
-from fedray.files.bounded import find_checkpoints
+from fedray.files.run_files import find_checkpoints
 from fedray.storage import checkpoint
 from fedray.storage import checkpoint as tables
-from fedray.tuning import objectives, optuna_study
+from fedray.tuning import optuna_study, space
 from fedray.tuning import trial as search
 from fedray.tuning import trial as training
 from fedray.tuning.space import is_active
@@ -285,14 +285,14 @@ def test_a_trial_with_bad_values_fails_alone(tmp_path: Path) -> None:
 
 def test_a_score_that_is_not_a_number_fails_its_trial_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trained or looked up; the sweep goes on."""
-    true = objectives.compute_value
+    true = space.compute_value
     worst = {"calls": 0}
 
     def sometimes(objective: Any, course: Any) -> float:
         worst["calls"] += 1
         return float("nan") if worst["calls"] in (1, 4) else true(objective, course)
 
-    monkeypatch.setattr(objectives, "compute_value", sometimes)
+    monkeypatch.setattr(space, "compute_value", sometimes)
     found = sweep(
         {"local.lr": [0.1, 0.3], "predict.gamma": [0.1, 1.0]}, sampler="grid", objectives=["personal_accuracy"]
     )
@@ -304,13 +304,13 @@ def test_a_score_that_is_not_a_number_fails_its_trial_alone(tmp_path: Path, monk
 
 def test_trials_that_did_equally_well_have_one_value() -> None:
     """The order of a sum moved a mean in its last digit, and one of two equal trials was beaten."""
-    accuracy = objectives.read_objective("o", "accuracy")
+    accuracy = space.read_objective("o", "accuracy")
     orders = list(itertools.permutations((0.1, 0.2, 0.3)))
     worlds = [[[{"round": 0, "hold_out_accuracy": value}] for value in order] for order in orders]
     assert len({float(np.mean(order)) for order in orders}) == 2
-    assert {tuple(objectives.judge_worlds([accuracy], each)[0]) for each in worlds} == {(0.2,)}
-    never = objectives.read_objective("o", {"name": "rounds_to_accuracy", "target": 0.9})
-    assert objectives.judge_worlds([never], worlds[0]) == ([float("inf")], (None,))
+    assert {tuple(space.judge_worlds([accuracy], each)[0]) for each in worlds} == {(0.2,)}
+    never = space.read_objective("o", {"name": "rounds_to_accuracy", "target": 0.9})
+    assert space.judge_worlds([never], worlds[0]) == ([float("inf")], (None,))
 
 
 @pytest.mark.parametrize(("place", "name", "at"), [(plain, "open_replacement", 9), (training, "run_inline", 0)])

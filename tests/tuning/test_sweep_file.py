@@ -11,8 +11,15 @@ from sweeps import BASE, LR, sweep
 
 from fedray.core.errors import BadInput
 from fedray.scenario import nested as yaml_text
-from fedray.tuning.objectives import compute_value, name_objective, read_objective
-from fedray.tuning.space import enumerate_corners, enumerate_grid, read_space, to_overrides
+from fedray.tuning.space import (
+    compute_value,
+    enumerate_corners,
+    enumerate_grid,
+    name_objective,
+    read_objective,
+    read_space,
+    to_overrides,
+)
 from fedray.tuning.sweep import Sweep, read_sweep
 from fedray.tuning.tune import run_sweep
 

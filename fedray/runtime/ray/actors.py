@@ -25,7 +25,6 @@ from ray.exceptions import GetTimeoutError, RayTaskError
 from fedray.assembly.registry import UserObjects, explaining_own_objects
 from fedray.assembly.study import build_study
 from fedray.core import sums
-from fedray.core.client_state import keep_vectors
 from fedray.core.errors import FedrayError, Lost
 from fedray.core.method import JobRows
 from fedray.core.sums import merge_stats, thin
@@ -55,6 +54,7 @@ from fedray.runtime.stacking import make_worker
 from fedray.runtime.worker import Worker
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Question, Study
+from fedray.training.update import keep_vectors
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The calls of one exchange. An exchange is the conversation of a round: chunks of jobs go to the client actors, and

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from fedray.assembly.registry import UserObjects, list_own_names, name_thing
 from fedray.assembly.study import build_study, describe_study
-from fedray.core.client_state import deal_private, merge_private
 from fedray.core.errors import BadInput, FedrayError, Lost
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import Lanes, SizedPlan, State, Stats
@@ -46,6 +45,7 @@ from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Pieces, Question, Study
 from fedray.storage.summary import build_loggers, keep_lanes, tell_user
+from fedray.training.update import deal_private, merge_private
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The Ray runtime. It broadcasts the models of a round, and gets the sums of the clients' uploads back.

@@ -1,0 +1,711 @@
+"""Reads the files of a run directory, with errors of one line that name the file; lists the columns of its tables."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import re
+import stat
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.core.errors import BadInput, Damaged, FedrayError, show_line
+from fedray.core.types import FloatArray
+from fedray.files.plain import replace_infinite, write_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# JSON files that hold a digest of their entries. So it is noticed if a bit is flipped or a file is replaced.
+
+SEAL = "seal"
+REMEDY = "`fedray resume` makes it again"
+MOST_BYTES = 10**9  # largest file that is read into memory, because a forged file may have any size
+
+
+def seal_entries(entries: Mapping[str, Any], name: str | None = None) -> str:
+    """Returns the SHA-256 of the entries of a JSON object and of the file's name, in hexadecimal digits."""
+    named = entries if name is None else {**entries, SEAL: name}
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
+
+
+def write_sealed(path: Path, entries: Mapping[str, Any]) -> None:
+    """Writes a JSON object atomically, with a digest of the entries and the file name. NaN and infinity become null.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "summary.json"
+        ...     write_sealed(path, {"rounds": 4})
+        ...     print(read_sealed(path))
+        ...     _ = path.write_text(path.read_text().replace("4,", "5,"))
+        ...     print(read_sealed(path))
+        Traceback (most recent call last):
+        fedray.core.errors.Damaged: ...summary.json is damaged (its checksum differs)...
+    """
+    plain = json.loads(json.dumps(replace_infinite(dict(entries))))
+    write_json(path, {**plain, SEAL: seal_entries(plain, path.name)})
+
+
+def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
+    """Reads a JSON object, checks its digest, and returns the other entries. An old file without a digest is accepted.
+
+    Args:
+        path: The file.
+        remedy: The advice in the message if the file is missing or damaged.
+
+    Raises:
+        Damaged: The file is missing, holds no JSON object, or was changed.
+        FedrayError: The file cannot be read for a different reason, which the message names.
+    """
+    try:
+        found = json.loads(read_or_explain(path, remedy).decode())
+        if not isinstance(found, dict):
+            raise ValueError("no keys in it")
+        seal = found.pop(SEAL, None)  # in checkpoints of earlier versions the digest does not include the file name
+        if seal is not None and seal not in (seal_entries(found, path.name), seal_entries(found)):
+            raise ValueError("its checksum differs")
+    except (ValueError, RecursionError) as error:
+        raise say_damaged(path, error, remedy) from None
+    return found
+
+
+def read_or_explain(path: Path, remedy: str) -> bytes:
+    """Returns the bytes of a file of a run directory. The file need not be trusted.
+
+    Args:
+        path: The file.
+        remedy: The advice in the message if the file is missing or is no plain file.
+
+    Raises:
+        Damaged: The file is missing, is no plain file (a link, for example), or has more than 1 GB.
+        BadInput: This user may not read the file.
+        FedrayError: The file cannot be read for a different reason, such as a fault of the disk.
+    """
+    try:
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            raise Damaged(f"{path} cannot be used (it is a link, or no plain file)", remedy)
+        if found.st_size > MOST_BYTES:
+            raise Damaged(f"{path} cannot be used (it has {found.st_size:,} bytes, more than 1 GB)", remedy)
+        return path.read_bytes()
+    except OSError as error:
+        raise tell_apart(path, error, remedy) from None
+
+
+def tell_apart(path: Path, error: OSError, remedy: str) -> FedrayError:
+    """Returns the error to raise for an unreadable file.
+
+    The error is `Damaged` if the path is missing or is a directory. It is `BadInput` if this user may not read the
+    path, and `FedrayError` if the disk has a fault.
+
+    Args:
+        path: The file or the directory.
+        error: The error of the operating system.
+        remedy: The advice in the message if the file is missing.
+    """
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return Damaged(f"{path} is missing", remedy)
+    if isinstance(error, IsADirectoryError):
+        return Damaged(f"{path} is damaged (it is a directory)", remedy)
+    if isinstance(error, PermissionError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return BadInput(f"{path} cannot be read ({error.strerror}): it may be whole, make it readable first")
+    return FedrayError(f"{path} cannot be read ({error.strerror or error}): it may be whole, check its disk first")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Readers of Parquet files and NumPy archives. They run no code from a file.
+
+RESTORE = "restore it, or run again"
+
+
+def say_damaged(path: Path, why: object, remedy: str = RESTORE) -> Damaged:
+    """Returns the error to raise for a damaged file.
+
+    Args:
+        path: The file.
+        why: What is wrong with the file, in a few words.
+        remedy: The advice in the message.
+    """
+    return Damaged(f"{path} is damaged ({show_line(why, 160)})", remedy)
+
+
+def read_parquet_files(
+    paths: Iterable[Path], wanted: Collection[str] | None = None, remedy: str = RESTORE
+) -> list[pa.Table]:
+    """Returns the table of each Parquet file.
+
+    Args:
+        paths: The files.
+        wanted: Names of the columns to read; None means all columns. A column that a file lacks is skipped.
+        remedy: The advice in the message if a file is damaged.
+
+    Raises:
+        Damaged: A file is missing, or is no Parquet file.
+        FedrayError: A file cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = []
+    for path in paths:
+        content = read_or_explain(path, remedy)
+        try:
+            file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True, pre_buffer=False)
+            names = [name for name in file.schema_arrow.names if wanted is None or name in wanted]
+            # a thread that still holds the bytes when Python ends would abort the process
+            tables.append(file.read(columns=names, use_threads=False))
+        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError) as error:
+            raise say_damaged(path, error, remedy) from None
+    return tables
+
+
+def read_array_archive(path: Path, wanted: Collection[str], remedy: str = RESTORE) -> dict[str, NDArray[Any]]:
+    """Returns arrays of a `.npz` file by name, without unpickling anything.
+
+    Args:
+        path: The file.
+        wanted: Names of the arrays to read. An array that the file lacks is skipped.
+        remedy: The advice in the message if the file is damaged.
+
+    Raises:
+        Damaged: The file is missing, or is no `.npz` file.
+        FedrayError: The file cannot be read.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "pictures.npz"
+        ...     np.savez(path, agreement=np.eye(2))
+        ...     read_array_archive(path, ["agreement"])["agreement"].tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+    """
+    import numpy as np  # imported here so that the command line starts quickly
+
+    content = io.BytesIO(read_or_explain(path, remedy))
+    try:
+        with np.load(content, allow_pickle=False) as packed:
+            return {name: packed[name] for name in wanted if name in packed.files}
+    except Exception as error:  # zipfile, decompressors and NumPy raise a dozen kinds of errors
+        raise say_damaged(path, str(error) or type(error).__name__, remedy) from None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Lists of files. A checkpoint holds a list of files, with the number of bytes and a digest of each. The list tells
+# which files a run directory must have, and whether they are undamaged.
+#
+# `rounds.parquet`, `clients.parquet` and `client_scores.parquet` are folders of parts. The list in a checkpoint names
+# each part up to the checkpoint's round, and the checkpoint's file with the state. The list in the summary names the
+# files that are written at the end of a run. JSON files hold digests of their own. In run directories of earlier
+# versions of fedray the checkpoints have no such list, and their files are read without a check.
+
+FINAL_FILES = ("drift.parquet", "pictures.npz")  # files that are written at the end of a run
+FILES_KEY = "files"  # the key of the list in a checkpoint's `progress.json` and in the summary
+STATE_FILE = "state.safetensors"  # the file with the state in the folder of a checkpoint
+TABLES = ("rounds.parquet", "clients.parquet", "client_scores.parquet")
+BEST_FOLDER = "best"  # folder in a run directory with the checkpoint of the best round
+FileSums = dict[str, list[Any]]  # path in the run directory -> number of bytes, and 32 hexadecimal digits of BLAKE2b
+_PART = re.compile(r"part-(\d{1,18})\.parquet")
+
+
+def find_checkpoints(folder: Path) -> list[int]:
+    """Returns the rounds that have a checkpoint, in ascending order.
+
+    Args:
+        folder: The folder `checkpoints` of a run directory.
+    """
+    found = [path.name[6:] for path in folder.glob("round-[0-9]*") if path.is_dir()]
+    return sorted(int(name) for name in found if name.isdecimal())  # without copies that a user made
+
+
+def read_totals(path: Path, remedy: str) -> dict[str, Any]:
+    """Reads `progress.json` of a checkpoint, and checks its digest and its round.
+
+    Args:
+        path: The folder of the checkpoint.
+        remedy: The advice in the message if the file is damaged.
+
+    Raises:
+        Damaged: The file is missing or was changed.
+        FedrayError: The file cannot be read for a different reason.
+    """
+    file = path / "progress.json"
+    totals = read_sealed(file, remedy)
+    if totals.get("round") != int(path.name[6:]):
+        raise say_damaged(file, f"it is that of round {totals.get('round')}", remedy)
+    return totals
+
+
+def read_vouched(out: Path, remedy: str) -> FileSums:
+    """Returns the list of files in the newest checkpoint of a run directory; empty if there is no checkpoint.
+
+    Raises:
+        Damaged: The newest checkpoint is damaged.
+        FedrayError: The newest checkpoint cannot be read for a different reason.
+    """
+    known = find_checkpoints(out / "checkpoints")
+    totals = read_totals(out / "checkpoints" / f"round-{known[-1]:06d}", remedy) if known else {}
+    files: FileSums = totals.get(FILES_KEY, {})
+    return files
+
+
+def name_part(round: int) -> str:
+    """Returns the file name of the part of a table whose last round is `round`."""
+    return f"part-{round:09d}.parquet"
+
+
+def list_parts(out: Path, table: str) -> dict[int, Path]:
+    """Returns the files of a table's parts, by the last round in each part, in ascending order. Ignores other files.
+
+    Args:
+        out: The run directory.
+        table: One of `TABLES`.
+    """
+    folder = out / table
+    names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208 - only names are needed
+    found = [(int(match[1]), folder / name) for name in names if (match := _PART.fullmatch(name))]
+    return dict(sorted(found))
+
+
+def sum_file(path: Path) -> list[Any]:
+    """Returns the number of bytes and the digest of a file, in the form of an entry of `FileSums`.
+
+    Raises:
+        OSError: The file is missing or cannot be read.
+    """
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+        return [file.tell(), digest.hexdigest()]
+
+
+def check_file(path: Path, wanted: list[Any], remedy: str) -> None:
+    """Checks that a file still has the number of bytes and the digest in `wanted`.
+
+    Raises:
+        Damaged: The file is missing or was changed.
+        FedrayError: The file cannot be read for a different reason.
+    """
+    try:
+        found = sum_file(path)
+    except OSError as error:
+        raise tell_apart(path, error, remedy) from None
+    if found != wanted:
+        why = "its checksum differs" if found[0] == wanted[0] else f"it has {found[0]} bytes and had {wanted[0]}"
+        raise say_damaged(path, why, remedy)
+
+
+def check_parts(out: Path, table: str) -> list[Path]:
+    """Checks the parts of a table, and returns their paths in the order of rounds.
+
+    Parts after the newest checkpoint have no digest yet, so they are not checked.
+
+    Args:
+        out: The run directory.
+        table: One of `TABLES`.
+
+    Raises:
+        Damaged: A part is missing or was changed, or the newest checkpoint is damaged.
+        FedrayError: A file cannot be read for a different reason.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     out = Path(folder)
+        ...     (out / "rounds.parquet").mkdir()
+        ...     _ = (out / "rounds.parquet" / "part-000000004.parquet").write_bytes(b"PAR1")
+        ...     [path.name for path in check_parts(out, "rounds.parquet")]
+        ['part-000000004.parquet']
+    """
+    vouched = read_vouched(out, f"`fedray resume {out}` goes on from the checkpoint before it")
+    check_files(out, vouched, f"{table}/")
+    return list(list_parts(out, table).values())
+
+
+def check_files(out: Path, files: FileSums, begin: str = "") -> None:
+    """Checks that files of a run directory still match a list of files.
+
+    Args:
+        out: The run directory.
+        files: The list in a checkpoint or in the summary. The checkpoint's file with the state is not checked.
+        begin: Beginning of the names of the files that are checked. By default all files are checked.
+
+    Raises:
+        Damaged: A file is missing or was changed.
+        FedrayError: A file cannot be read for a different reason.
+    """
+    for name, wanted in files.items():
+        if name.startswith(begin) and name != STATE_FILE:
+            check_file(out / name, wanted, f"`fedray resume {out}` makes it again")
+
+
+def sum_final_files(out: Path) -> FileSums:
+    """Returns the list of files that a run has written at its end. The summary keeps this list."""
+    return {name: sum_file(out / name) for name in FINAL_FILES if (out / name).is_file()}
+
+
+def sum_parts(out: Path) -> FileSums:
+    """Returns a list of all parts in a run directory, for directories whose checkpoints have no such list."""
+    return {f"{table}/{path.name}": sum_file(path) for table in TABLES for path in list_parts(out, table).values()}
+
+
+def has_file(folder: Path, name: str) -> bool:
+    """Returns whether a directory holds a plain file of this name, or a link to a plain file.
+
+    Args:
+        folder: The directory, which may be missing.
+        name: Name of the file, such as `scenario.yaml`.
+
+    Raises:
+        BadInput: This user may not look into the directory.
+        FedrayError: The disk has a fault.
+    """
+    try:
+        return stat.S_ISREG((folder / name).stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise tell_apart(folder, error, "") from None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The columns of every table, with their types and units. All writers of tables take the types from here.
+#
+# `fedray list columns` and `docs/reference/run_directory.md` print them. The scores in `rounds` are in
+# `metrics/scores.py`.
+
+ColumnKind = Literal["whole", "number", "text", "flag", "numbers", "record"]
+
+
+class Column(NamedTuple):
+    """The description of one column of a table.
+
+    Attributes:
+        kind: Type of the values: `whole` (int64), `number` (float64), `text`, `flag`, `numbers` (a list of float64), or
+            `record` (a struct).
+        unit: Unit of the values; empty if the values have no unit.
+        text: The meaning of the values, in a few words.
+    """
+
+    kind: ColumnKind
+    unit: str
+    text: str
+
+
+_WORLD = {
+    "replicate": Column("whole", "", "number of the replicate, from 0; its seed is `seed` plus this number"),
+    "fold": Column("whole", "", "number of the fold of the data"),
+}
+_FLYING = "only in asynchronous training (`participation.mode`)"
+_ROUND = Column("whole", "", "number of completed rounds; 0 before the first round")
+_CLIENT = Column("whole", "", "id of the client, from 0")
+_TIER = Column("text", "", "name of the client's tier")
+COLUMNS: Mapping[str, Mapping[str, Column]] = {
+    "rounds": {
+        **_WORLD,
+        "round": _ROUND,
+        "sim_seconds": Column("number", "virtual seconds", "virtual time since the start of the run"),
+        "wall_seconds": Column(
+            "number", "seconds", "real time since the start of the run, without start-up and report"
+        ),
+        "up_bytes": Column("whole", "bytes", "sent so far by all clients, in uploads that the server used"),
+        "down_bytes": Column("whole", "bytes", "received so far by all clients, for jobs that have ended"),
+    },
+    "clients": {
+        **_WORLD,
+        "round": Column("whole", "", "the round of the job, from 1"),
+        "client": _CLIENT,
+        "tier": _TIER,
+        "model": Column("whole", "", "number of the model that the client trained, from 0"),
+        "samples": Column("whole", "samples", "number of training samples of the job"),
+        "steps": Column("whole", "steps", "number of optimizer steps; 0 if the upload was not used"),
+        "loss": Column("number", "unit of the loss", "mean loss over the steps; empty if the job was not trained"),
+        "up_bytes": Column("whole", "bytes", "size of the upload; 0 if the upload was not used"),
+        "down_bytes": Column("whole", "bytes", "received by the client for the job; 0 if the client was never reached"),
+        "sim_seconds": Column("number", "virtual seconds", "duration of the job"),
+        "status": Column("text", "", "`ok` if the upload was used; otherwise why not: `late`, `dropped`, `failed` ..."),
+        "error": Column("text", "", "traceback of a job that failed; empty for other jobs"),
+        "start_seconds": Column("number", "virtual seconds", f"time at which the job started; {_FLYING}"),
+        "arrival_seconds": Column(
+            "number", "virtual seconds", f"time at which the upload arrived or would have arrived; {_FLYING}"
+        ),
+        "version": Column("whole", "server steps", f"steps that the model had taken when the job started; {_FLYING}"),
+        "staleness": Column(
+            "whole",
+            "server steps",
+            f"steps that the model took between the job's start and the use of the upload; empty if unused; {_FLYING}",
+        ),
+    },
+    "client_scores": {
+        **_WORLD,
+        "round": _ROUND,
+        "client": _CLIENT,
+        "tier": _TIER,
+        "samples": Column("whole", "samples", "number of training samples of the client"),
+        "accuracy": Column("number", "share", "accuracy on the client's test samples"),
+        "hold_out_accuracy": Column("number", "share", "accuracy on the client's held-out samples"),
+        "rmse": Column("number", "target units", "root mean squared error on the client's test samples"),
+        "hold_out_rmse": Column("number", "target units", "root mean squared error on the client's held-out samples"),
+        "conformal_coverage": Column(
+            "number", "share", "share of the client's test samples whose true value is in the conformal set"
+        ),
+        "conformal_size": Column("number", "labels", "mean size of the conformal sets of the client's test samples"),
+        "conformal_width": Column(
+            "number", "target units", "mean width of the conformal intervals of the client's test samples"
+        ),
+    },
+    "drift": {
+        **_WORLD,
+        "client": _CLIENT,
+        "samples": Column("whole", "samples", "number of training samples of the client"),
+        "total": Column(
+            "number", "nats, or squared target units", "mean uncertainty of the ensemble on the client's samples"
+        ),
+        "knowledge": Column(
+            "number", "nats, or squared target units", "part of `total` that comes from disagreement of the models"
+        ),
+        "z_total": Column(
+            "number", "standard deviations", "z-score of `total` among all clients; empty for a client without samples"
+        ),
+        "z_knowledge": Column("number", "standard deviations", "drift score: z-score of `knowledge` among all clients"),
+        "anomaly": Column("flag", "", "whether the drift score is above 3 or below -3"),
+    },
+    "trials": {
+        "number": Column("whole", "", "number of the trial, from 0"),
+        "state": Column("text", "", "`complete`, `pruned`, `failed` or `running`"),
+        "values": Column(
+            "record", "as the objective", "value of each objective on held-out samples, one field for each"
+        ),
+        "params": Column("record", "as the key", "value of each key of the search space, one field for each"),
+        "run_directory": Column(
+            "text", "", "run directory with the trial's training, relative to the directory of the sweep"
+        ),
+        "how": Column(
+            "text", "", "`trained`, `looked up` (an equal training was found) or `refused` (the scenario is wrong)"
+        ),
+        "rounds": Column("whole", "rounds", "number of rounds that were trained for the trial"),
+        "training_seconds": Column("number", "seconds", "wall time of the trial's own training"),
+        "seconds_saved": Column("number", "seconds", "wall time of the earlier training that was looked up"),
+        "error": Column("text", "", "why the trial failed; empty for other trials"),
+        "standard_errors": Column(
+            "record", "as the objective", "standard error of each value, over replicates and folds"
+        ),
+    },
+    "table": {
+        "cell": Column("text", "", "name of the cell"),
+        "method": Column("text", "", "name of the method"),
+        "metric": Column("text", "", "name of the score, as in `summary.json`"),
+        "mean": Column("number", "as the score", "mean of the score over replicates and folds"),
+        "sd": Column(
+            "number", "as the score", "standard deviation over replicates and folds; empty for a single value"
+        ),
+        "n": Column("whole", "", "number of pairs of replicate and fold that have the score"),
+        "published": Column("number", "as the score", "value in the paper; empty if the paper has none"),
+        "rounds": Column("whole", "rounds", "number of rounds of the cell"),
+        "up_bytes": Column(
+            "whole", "bytes", "sent by all clients of all replicates and folds, in uploads that the server used"
+        ),
+        "down_bytes": Column("whole", "bytes", "received by all clients of all replicates and folds"),
+        "sim_seconds": Column("number", "virtual seconds", "virtual time of the slowest pair of replicate and fold"),
+        "wall_seconds": Column("number", "seconds", "real time of all rounds"),
+        "answer_bytes": Column("whole", "bytes", "models that answer, handed over once"),
+        "answer_passes": Column("whole", "", "forward passes for a sample"),
+        "error": Column("text", "", "why the cell failed; empty for other cells"),
+    },
+    "partition": {
+        **_WORLD,
+        "row": Column("whole", "", "index of the sample among the training samples of the data set, from 0"),
+        "client": _CLIENT,
+        "split": Column(
+            "text",
+            "",
+            "`train`, `hold_out`, `server` for samples that the server holds instead of the client, or `test` for "
+            "those of a client that never trains",
+        ),
+        "cluster": Column(
+            "whole", "", "true cluster of the client, from 0; the column is absent if no clusters are known"
+        ),
+        "given_row": Column("whole", "", "index of the sample among the samples that the user gave, from 0"),
+    },
+}
+
+
+JOB_COLUMNS = tuple(COLUMNS["clients"])
+MEMBER_COLUMNS = ("member_accuracy", "member_rmse")
+
+
+def arrow_type(kind: ColumnKind) -> pa.DataType:
+    """Returns the type that a column has in a Parquet file.
+
+    Example:
+        >>> arrow_type("numbers")
+        ListType(list<item: double>)
+    """
+    import pyarrow as pa
+
+    kinds = {"whole": pa.int64(), "number": pa.float64(), "text": pa.string(), "flag": pa.bool_()}
+    return kinds[kind] if kind in kinds else pa.list_(pa.float64())
+
+
+def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
+    """Returns a table. A column has its type in `COLUMNS`, or is float64 if it is not there. NaN becomes an empty cell.
+
+    Args:
+        name: Name of the table, a key of `COLUMNS`.
+        columns: Values by name of the column.
+
+    Example:
+        >>> make_table("drift", {"client": [3], "anomaly": [False]}).schema.names
+        ['client', 'anomaly']
+    """
+    import pyarrow as pa
+
+    kinds: dict[str, ColumnKind] = {key: column.kind for key, column in COLUMNS[name].items()}
+    return pa.table(
+        {
+            key: pa.array(values, arrow_type(kinds.get(key, "number")), from_pandas=True)
+            for key, values in columns.items()
+        }
+    )
+
+
+def table_schema(name: str, **records: pa.DataType) -> pa.Schema:
+    """Returns the schema of a table.
+
+    Args:
+        name: Name of the table, a key of `COLUMNS`.
+        records: Types of the columns of kind `record`, which differ from table to table.
+    """
+    import pyarrow as pa
+
+    return pa.schema([(key, records.get(key) or arrow_type(one.kind)) for key, one in COLUMNS[name].items()])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Readers of the summary, of the tables of jobs and rounds, and of the arrays for pictures.
+#
+# All commands read run directories with these functions. So a damaged file gives the same error with the file's name in
+# every command.
+
+SUMMARY_FILE = "summary.json"
+FAILURE_FILE = "failure.json"  # the error that ended the run; removed when the run is resumed
+SUMMARY_KEYS = ("method", "rounds", "metrics", "totals", "model_hash")
+RESUME = "restore it, or let `fedray resume` make it again"
+
+PICTURES = (
+    "confusion", "confusion_average", "calibration", "label_counts", "class_names", "disagreement", "client_scores",
+    "client_accuracy", "client_rmse", "client_rmse_equal", "client_losses", "alpha", "predictive", "pit", "coverage",
+    "errors", "loss_plane", "loss_plane_points", "loss_plane_extent", "graph_edges", "clusters", "conformal_clients",
+    "conformal_alpha", "ood_entropies", "ood_auroc", "stack_folds", "stack_bases", "meta_weights",
+)  # fmt: skip
+
+
+def read_summary(out: Path) -> dict[str, Any]:
+    """Returns the content of `summary.json` of a finished run.
+
+    Raises:
+        Damaged: The file cannot be read, or a key is missing.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = (Path(folder) / "summary.json").write_text('{"method": "fedavg", "rounds": 3}')
+        ...     read_summary(Path(folder))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        fedray.core.errors.Damaged: ...summary.json is damaged (it has no metrics): ...
+    """
+    path = out / SUMMARY_FILE
+    found = read_sealed(path, RESUME)
+    missing = [key for key in SUMMARY_KEYS if key not in found]
+    if missing:
+        raise say_damaged(path, f"it has no {missing[0]}", RESUME)
+    return found
+
+
+def read_parts(out: Path, name: str) -> pa.Table | None:
+    """Returns all parts of a table in a run directory as one table, in the order in which they were written.
+
+    The table is `rounds`, `clients` or `client_scores`. The result is None if the table has no rows.
+
+    Raises:
+        Damaged: A part cannot be read.
+    """
+    import pyarrow as pa
+
+    folder = out / f"{name}.parquet"
+    parts = check_parts(out, folder.name)
+    tables = read_parquet_files(parts, JOB_COLUMNS if name == "clients" else None, RESUME)
+    tables = [table for table in tables if len(table)]
+    if not tables:
+        return None
+    try:
+        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+    except pa.ArrowException:
+        raise say_damaged(folder, "a column of its parts differs in its type", RESUME) from None
+
+
+def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
+    """Returns the arrays of `pictures.npz` that are not empty, by name. Without the file, the dict is empty.
+
+    Raises:
+        Damaged: The file cannot be read.
+    """
+    found = read_array_archive(path, PICTURES, RESUME) if path.exists() else {}
+    return {name: array for name, array in found.items() if array.size}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Small tables of numbers that users give as CSV or Parquet, such as the edges of a graph.
+
+
+def read_number_table(key: str, path: Path, needed: tuple[str, ...], more: tuple[str, ...]) -> dict[str, FloatArray]:
+    r"""Returns the columns of a small CSV or Parquet table of numbers. An empty cell is NaN.
+
+    Args:
+        key: The scenario key that names the file, for messages.
+        path: The file.
+        needed: Names of the required columns.
+        more: Names of the optional columns.
+
+    Returns:
+        The columns by name, `[n]` float64 each.
+
+    Raises:
+        BadInput: The file cannot be read, lacks a column, has an unknown column, or has no rows.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "edges.csv"
+        ...     _ = path.write_text("a,b\n0,1\n1,2\n")
+        ...     read_number_table("graph.edges", path, ("a", "b"), ())["b"].tolist()
+        [1.0, 2.0]
+    """
+    import warnings
+
+    import pandas as pd
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # a row with more cells than the header has
+            frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, index_col=False)
+        table = {str(name): frame[name].to_numpy(dtype=np.float64) for name in frame}
+    except (OSError, ValueError, TypeError, pd.errors.ParserWarning) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise BadInput(f"{key} = {path}: it cannot be read ({reason}): correct it") from None
+    unknown, missing = set(table) - {*needed, *more}, [name for name in needed if name not in table]
+    if missing or unknown:
+        what = f"has the unknown column {min(unknown)}" if unknown else f"has no column {missing[0]}"
+        *names, last = (*needed, *more)
+        raise BadInput(f"{key} = {path}: it {what}: its columns are {', '.join(names)} and {last}")
+    if not len(frame):
+        raise BadInput(f"{key} = {path}: it has no rows: fill it, or leave {key} out")
+    return table
