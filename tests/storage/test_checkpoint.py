@@ -219,12 +219,10 @@ def test_a_full_disk_is_one_line_and_with_space_the_run_goes_on_to_the_same_bits
 
 
 def test_another_shape_of_models_under_a_checkpoint_is_refused(run: fedray.Run, tmp_path: Path) -> None:
-    """With or without an identity."""
+    """Where no identity says that it is another one."""
     again = copy_run(run, tmp_path / "again", 4)
     text = (again / "scenario.yaml").read_text()
     (again / "scenario.yaml").write_text(text.replace("models: 5", "models: 3"))
-    with pytest.raises(FedrayError, match="method.models = 3, but the run began with 5"):
-        fedray.resume(again)
     for name in ("identity.json", "manifest.json"):
         (again / name).unlink()
     with pytest.raises(FedrayError, match=r"wants .* \(\(3, 610\).* the checkpoint of round 4 holds \(\(5, 610\)"):

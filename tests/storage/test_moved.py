@@ -11,6 +11,7 @@ from small import rows, scenario
 
 import fedray
 from fedray.core.errors import FedrayError
+from fedray.files.plain import write_atomically
 
 
 def replace(out: Path) -> None:
@@ -39,3 +40,13 @@ def test_a_directory_that_goes_while_it_is_written_is_noticed(tmp_path: Path, ac
         resumed = fedray.resume(tmp_path / "elsewhere")
         assert resumed.summary["state_hash"] == whole.summary["state_hash"]
         assert [row["round"] for row in rows(resumed.rounds)] == [0, 1, 2, 3, 4]
+
+
+def test_a_writer_makes_no_directory_and_the_files_of_a_run_share_one_mode(tmp_path: Path) -> None:
+    """That of the umask: safetensors alone would write 0600, which other users cannot read."""
+    with pytest.raises(FedrayError, match="is gone: was it moved or deleted"):
+        write_atomically(tmp_path / "gone" / "summary.json", b"{}")
+    assert not (tmp_path / "gone").exists()
+    run = fedray.run(scenario({"rounds": 2, "report": False}), out=tmp_path / "run")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in run.path.rglob("*") if path.is_file()}
+    assert len(set(modes.values())) == 1, modes

@@ -14,7 +14,6 @@ from small import copy_run, scenario
 
 import fedray
 from fedray.core.errors import BadInput
-from fedray.data.deal import read_partition
 from fedray.data.types import Split, regression
 from fedray.files.run_files import read_sealed
 
@@ -58,27 +57,6 @@ def test_folds_have_rows_of_their_own(tmp_path: Path) -> None:
     assert all(set(part["row"]) == set(folds[fold][0]) for fold, part in table.groupby("fold"))
     again = fedray.run({**keys, "data": {"fold": "all", "partition": {"file": str(path)}}}, data=data)
     assert again.summary["model_hash"] == run.summary["model_hash"]
-
-
-def test_a_file_of_another_data_set_or_fold_is_refused(tmp_path: Path) -> None:
-    path = fedray.run(scenario(PLAIN), out=tmp_path / "one").path / "partition.parquet"
-    for other, line in (
-        ({"data": {"limit": 239}}, "it deals other rows than those of digits"),
-        (
-            {"data": {"name": "sine", "clients": 6, "samples": 40, "limit": None}},
-            "it deals other .* than those of sine",
-        ),
-    ):
-        with pytest.raises(BadInput, match=line):
-            fedray.run(by_file(path, other))
-    rows = Split(np.zeros((4, 1), np.float32), np.zeros((4, 1), np.float32))
-    for column, world, line in (
-        ({"fold": [3, 3]}, (0, 1), "no rows of replicate 0 and fold 1, but of 1 replicates and fold 3"),
-        ({"replicate": [0, 1]}, (2, 0), "but of 2 replicates"),
-    ):
-        pq.write_table(pa.table({"row": [0, 1], "client": [0, 1], **column}), tmp_path / "dealt.parquet")
-        with pytest.raises(BadInput, match=line):
-            read_partition(tmp_path / "dealt.parquet", regression("made", rows, rows), [world])
 
 
 def test_a_file_of_another_tool_needs_rows_and_clients_alone(tmp_path: Path) -> None:
