@@ -27,12 +27,6 @@ def test_classification_scores_are_scikit_learns() -> None:
         assert found == pytest.approx(sk.f1_score(Y, predicted, average=average))
 
 
-def test_two_classes_have_twice_scikit_learns_brier_score() -> None:
-    p = RNG.uniform(size=50)
-    y = RNG.integers(2, size=50)
-    assert classification.brier(np.stack([1 - p, p], 1), y) == pytest.approx(2 * sk.brier_score_loss(y, p))
-
-
 def test_f1_of_a_class_that_is_never_true_or_given_counts_nothing() -> None:
     probs = np.eye(3)[[0, 1, 1]]
     for average in ("weighted", "macro"):
