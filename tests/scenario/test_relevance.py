@@ -16,7 +16,7 @@ from sweeps import run, sweep
 import fedray
 from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.methods import METHOD_SPECS
-from fedray.scenario.identity import FREE_TIER_KEYS, find_changed_key, list_result_keys, refuse_edited_scenario
+from fedray.scenario.identity import FREE_TIER_KEYS, list_result_keys, refuse_edited_scenario
 from fedray.scenario.loader import drop_defaults, dump_scenario, read_scenario, to_plain
 from fedray.scenario.nested import flatten, load_yaml
 from fedray.scenario.schema import section_types
@@ -223,16 +223,3 @@ def test_a_run_goes_on_with_another_value_of_no_key_but_those_that_the_page_list
     for key, line in said.items():
         assert not line or line.startswith(f"run/scenario.yaml has {key} = two, but the run began with one: restore it")
     assert len(LEAVES) > 130 and "local.lr" in LEAVES and "clients.tiers.a.uplink" in LEAVES
-
-
-def test_runs_of_before_a_key_go_on_and_its_other_value_is_refused() -> None:
-    """A file with the value that says what was done before is one without the key."""
-    before = {"rounds": 3, "clients": {"number": 4}}
-    plain, rounding = (before | {"clients": {"number": 4, "tf32": value}} for value in (False, True))
-    assert list_result_keys(before) == list_result_keys(plain) != list_result_keys(rounding)
-    for old, new in ((before, plain), (plain, before), (rounding, rounding)):
-        assert find_changed_key(list_result_keys(old), new) is None
-    assert find_changed_key({**list_result_keys(before), "clients.tf32": "false"}, before) is None
-    for old in (before, plain):
-        assert find_changed_key(list_result_keys(old), rounding) == ("clients.tf32", "false", "true")
-        assert find_changed_key(list_result_keys(rounding), old) == ("clients.tf32", "true", "false")
