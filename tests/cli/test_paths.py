@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import io
-import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -44,47 +39,6 @@ def test_a_tilde_is_the_home_directory_wherever_a_path_is_given(home: Path) -> N
     assert fedray.resume("~/python").path == again.path == home / "python"
     assert again.export("~/own")[0].parent == home / "own"
     assert list(Path.cwd().iterdir()) == []
-
-
-READING = ("resume {}", "report {}", "export {}", "plot {}", "tune {}.yaml --out {}", "run {}.yaml --out {}")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A directory with a scenario in it; beside it a sweep of that name, which every command refuses later."""
-    (tmp_path / "x.yaml").write_text("{rounds: 1, space: {}}")
-    place = tmp_path / "x"
-    place.mkdir()
-    (place / "scenario.yaml").write_text("rounds: 1")
-    return place
-
-
-@pytest.mark.short_report
-@pytest.mark.parametrize("what", ["", "scenario.yaml"])
-@pytest.mark.parametrize(("number", "status"), [(errno.EACCES, 2), (errno.EIO, 1)], ids=["permission", "disk"])
-def test_what_may_not_be_read_is_bad_input_and_a_broken_disk_is_none(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, what: str, number: int, status: int
-) -> None:
-    """A directory and a file of it, whichever command meets it: some said 1."""
-
-    def fail(real: Callable[..., Any], inside: str) -> Callable[..., Any]:
-        def call(path: Any = ".", *more: Any, **keys: Any) -> Any:
-            if isinstance(path, str | os.PathLike) and f"{os.fspath(path)}/".startswith(f"{folder / what}{inside}"):
-                raise OSError(number, os.strerror(number), str(path))
-            return real(path, *more, **keys)
-
-        return call
-
-    for module, name in ((os, "listdir"), (os, "scandir"), (os, "open"), (io, "open")):
-        monkeypatch.setattr(module, name, fail(getattr(module, name), "/"))
-    if not what:  # what is in it cannot be looked at
-        monkeypatch.setattr(os, "stat", fail(os.stat, "/scenario.yaml/"))
-    for typed in READING[: 6 if not what else 4]:
-        done = run_command(*typed.replace("{}", str(folder)).split())
-        *others, line = done.err.splitlines()
-        assert (done.status, line.startswith("fedray: ")) == (status, True), (typed, done)
-        assert str(folder) in line, (typed, line)
-        assert others in ([], ["drawing the report"])
 
 
 def test_what_cannot_be_written_is_found_without_a_trace(tmp_path: Path) -> None:

@@ -80,16 +80,6 @@ def test_a_run_that_is_written_is_not_replaced(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "run" / "scenario.yaml").is_file()
 
 
-def test_resume_with_rounds_extends_a_finished_run(small: Path) -> None:
-    """To the bits of a run that was as long from the beginning."""
-    assert run_command("run", small, "--out", "run").status == 0
-    longer = run_command("resume", "run", "--rounds", "3")
-    assert longer.status == 0, longer.err
-    whole = fedray.run(scenario({"report": False}), rounds=3)
-    assert fedray.load("run").summary["model_hash"] == whole.summary["model_hash"]
-    assert fedray.load("run").rounds.num_rows == 4
-
-
 TYPED = (
     "run missing.yaml", "run small.yaml method=fedavgg", "run small.yaml --out taken", "resume taken",
     "table small.yaml --out out", "tune small.yaml", "report taken",
