@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -370,17 +369,6 @@ def test_values_that_the_code_itself_changes_refuse_nothing(tmp_path: Path) -> N
         assert fedray.resume(run.path, loss=lose, rounds=2).metrics["round"] == 2
 
 
-def test_a_network_that_holds_another_value_answers_with_a_warning(tmp_path: Path) -> None:
-    def make(frozen: float) -> nn.Module:
-        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-        net.register_buffer("frozen", torch.tensor([frozen]), persistent=False)
-        return net
-
-    run = fedray.run(FEW, model=partial(make, 1.0), out=tmp_path / "run")
-    with pytest.warns(FedrayWarning, match="values argument 0 of model make, constants of model make are not what"):
-        assert fedray.load(run.path, model=partial(make, 2.0)).study.classes
-
-
 def test_a_changed_source_is_refused_also_where_a_closure_holds_it(tmp_path: Path) -> None:
     def scaled(scale: Callable[[Any], Any]) -> Callable[..., Any]:
         return lambda o, t, c: scale(c.objective(o, t))
@@ -396,20 +384,6 @@ def test_a_changed_source_is_refused_also_where_a_closure_holds_it(tmp_path: Pat
     with pytest.raises(BadInput, match=line):
         fedray.resume(run.path, loss=scaled(treble), rounds=2)
     assert fedray.resume(run.path, loss=scaled(double), rounds=2).metrics["round"] == 2
-
-
-def test_another_class_of_an_object_that_code_reads_is_a_warning(
-    make_scaler: Callable[..., Any], tmp_path: Path
-) -> None:
-    def scaled(scaler: Any) -> Callable[..., Any]:
-        return lambda o, t, c: scaler.scale(c.objective(o, t))
-
-    run = fedray.run(FEW, loss=scaled(make_scaler("a")), out=tmp_path / "run")
-    with pytest.warns(
-        FedrayWarning, match="value class Base of scaler of loss <lambda> is not what the run began with"
-    ):
-        fedray.resume(run.path, loss=scaled(make_scaler("b", limit=3.0)), rounds=2)
-    assert fedray.resume(run.path, loss=scaled(make_scaler("c")), rounds=3).metrics["round"] == 3
 
 
 def test_code_without_a_source_of_its_own_goes_on(tmp_path: Path) -> None:

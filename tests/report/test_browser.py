@@ -196,21 +196,6 @@ def test_the_pointer_shows_the_values_of_the_round_and_a_legend_entry_hides_its_
     shown.close()
 
 
-def test_the_numbers_of_a_figure_are_those_of_the_run(pages: Path, browser: Any) -> None:
-    from fedray.report.read import read_run
-
-    curve = read_run(pages / "runs" / "one").curve("accuracy")
-    assert curve is not None
-    shown = Open(browser, pages / "one.html")
-    rows = list(csv.reader(shown.download("rounds", "CSV").read_text(encoding="utf-8-sig").splitlines()))
-    found = np.array([[float(value) for value in row[1:]] for row in rows if row[0] == "ensemble"])
-    np.testing.assert_allclose(found[:, 0], curve.round)
-    np.testing.assert_allclose(
-        found[:, 1:], np.stack([curve.mean, curve.mean - curve.sd, curve.mean + curve.sd], 1), 1e-4
-    )
-    shown.close()
-
-
 def test_axes_become_logarithmic_and_whole_on_request(pages: Path, browser: Any) -> None:
     shown = Open(browser, pages / "one.html")
     ticks = "all => all.map((one) => one.textContent)"
