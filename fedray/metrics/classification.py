@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fedray.core.errors import BadInput
@@ -51,6 +50,8 @@ def probabilities(logits: ArrayLike) -> FloatArray:
         >>> probabilities([[1000.0, 1000.0], [0.0, -np.inf]]).tolist()
         [[0.5, 0.5], [1.0, 0.0]]
     """
+    import torch  # not at the top: reports take constants and scores from this file, and compute with NumPy alone
+
     z = to_floats(logits)
     largest = torch.as_tensor(z).amax(-1, keepdim=True).numpy()  # NumPy takes four times as long over a short axis
     with np.errstate(invalid="ignore"):  # the outputs of a diverged model are NaN

@@ -10,7 +10,6 @@ import math
 from statistics import NormalDist
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 
 from fedray.core.types import VARIANCE_FLOOR, FloatArray
@@ -204,6 +203,8 @@ def regression_scores(
 
 def _normal_cdf(z: FloatArray) -> FloatArray:
     """Returns the standard normal distribution function at z."""
+    import torch  # not at the top: see `classification.probabilities`
+
     result: FloatArray = torch.special.ndtr(torch.from_numpy(np.ascontiguousarray(z))).numpy()
     return result
 

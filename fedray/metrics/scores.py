@@ -16,7 +16,6 @@ from fedray.core.types import FloatArray
 from fedray.files.run_files import COLUMNS, Column, ColumnKind
 from fedray.metrics.classification import classification_scores
 from fedray.metrics.regression import regression_scores
-from fedray.own_code.contract import contract
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -373,6 +372,8 @@ def read_metric(name: str, function: Callable[[Scored], Any], scored: Scored) ->
         FedrayError: The function raises an error.
         BadInput: The function returns no number.
     """
+    from fedray.own_code.contract import contract  # loads torch, which a report does without
+
     return float(contract(f"metric {name}", function, check_number)(scored))
 
 

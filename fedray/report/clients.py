@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
-import networkx as nx
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
@@ -732,6 +731,8 @@ def layout_graph(edges: IntArray, nodes: int) -> FloatArray:
     Returns:
         The positions, `[N, 2]`, each coordinate between -1 and 1.
     """
+    import networkx as nx  # most runs have no graph
+
     graph = nx.Graph(edges.tolist())
     degree = np.bincount(edges.ravel(), minlength=nodes)
     circular = bool((degree == 2).all()) or len(edges) > 3 * nodes
