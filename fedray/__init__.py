@@ -30,7 +30,7 @@ __all__ = [
 ]
 _HOMES = {  # public names that are not in `api.py`, with their modules
     "register": "assembly.registry",
-    "compare": "experiments.compare",
+    "compare": "experiments.results",
     "tune": "tuning.tune",
     "SweepResult": "tuning.tune",
 }
