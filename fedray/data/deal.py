@@ -1,4 +1,8 @@
-"""Deals the samples of a data set to clients, server and validation in every world; also handles partition files."""
+"""Deals the samples of a data set to clients, server and validation in every world, and handles partition files.
+
+To *deal* samples is to distribute them. A *world* is one replicate (seed) of one fold of the data. A `Cut` says which
+client holds which samples.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +32,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The partition file: a Parquet file with the client that holds each training sample. Every run writes one, and a
-# scenario can deal samples as a partition file says.
+# The partition file is a Parquet file with the client that holds each training sample. Runs write such a file, and a
+# scenario can name such a file as its partition.
+#
 # The columns are `replicate`, `fold`, `row` (index of the training sample, from 0), `client` and `split`. The values of
 # `split` are `train`, `hold_out`, `server` for samples that the server holds instead of the client, and `test` for
-# samples of a client that never trains. If the true
-# clusters are known, the column `cluster` has the cluster of the client; fedray writes this column and never reads it.
-# The samples of a client are in the order in which the client holds them. The metadata describe the data set. A file
-# from another tool needs only the columns `row` and `client`.
+# samples of a client that never trains. If the true clusters of clients are known, the column `cluster` has the cluster
+# of the client; fedray writes this column but never reads it. The samples of a client are in the order in which the
+# client holds them. The metadata describe the data set. A file from a different tool needs only the columns `row` and
+# `client`.
 
-FILE_NAME = "partition.parquet"  # in a run directory
-MOST_ROWS = 50_000_000  # in all worlds together; larger partitions are not written
+FILE_NAME = "partition.parquet"  # name of the file in a run directory
+MOST_ROWS = 50_000_000  # partitions with more samples, in all worlds together, are not written
 SPLITS = ("train", "hold_out", "server", "test")
 REMEDY = "restore it, or let the run that wrote it write it again"
 
@@ -48,15 +53,15 @@ def pack_partition(
 ) -> bytes:
     """Returns the content of a partition file as bytes.
 
-    The column `row` has the index of each training sample. If known, the column `given_row` has the index of the same
-    sample in the data that the user gave.
+    The column `row` has the index of each training sample. The column `given_row` has the index of the same sample in
+    the data that the user gave, if it is known.
 
     Args:
         data: The data set.
         dealt: The samples that clients and the server hold.
-        folds: Fold of each world. The replicate of a world is the number of the world divided by the number of folds,
+        folds: Fold of each world. The replicate of a world is the index of the world divided by the number of folds,
             rounded down.
-        clusters: For each world, the true cluster of each client, `[N]`; None if the clusters are not known.
+        clusters: For each world, the true cluster of each client, `[N]`, or None if the clusters are not known.
 
     Example:
         >>> import tempfile
@@ -101,7 +106,7 @@ def pack_partition(
 
 
 def _list_rows(dealt: Dealt, world: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Returns row, client and split of all samples of a world, `[n]` each; training samples of all clients first."""
+    """Returns row, client and split of all samples of a world, `[n]` each. The training samples come first."""
     cuts = [dealt.kept[world], *([dealt.held[world]] if dealt.held else [])]
     rows, owners = [cut.rows for cut in cuts], [cut.owner for cut in cuts]
     if dealt.ids:
@@ -123,11 +128,10 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
     Args:
         path: Path of the file.
         data: The data set to deal.
-        worlds: The pair (number of the replicate, fold) of each world. A file with a single replicate serves for all
-            replicates.
+        worlds: (index of the replicate, fold) of each world. If the file has a single replicate, all replicates use it.
 
     Raises:
-        BadInput: The file cannot be read, belongs to another data set, or does not fit this data set.
+        BadInput: The file cannot be read, belongs to a different data set, or does not fit this data set.
     """
     key = f"data.partition.file = {path}"
     try:
@@ -143,7 +147,7 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
             raise BadInput(f"{key}: it deals other {name} than those of {data.name}: give the file of this data set")
     columns = {name: _read_ids(key, table, name) for name in ("replicate", "fold", "row", "client")}
     texts = np.asarray(table["split"].to_pylist() if "split" in table.column_names else ["train"] * len(table))
-    split = np.select([texts == name for name in SPLITS], range(len(SPLITS)), -1)  # no such column: all train
+    split = np.select([texts == name for name in SPLITS], range(len(SPLITS)), -1)  # -1 is an unknown split
     if (split < 0).any():
         raise BadInput(
             f"{key}: its column split has {str(texts[np.argmin(split)])!r}: the splits are {', '.join(SPLITS)}"
@@ -171,7 +175,7 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
             )
         if data.folds and count[data.folds[fold][1]].any():
             raise BadInput(f"{key}: it deals test rows of fold {fold}: give the file of this fold")
-        whose = (kind >= 0, (kind == 0) | (kind == 3), kind == 1)  # rows of `test` are dealt as the others are
+        whose = (kind >= 0, (kind == 0) | (kind == 3), kind == 1)  # clients of `test` are kept out later
         cuts = [partition.gather_cut(rows[of], owner[of], clients) for of in whose]
         parts.append((*cuts, rows[kind == 2], rows[kind == 3]))
     owned, kept, held, server, test = (list(column) for column in zip(*parts, strict=True))
@@ -180,7 +184,7 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
 
 
 def _describe_data(data: Dataset) -> dict[str, str]:
-    """Returns the metadata that describe a data set: name, number of training samples, digests of labels and inputs."""
+    """Returns the metadata of a data set: its name, number of training samples, and digests of labels and inputs."""
     return {
         "data": data.name,
         "rows": str(len(data.train.y)),
@@ -190,7 +194,7 @@ def _describe_data(data: Dataset) -> dict[str, str]:
 
 
 def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
-    """Returns a column of whole numbers, 0 or above; returns zeros if the file has no such column."""
+    """Returns a column of integers from 0 on. If the file has no such column, returns zeros."""
     import pyarrow as pa
 
     if name not in table.column_names:
@@ -209,21 +213,19 @@ def _digest(row: IntArray, client: IntArray, split: IntArray) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Dealing of samples to clients, server and validation in every world.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Copies: every group of clients has its own shifted copy of all samples, and is tested on samples shifted in the same
-# way.
+# Copies: every group of clients has its own shifted copy of all samples, and is tested on samples that are shifted in
+# the same way.
+#
 # The data set gets each of its n samples G times, once for each of G groups. The samples of group g begin at index
 # `g n`. Each copy is dealt to the clients of its group.
 
 
 def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
-    """Returns the data set with a copy of all samples for each group, `[G n]`; each copy's images are turned.
+    """Returns the data set with a copy of all samples for each group, `[G n]`. The images of each copy are rotated.
 
     Args:
         data: A data set with classes or images.
-        shifts: The shifts; `rotation` or `permute_labels` gives the number G of groups. This function does not permute
+        shifts: The shifts. `rotation` or `permute_labels` is the number G of groups. This function does not permute
             labels, because the permutation depends on the world.
 
     Example:
@@ -259,9 +261,10 @@ def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callabl
 
     Args:
         rows: Indices of the samples to deal, `[n]`.
-        copy: For each sample, the number of the copy that the sample belongs to, `[n]`.
+        copy: Index of the copy to which each sample belongs, `[n]`.
         cluster: Group of each client, `[N]`.
-        deal: Function (indices of samples, number of clients) -> a cut that deals positions in the array of indices.
+        deal: A function (indices of samples, number of clients) -> a cut. The `rows` of this cut are positions in the
+            array of indices.
 
     Raises:
         BadInput: A group has no client.
@@ -279,15 +282,16 @@ def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callabl
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Dealing of samples to clients, server and validation in every world.
+
 OPEN = ("flower", "file")  # partitions without a function in `fedray.data.partition`
 Deal = Callable[[IntArray | slice, Generator], Cut]  # (indices, generator) -> a cut of positions in these indices
 
 
 class TestClients(NamedTuple):
-    """The rule that keeps whole clients out of training; the models are tested on their samples.
+    """The rule that keeps whole clients out of training. The models are tested on the samples of these clients.
 
     Attributes:
-        wanted: Number of these clients, their share of all clients, or their names.
+        wanted: Number of the clients to keep out, their share of all clients, or their names.
         column: Name of the column that names the client of each sample; None if there is no such column.
     """
 
@@ -295,7 +299,7 @@ class TestClients(NamedTuple):
     column: str | None = None
 
     def count_folds(self, clients: int) -> int:
-        """Returns the number of folds in which each of N clients is kept out once."""
+        """Returns the number of folds if each of the N clients is kept out in exactly one fold."""
         each = count_test_clients(self.wanted, clients)
         if not isinstance(self.wanted, tuple) and clients % each == 0 and each < clients:
             return clients // each
@@ -306,9 +310,9 @@ class TestClients(NamedTuple):
         )
 
     def choose(self, data: Dataset, cut: Cut, seed: int, fold: int) -> IntArray:
-        """Returns the numbers of the clients that are kept out in a world, rising.
+        """Returns the indices of the clients that are kept out in a world, in ascending order.
 
-        The clients are drawn by the seed, without replacement over the folds.
+        Unless they are named, the clients are drawn by the seed. No client is drawn in two folds.
 
         Args:
             data: The data set.
@@ -342,7 +346,7 @@ def _show(wanted: int | float | tuple[str, ...]) -> str:
 
 
 def _keep_out(data: Dataset, dealt: Dealt, worlds: list[tuple[int, int]], rule: TestClients) -> Dealt:
-    """Takes whole clients out of training in every world; their samples are the test samples."""
+    """Takes whole clients out of training in every world. Their samples become the test samples."""
     each = [rule.choose(data, cut, *world) for cut, world in zip(dealt.owned, worlds, strict=True)]
     ids = [np.setdiff1d(np.arange(cut.clients), out) for cut, out in zip(dealt.owned, each, strict=True)]
     kept, held = (list(map(partition.select_clients, cuts, ids)) for cuts in (dealt.kept, dealt.held))
@@ -354,7 +358,7 @@ def _keep_out(data: Dataset, dealt: Dealt, worlds: list[tuple[int, int]], rule: 
 
 
 def _pool(dealt: Dealt) -> Dealt:
-    """Returns the samples of all clients that train as those of a single client."""
+    """Returns the samples of all clients that train as the samples of a single client."""
 
     def join(cuts: list[Cut]) -> list[Cut]:
         return [Cut(np.sort(cut.rows), np.array([0, len(cut.rows)])) for cut in cuts]
@@ -365,8 +369,9 @@ def _pool(dealt: Dealt) -> Dealt:
 def _leave_out(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray]) -> tuple[Dataset, list[int]]:
     """Returns the data set with a fold for each different world, and the fold of each world.
 
-    The training samples of a fold are all samples but those of the clients that are kept out. The statistics that
-    standardize samples are those of the training samples of the fold; inputs that are 0 or 1 stay as they are.
+    The training samples of a fold are all samples except those of the clients that are kept out. The statistics that
+    standardize samples are computed from the training samples of the fold. Columns that the data set does not
+    standardize (mean 0, standard deviation 1) stay so.
     """
     first = {world: i for i, world in reversed(list(enumerate(worlds)))}
     places = sorted(first.values())
@@ -382,7 +387,7 @@ def _leave_out(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray
 
 
 def _restandardize(values: Array, shift: Array, scale: Array, find: Callable[[Array], Moments]) -> Moments:
-    """Returns the mean and the standard deviation of samples; 0 and 1 stay, because such numbers stay as they are."""
+    """Returns the mean and the standard deviation of samples, but 0 and 1 for columns that are not standardized."""
     plain = (shift == 0) & (scale == 1)
     mean, sd = (shift, scale) if plain.all() else find(values)
     return np.where(plain, shift, mean), np.where(plain, scale, sd)
@@ -395,10 +400,10 @@ class Dealing(NamedTuple):
         name: Name of the partition.
         options: Options of the partition, of wrong labels, and of shifts.
         clients: Number of clients, N; None if the partition determines the number.
-        own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None: `name` is
-            used.
-        dealt: The finished partition, if another process has dealt the samples already; otherwise None.
-        copies: The shifts, if every group of clients has its own copy of all samples; None if there is a single copy.
+        own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None means that
+            `name` is used.
+        dealt: The finished partition, if a different process has dealt the samples already; otherwise None.
+        copies: The shifts, if every group of clients has its own copy of all samples; otherwise None.
     """
 
     name: str
@@ -436,12 +441,12 @@ def build_shards(
         folds: The F folds to run; None means the first fold only.
         hold_out: Share of each client's samples that is withheld for validation, at least 0 and below 1.
         server: Share of all samples that the server holds, without labels, instead of the clients.
-        pooled: Settings for the clients before pooling, with wrong labels and shifts; None: the samples of clients are
-            not pooled.
-        own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None: `name` is
-            used.
-        dealt: The finished partition, if another process has dealt the samples already; otherwise None.
-        unseen: The rule that keeps whole clients out of training; None: all clients train.
+        pooled: Settings, including wrong labels and shifts, for the clients whose samples are pooled into one client.
+            None means that samples are not pooled.
+        own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None means that
+            `name` is used.
+        dealt: The finished partition, if a different process has dealt the samples already; otherwise None.
+        unseen: The rule that keeps whole clients out of training; None means that all clients train.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -489,7 +494,7 @@ def build_shards(
     shards = StoredShards(*tested, found, groups=groups, original=original)
     if noise is not None or shifts is not None:
         owned, each = found.owned, [seed for seed, _ in worlds]
-        if pooled is not None:  # the cuts before pooling
+        if pooled is not None:  # shifts and wrong labels follow from the clients before pooling
             alone = pooled._replace(options=_split_kinds(pooled.options, data)[0], copies=copies)
             owned = _deal(data, alone, worlds).owned
         if shifts is not None:
@@ -517,7 +522,7 @@ def _deal(
     server: float = 0.0,
     unseen: TestClients | None = None,
 ) -> Dealt:
-    """Deals the samples of every world; `worlds` has the pair (seed, fold) of each world."""
+    """Deals the samples of every world. `worlds` has (seed, fold) of each world."""
     if dealing.copies is not None and dealing.own is None and dealing.name in partition.BY_VALUE:
         raise BadInput(
             f"data.partition.copies = true, but the clients of data.partition.name = {dealing.name} are those of the "
@@ -561,7 +566,7 @@ def count_clients(data: Dataset, dealing: Dealing, seed: int) -> int:
 
 
 def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
-    """Returns the function that deals chosen samples of a data set."""
+    """Returns the function that deals some samples of a data set."""
     name, options, clients, own = dealing.name, dealing.options, dealing.clients, dealing.own
     if name == "flower" or partition.is_partitioner(own):
         given = {key: value for key, value in options.items() if key != "partitioner"}
@@ -598,7 +603,10 @@ def _read_file(data: Dataset, dealing: Dealing, worlds: list[tuple[int, int]]) -
 
 
 def _set_rows_aside(worlds: list[tuple[int, int]], dealt: Dealt, *, hold_out: float, server: float) -> Dealt:
-    """Takes the server's samples and the withheld samples from the clients in every world, unless a file did so."""
+    """Takes the server's samples and the withheld samples from the clients in every world.
+
+    Nothing is taken if a partition file already says which samples these are.
+    """
     kept, held, taken = [], list(dealt.held), list(dealt.server)
     for (seed, fold), cut in zip(worlds, dealt.kept, strict=True):
         if server and not dealt.server:
@@ -612,7 +620,7 @@ def _set_rows_aside(worlds: list[tuple[int, int]], dealt: Dealt, *, hold_out: fl
 
 
 def _deal_fold(data: Dataset, dealing: Dealing, seed: int, fold: int) -> Cut:
-    """Deals the training samples of a fold; the `rows` of the result are indices into `data.train`."""
+    """Deals the training samples of a fold. The `rows` of the result are indices into `data.train`."""
     generator, copies = rng.stream(seed, "partition"), dealing.copies
     if copies is not None:
         rows = data.folds[fold][0] if data.folds else np.arange(len(data.train.y))
@@ -632,7 +640,7 @@ def _deal_fold(data: Dataset, dealing: Dealing, seed: int, fold: int) -> Cut:
 
 
 def _partition_values(data: Dataset, name: str, options: dict[str, Any]) -> Array:
-    """Returns the values by which a partition deals the samples, `[n]`: labels, groups, or a column."""
+    """Returns the labels, natural groups or column by which a partition deals the samples, `[n]`."""
     if name == "natural":
         if data.train.group is None:
             known = ", ".join(name for name in data.columns if name != GIVEN_ROW)

@@ -1,4 +1,7 @@
-"""Defines partitions, which decide which client holds which training samples."""
+"""Defines partitions. A partition decides which client holds which training samples.
+
+A *cut* is the result of a partition. To *deal* samples is to distribute them to clients.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
 from fedray.own_code.user_code import describe_exception, name_callable, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The result of a partition, and the samples taken from clients for the server and for validation.
+# The result of a partition, and the samples that are taken from clients for the server and for validation.
 
 
 class Cut(NamedTuple):
@@ -45,16 +48,19 @@ class Cut(NamedTuple):
 
 
 class Dealt(NamedTuple):
-    """The samples that clients and the server hold; each list has one entry for each world.
+    """The samples that clients and the server hold.
+
+    Each list has one entry for each world (one seed of one fold of the data).
 
     Attributes:
-        owned: All samples that were dealt, and the client that each sample was dealt to.
+        owned: All samples that were dealt, and the client to which each sample was dealt.
         kept: The samples that clients train on.
         held: The samples that are withheld from training; an empty list if no samples are withheld.
-        server: Indices of the samples that the server holds instead of the clients; an empty list if it holds none.
-        ids: The number in `owned` of each client of `kept` and `held`, `[N]`, where some clients are kept out of
-            training (`data.test_clients`); an empty list if all clients train.
-        test: Indices of the samples of the clients that are kept out; an empty list if there are none.
+        server: Indices of the samples that the server holds instead of the clients; an empty list if the server holds
+            no samples.
+        ids: For each client of `kept` and `held`, its index in `owned`, `[N]`. The indices differ if some clients never
+            train (`data.test_clients`). If all clients train, the list is empty.
+        test: Indices of the samples of the clients that never train; an empty list if all clients train.
     """
 
     owned: list[Cut]
@@ -66,11 +72,11 @@ class Dealt(NamedTuple):
 
 
 def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
-    """Returns the cut in which client `owner[j]` holds sample `rows[j]`; the samples of a client keep their order.
+    """Returns the cut in which client `owner[j]` holds sample `rows[j]`. The samples of a client keep their order.
 
     Args:
         rows: Indices of samples, `[n]`.
-        owner: Number of the client that holds each sample, `[n]`.
+        owner: Index of the client that holds each sample, `[n]`.
         clients: Number of clients, N.
 
     Example:
@@ -85,7 +91,7 @@ def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
 
 
 def select_clients(cut: Cut, clients: IntArray) -> Cut:
-    """Returns the cut of some clients, who are numbered anew in the given order.
+    """Returns the cut of some clients, which get new indices in the given order.
 
     Example:
         >>> cut = select_clients(gather_cut(np.arange(4), np.array([0, 1, 2, 2]), 3), np.array([0, 2]))
@@ -98,18 +104,22 @@ def select_clients(cut: Cut, clients: IntArray) -> Cut:
     return gather_cut(cut.rows[owner >= 0], owner[owner >= 0], len(clients))
 
 
-CLIENT_COLUMNS = ("client of the row", "client")  # columns with these names, for data given client by client
+CLIENT_COLUMNS = ("client of the row", "client")  # usual names of the column that names the client of each sample
 
 
 def find_names(data: Dataset, group: str | None) -> Array | None:
-    """Returns the column that names the client of each sample: the column `group`, or a usual one; None without one."""
+    """Returns the column that names the client of each sample, or None if there is no such column.
+
+    This is the column with the name `group`, or with one of the usual names.
+    """
     return next((data.columns[name] for name in (group, *CLIENT_COLUMNS) if name in data.columns), None)
 
 
 def name_owners(cut: Cut, column: Array | None) -> tuple[str, ...]:
-    """Returns for each client the value that all of its samples, and no other samples, have in a column.
+    """Returns the names of clients: the value in a column that all samples of a client share.
 
-    Returns an empty tuple if some client has no such value, or if there is no column.
+    Returns an empty tuple if there is no column, if the values of a client's samples differ, or if two clients have the
+    same value.
     """
     values = np.empty(0) if column is None else column[cut.rows]
     first = cut.offsets[:-1]
@@ -120,17 +130,20 @@ def name_owners(cut: Cut, column: Array | None) -> tuple[str, ...]:
 
 
 def count_withheld(size: IntArray, fraction: float) -> IntArray:
-    """Returns how many samples of each client are withheld: `size * fraction`, rounded down (29 for 0.29 of 100)."""
+    """Returns how many samples of each client are withheld: `size * fraction`, rounded down.
+
+    A fraction of 0.29 of 100 samples gives 29 samples despite rounding errors.
+    """
     count: IntArray = np.floor(size * fraction + 1e-9).astype(np.int64)
     return count
 
 
 def share_with_server(cut: Cut, fraction: float, generator: np.random.Generator) -> tuple[Cut, IntArray]:
-    """Takes a random share of all samples from the clients; a client that has samples keeps at least one.
+    """Takes a random share of all samples from the clients. A client that has samples keeps at least one of them.
 
     Args:
         cut: The samples that the clients hold.
-        fraction: Share of all samples to take; the number of samples is rounded down.
+        fraction: Share of all samples to take. The number of samples is rounded down.
         generator: Random generator that draws the samples.
 
     Returns:
@@ -150,7 +163,7 @@ def withhold(cut: Cut, fraction: float, generator: np.random.Generator) -> tuple
 
     Args:
         cut: The samples that the clients hold.
-        fraction: Share of each client's samples to withhold, see `count_withheld`.
+        fraction: Share of each client's samples to withhold (`count_withheld`).
         generator: Random generator that draws the samples.
 
     Returns:
@@ -165,8 +178,8 @@ def withhold(cut: Cut, fraction: float, generator: np.random.Generator) -> tuple
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Functions that several partitions use: they choose the number of samples of each client, and give more samples to
-# clients with too few.
+# Functions that several partitions use. They choose the number of samples of each client, and move samples to clients
+# that have too few.
 
 Generator = np.random.Generator
 
@@ -177,29 +190,29 @@ def check_rows(rows: int, clients: int, each: int = 1) -> None:
     Args:
         rows: Number of samples of the data, n.
         clients: Number of clients, N.
-        each: Least number of samples for each client.
+        each: Smallest allowed number of samples of a client.
     """
     if rows < clients * each:
         raise BadInput(f"clients.number = {clients}, but {rows} rows are too few for {each} each: use {rows // each}")
 
 
 def check_labels(labels: Array, name: str) -> IntArray:
-    """Converts the labels of a classification to int64; refuses the targets of a regression."""
+    """Converts the labels of a classification to int64. Raises an error for the targets of a regression."""
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise BadInput(f"data.partition.name = {name}, but the data has no classes: use iid or natural")
     return labels.astype(np.int64, copy=False)
 
 
 def share_rows(weights: FloatArray, rows: int, least: int = 1) -> IntArray:
-    """Shares samples among clients in proportion to weights; returns the number of samples of each client, `[N]`.
+    """Returns the number of samples of each client, `[N]`, if samples are shared in proportion to weights.
 
-    Client i gets `least + (rows - N least) w_i / sum(w)` samples, rounded by largest remainders. The numbers of all
+    Client i gets `least + (rows - N * least) w_i / sum(w)` samples, rounded by largest remainders. The numbers of all
     clients add up to `rows`.
 
     Args:
         weights: Positive weight of each client, `[N]`.
         rows: Number of samples to share, n.
-        least: Number of samples that each client gets in any case.
+        least: Number of samples that each client gets whatever its weight is.
 
     Example:
         >>> share_rows(np.array([1.0, 3.0]), rows=10, least=1).tolist()
@@ -210,13 +223,13 @@ def share_rows(weights: FloatArray, rows: int, least: int = 1) -> IntArray:
 
 
 def shuffle_by(values: Array, generator: Generator) -> IntArray:
-    """Returns the indices of all samples in the order of their values, `[n]`; ties are in random order."""
+    """Returns the indices of all samples in ascending order of their values, `[n]`. Ties are in random order."""
     order = generator.permutation(len(values))
     return order[np.argsort(values[order], kind="stable")]
 
 
 def deal_sizes(order: IntArray, size: IntArray) -> Cut:
-    """Returns the cut that gives the first `size[0]` samples of `order` to client 0, the next `size[1]` to 1, ..."""
+    """Returns the cut in which client 0 holds the first `size[0]` samples of `order`, client 1 the next, and so on."""
     return Cut(order.astype(np.int64), np.concatenate([[0], np.cumsum(size)]).astype(np.int64))
 
 
@@ -227,8 +240,8 @@ def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
     highest piles.
 
     Args:
-        cut: The samples that the clients hold, at least `N * least` in all.
-        least: Least number of samples for each client.
+        cut: The samples that the clients hold. There must be at least `N * least` samples.
+        least: Smallest allowed number of samples of a client.
         generator: Random generator that draws the order of each pile.
 
     Example:
@@ -242,14 +255,11 @@ def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
         return cut
     owner = cut.owner
     order = np.lexsort((generator.random(len(owner)), owner))
-    height = np.arange(len(owner)) - cut.offsets[:-1][owner]  # in its pile, of each sample of `order`
-    given = order[np.argsort(-height, kind="stable")[: int(lacking.sum())]]  # never below `least`, as n >= N least
+    height = np.arange(len(owner)) - cut.offsets[:-1][owner]  # position in its pile of each sample of `order`
+    given = order[np.argsort(-height, kind="stable")[: int(lacking.sum())]]  # never below `least`, as n >= N * least
     owner[given] = np.repeat(np.arange(cut.clients), lacking)
     return gather_cut(cut.rows, owner, cut.clients)
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Partitions, which decide which client holds which training samples.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Partitions by known values of the samples: natural clients, the values of a column, domains, and time.
@@ -258,12 +268,13 @@ def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
 def natural(
     values: Array, clients: int | None, _generator: Generator | None = None, *, min_rows: int | None = None
 ) -> Cut:
-    """Makes one client of each natural group (a writer, a role, a printer), in sorted order of the groups.
+    """Makes one client of each natural group, such as a writer, a role or a printer, in the sorted order of the groups.
 
     Args:
         values: Natural group of each sample, `[n]`.
         clients: Expected number of clients; None accepts any number.
-        min_rows: Groups with fewer samples are left out, with their samples; None: no group is.
+        min_rows: Groups with fewer samples are left out, together with their samples. None means that no group is left
+            out.
 
     Example:
         >>> natural(np.array([30, 10, 30]), None).rows.tolist()
@@ -275,7 +286,10 @@ def natural(
 
 
 def _take_owners(values: Array, clients: int | None, what: str, least: int | None) -> Cut:
-    """Makes one client of each value with enough samples, in sorted order; `what` names the partition in messages."""
+    """Makes one client of each value that has at least `least` samples, in the sorted order of the values.
+
+    `what` names the partition in messages.
+    """
     _, owner, size = np.unique(values, return_inverse=True, return_counts=True)
     cut = gather_cut(np.arange(len(values)), owner.astype(np.int64), len(size))
     if least is not None and (size < least).any():
@@ -303,7 +317,8 @@ def column(
         values: The column, `[n]`.
         clients: Expected number of clients; None accepts any number.
         column: Name of the column, for messages only.
-        min_rows: Values with fewer samples are left out, with their samples; None: no value is.
+        min_rows: Values with fewer samples are left out, together with their samples. None means that no value is left
+            out.
     """
     return _take_owners(values, clients, f"the column {column}", min_rows)
 
@@ -314,26 +329,26 @@ def domain(
     generator: Generator,
     column: str = "domain",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
 ) -> Cut:
-    """Deals the samples of each domain evenly to a group of clients; each value of a column is a domain.
+    """Deals the samples of each domain evenly to a group of clients. Each value of a column is a domain.
 
     A domain g with n_g samples gets `1 + (N - G) n_g / n` of the N clients, rounded by largest remainders. The clients
     are numbered domain after domain.
 
-    Source: Peng et al. 2020 (federated adversarial domain adaptation). There, each domain is one client; here, a domain
-    has several clients.
+    Source: Peng et al. 2020 (federated adversarial domain adaptation). In the paper each domain is one client; here a
+    domain may have several clients.
 
     Args:
         values: Domain of each sample, `[n]`, with G different values.
         clients: Number of clients, N >= G.
         generator: Random generator that shuffles the samples of each domain.
-        column: Name of the column. A data set that was joined from several others has the column `domain`.
+        column: Name of the column. A data set that joins several data sets has the column `domain`.
     """
     found, group, count = np.unique(values, return_inverse=True, return_counts=True)
     check_rows(len(values), clients)
     if clients < len(found):
         raise BadInput(f"clients.number = {clients}, but the column has {len(found)} domains: raise it to {len(found)}")
     number = np.minimum(share_rows(count.astype(np.float64), clients), count)
-    spare = np.repeat(np.arange(len(count)), count - number)  # one entry per client that a domain could still get
+    spare = np.repeat(np.arange(len(count)), count - number)  # the domain of each client that could still be added
     more: IntArray = np.bincount(spare[: clients - int(number.sum())], minlength=len(count))
     number = number + more
     order = shuffle_by(group, generator)
@@ -349,16 +364,16 @@ def time(
     _generator: Generator | None = None,
     column: str = "",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
 ) -> Cut:
-    """Sorts the samples by a column and deals spans of equal length to the clients; client 0 gets the earliest span.
+    """Sorts the samples by a column, cuts them into spans of equal length, and deals one span to each client in order.
 
     Client i gets the samples from the quantile `i / N` to `(i + 1) / N`. Samples of the same time keep their order.
     Columns of a table come as text. If every text is a number, samples are sorted by number, and missing numbers come
     last.
 
-    There is no paper to cite: a stream of samples is simply split by time.
+    This partition comes from no paper.
 
     Args:
-        values: The column, `[n]`: numbers, dates, or texts whose alphabetical order is the order of the times.
+        values: The column, `[n]`, with numbers, dates, or texts whose alphabetical order is the order of the times.
         clients: Number of clients, N.
         column: Name of the column.
     """
@@ -368,10 +383,10 @@ def time(
 
 
 def _read_numbers(values: Array) -> Array:
-    """Converts texts to numbers, `[n]`; returns the values unchanged if one of the texts is no number."""
+    """Converts texts to numbers, `[n]`. If one of the texts is no number, returns the values unchanged."""
     if values.dtype.kind != "U":
         return values
-    for kind in (np.int64, np.float64):  # whole numbers first: float64 does not hold nanoseconds since 1970 exactly
+    for kind in (np.int64, np.float64):  # integers first, because float64 does not hold nanoseconds since 1970 exactly
         try:
             return np.where(values == "<NA>", "nan", values).astype(kind)
         except (ValueError, OverflowError):
@@ -380,29 +395,34 @@ def _read_numbers(values: Array) -> Array:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Partitions with unequal sizes of clients, and with unequal sizes and labels at the same time.
+# Partitions with clients of unequal sizes (numbers of samples), and with unequal sizes and labels at the same time.
 
-FITTINGS = 60  # fits of the table client x class to sizes and classes in turn; more would change only the last bits
+FITTINGS = 60  # iterations of `dirichlet_clients`; more iterations would change only the last bits
 EQUAL = "equal"
 
 
 def lognormal(labels: Array, clients: int, generator: Generator, sigma: float = 1.0, *, min_rows: int = 1) -> Cut:
-    """Deals shuffled samples in lognormal sizes: `n_i` is proportional to `exp(sigma z_i)`, with z_i standard normal.
+    """Deals shuffled samples to clients of lognormal sizes.
 
-    Source: Acar et al. 2021 (FedDyn, section 4, unbalanced data). `share_rows` rounds the sizes.
+    Client i gets a number of samples that is proportional to `exp(sigma z_i)`, with z_i standard normal. `share_rows`
+    rounds the sizes.
+
+    Source: Acar et al. 2021 (FedDyn, section 4, unbalanced data).
 
     Args:
         labels: Label of each sample, `[n]`; only the number n of samples is used.
         clients: Number of clients, N.
         generator: Random generator that draws the partition.
         sigma: Standard deviation of the logarithm of a client's size; 0 gives equal sizes.
-        min_rows: Least number of samples for each client.
+        min_rows: Smallest number of samples of a client.
     """
     return _deal_by_law("lognormal", sigma, labels, clients, generator, min_rows)
 
 
 def power_law(labels: Array, clients: int, generator: Generator, exponent: float = 1.5, *, min_rows: int = 1) -> Cut:
-    """Deals shuffled samples in sizes by a power law: `n_i ~ r_i^-exponent`, with random ranks r_i from 1 to N.
+    """Deals shuffled samples to clients whose sizes follow a power law.
+
+    The size of client i is proportional to `r_i^-exponent`. The ranks r_i are 1 to N in random order.
 
     Source: Li et al. 2020 (FedProx, section 5.1: "the number of samples per device follows a power law").
 
@@ -411,7 +431,7 @@ def power_law(labels: Array, clients: int, generator: Generator, exponent: float
         clients: Number of clients, N.
         generator: Random generator that draws the partition.
         exponent: Exponent of the power law, 0 or above; 0 gives equal sizes.
-        min_rows: Least number of samples for each client.
+        min_rows: Smallest number of samples of a client.
 
     Example:
         >>> from fedray.core import rng
@@ -424,31 +444,32 @@ def power_law(labels: Array, clients: int, generator: Generator, exponent: float
 
 
 def exponential(labels: Array, clients: int, generator: Generator, rate: float = 3.0, *, min_rows: int = 1) -> Cut:
-    """Deals shuffled samples in exponential sizes: `n_i ~ exp(-rate r_i / (N - 1))`, with random ranks r_i from 0.
+    """Deals shuffled samples to clients of exponential sizes.
 
-    The largest client has about `exp(rate)` times as many samples as the smallest client.
+    The size of client i is proportional to `exp(-rate r_i / (N - 1))`. The ranks r_i are 0 to N - 1 in random order. So
+    the largest client has about `exp(rate)` times as many samples as the smallest client.
 
-    Source: `ExponentialPartitioner` of flwr_datasets. There, `n_i ~ exp(i)`: the same as `rate = N - 1` with ranks in a
-    fixed order.
+    Source: `ExponentialPartitioner` of flwr_datasets. Its sizes are proportional to `exp(i)`, which is the same as
+    `rate = N - 1` with ranks in a fixed order.
 
     Args:
         labels: Label of each sample, `[n]`; only the number n of samples is used.
         clients: Number of clients, N.
         generator: Random generator that draws the partition.
         rate: Logarithm of the ratio between the largest and the smallest size, 0 or above; 0 gives equal sizes.
-        min_rows: Least number of samples for each client.
+        min_rows: Smallest number of samples of a client.
     """
     return _deal_by_law("exponential", rate, labels, clients, generator, min_rows)
 
 
 def sizes(labels: Array, clients: int, generator: Generator, sizes: Sequence[int] = ()) -> Cut:
-    """Deals shuffled samples in exactly the given sizes.
+    """Deals shuffled samples to clients of exactly the given sizes.
 
     Args:
         labels: Label of each sample, `[n]`; only the number n of samples is used.
         clients: Number of clients, N.
         generator: Random generator that draws the partition.
-        sizes: Number of samples of each client: N numbers that add up to n.
+        sizes: Number of samples of each client. The N numbers must add up to n.
     """
     return deal_sizes(generator.permutation(len(labels)), _check_sizes(sizes, len(labels), clients))
 
@@ -465,24 +486,24 @@ def dirichlet_clients(
 ) -> Cut:
     """Draws the class shares of each client from Dirichlet(alpha), and the number of samples of each client separately.
 
-    Client i gets the class shares `q_i ~ Dir(alpha, ..., alpha)` and n_i samples. The table `n_i q_ic` is scaled in
-    turn to the sizes n_i and to the number of samples of each class (iterative proportional fitting). As a result,
-    every sample is dealt and every size is exact. The partition `dirichlet` draws one vector over the clients for each
-    class instead; its sizes follow from these vectors.
+    Client i gets the class shares `q_i ~ Dir(alpha, ..., alpha)` and n_i samples. The table `n_i q_ic` is scaled by
+    rows to the sizes n_i, and by columns to the number of samples of each class, again and again (iterative
+    proportional fitting). As a result, every sample is dealt and every size is exact. The partition `dirichlet` draws
+    one vector over the clients for each class instead, and its sizes follow from these vectors.
 
-    Source: Hsu et al. 2019 (class shares of a client; there, the distribution of classes in the data is the prior).
-    Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes given in addition to the shares). Deming
-    and Stephan 1940 (iterative proportional fitting).
+    Source: Hsu et al. 2019 (class shares of a client; in that paper the distribution of classes in the data is the
+    prior). Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes given in addition to the shares).
+    Deming and Stephan 1940 (iterative proportional fitting).
 
     Args:
         labels: Label of each sample, `[n]` integers.
         clients: Number of clients, N.
         generator: Random generator that draws the partition.
-        alpha: Parameter of the Dirichlet distribution, 0.0001 to 1e9; the smaller alpha, the more clients differ.
-        sizes: Law of the sizes: `equal`, or `lognormal`, `power_law` or `exponential` as in the partitions of these
-            names. Or the exact sizes, N numbers.
+        alpha: Parameter of the Dirichlet distribution, 0.0001 to 1e9. Clients differ more if alpha is smaller.
+        sizes: Either the exact sizes, N numbers, or the name of a law of sizes. The laws are `equal`, and `lognormal`,
+            `power_law` and `exponential` as in the partitions of these names.
         skew: Parameter of the law: `sigma`, `exponent` or `rate` of the partition with the name of the law.
-        min_rows: Least number of samples for each client, if the sizes follow a law.
+        min_rows: Smallest number of samples of a client, if the sizes follow a law.
     """
     y = check_labels(labels, "dirichlet_clients")
     check_rows(len(y), clients, max(1, min_rows))
@@ -503,7 +524,10 @@ def dirichlet_clients(
 
 
 def _fit_sizes(cut: Cut, size: IntArray, generator: Generator) -> Cut:
-    """Moves random samples from clients with too many to clients with too few, as rounding leaves a few of both."""
+    """Moves random samples from clients with too many samples to clients with too few samples.
+
+    After rounding, a few clients have too many samples, and a few have too few.
+    """
     owner, have = cut.owner, np.diff(cut.offsets)
     order = np.lexsort((generator.random(len(owner)), owner))
     place = np.arange(len(owner)) - cut.offsets[:-1][owner]
@@ -513,7 +537,7 @@ def _fit_sizes(cut: Cut, size: IntArray, generator: Generator) -> Cut:
 
 
 def _deal_by_law(law: str, skew: float, labels: Array, clients: int, generator: Generator, least: int) -> Cut:  # noqa: PLR0917
-    """Deals shuffled samples in sizes that follow a law."""
+    """Deals shuffled samples to clients whose sizes follow a law."""
     check_rows(len(labels), clients, max(1, least))
     size = _draw_sizes(law, skew, len(labels), clients, generator, least)
     return deal_sizes(generator.permutation(len(labels)), size)
@@ -542,12 +566,12 @@ LAWS: dict[str, Callable[[float, int, Generator], FloatArray]] = {  # (skew, N, 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Partitions by random order and by labels. Every sample goes to exactly one client. Nothing is drawn again: clients
-# with too few samples get samples of other clients.
+# Partitions by random order and by labels. Every sample goes to exactly one client. If clients have too few samples,
+# nothing is drawn again, but they get samples of other clients.
 
 
 def iid(labels: Array, clients: int, generator: Generator) -> Cut:
-    """Shuffles the samples and deals them evenly; the sizes of clients differ by at most 1.
+    """Shuffles the samples and deals them evenly. The sizes of clients differ by at most 1.
 
     Args:
         labels: Label of each sample, `[n]`; only the number n of samples is used.
@@ -587,9 +611,9 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
 def classes(labels: Array, clients: int, generator: Generator, classes: int = 2) -> Cut:
     """Gives every client the same number of classes, and deals each class evenly to the clients that hold it.
 
-    The numbers of clients that hold a class differ by at most 1, unless a class has too few samples. One client after
-    another takes the classes that still need the most clients; ties are broken at random. By a theorem of Gale and
-    Ryser, this procedure finds a solution whenever there is one.
+    The numbers of clients that hold a class differ by at most 1, unless a class has too few samples. The clients choose
+    one after the other: each takes the classes that still need the most clients. Ties are broken at random. By a
+    theorem of Gale and Ryser, this procedure finds a solution if a solution exists.
 
     Args:
         labels: Label of each sample, `[n]` integers.
@@ -619,7 +643,7 @@ def classes(labels: Array, clients: int, generator: Generator, classes: int = 2)
 
 
 def _holders(count: IntArray, clients: int, classes: int, generator: Generator) -> IntArray:
-    """Returns how many clients hold each class, `[G]`; the numbers add up to `clients * classes`.
+    """Returns how many clients hold each class, `[G]`. The numbers add up to `clients * classes`.
 
     The numbers are as equal as possible. No class has more clients than samples.
     """
@@ -654,18 +678,18 @@ def dirichlet(
 
     The partition `dirichlet_clients` draws one vector over the classes for each client instead.
 
-    Source: Yurochkin et al. 2019 (PFNM, section 4). `cap` follows the code of Li et al. 2022 (NIID-Bench). The code of
-    NIID-Bench draws everything again until each client has 10 samples. Here, clients below `min_rows` get samples of
-    other clients.
+    Source: Yurochkin et al. 2019 (PFNM, section 4). `cap` follows the code of Li et al. 2022 (NIID-Bench). That code
+    draws everything again until each client has 10 samples. Here, clients with fewer than `min_rows` samples get
+    samples of other clients.
 
     Args:
         labels: Label of each sample, `[n]` integers.
         clients: Number of clients, N.
         generator: Random generator that draws the partition.
-        alpha: Parameter of the Dirichlet distribution, 0.0001 to 1e9; the smaller alpha, the more clients differ.
+        alpha: Parameter of the Dirichlet distribution, 0.0001 to 1e9. Clients differ more if alpha is smaller.
         allow_empty: Whether clients may be left without samples.
-        min_rows: Least number of samples for each client; missing samples are taken from the largest clients. None: 1,
-            or 0 with `allow_empty`.
+        min_rows: Smallest number of samples of a client. Missing samples are taken from the largest clients. None means
+            1, or 0 with `allow_empty`.
         cap: Whether a client that has n / N samples or more gets no samples of later classes. Classes are dealt in the
             order of their labels.
     """
@@ -686,13 +710,16 @@ def dirichlet(
 
 
 def _leave_out(share: FloatArray, full: NDArray[np.bool_]) -> FloatArray:
-    """Sets the shares of full clients to 0 and scales the others to sum 1, `[N]`; equal shares if all others are 0."""
+    """Sets the shares of full clients to 0, and scales the shares of the other clients to the sum 1, `[N]`.
+
+    If the shares of all other clients are 0, these clients get equal shares.
+    """
     left = np.where(full, 0.0, share)
     return left / left.sum() if left.sum() > 0 else ~full / np.count_nonzero(~full)
 
 
 def _owners(edges: Array, n: int) -> IntArray:
-    """Returns the client of each of n samples in rising order, `[n]`, from the clients' cumulated shares `[N]`."""
+    """Returns the client of each of n samples, `[n]` in ascending order, from the cumulated shares of clients `[N]`."""
     counts = np.diff(np.rint(np.minimum(edges, 1.0) * n).astype(np.int64), prepend=0)
     return np.repeat(np.arange(len(edges)), counts)
 
@@ -717,10 +744,9 @@ BY_COLUMN = ("column", "domain", "time")  # partitions whose values are in the c
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own partition: a function that returns the samples of each client. fedray passes the function a random
-# generator.
+# A user's own partition, which is a function that returns the samples of each client.
 
-# (labels [n], clients N, generator, options, perhaps columns=) -> N arrays: the indices of each client's samples
+# (labels [n], clients N, generator, options, perhaps columns=) -> N arrays with the indices of each client's samples
 OwnPartition = Callable[..., Sequence[Any]]
 
 
@@ -734,20 +760,20 @@ def deal_by_function(
     columns: Mapping[str, Array] | None = None,
     declares: bool = False,
 ) -> Cut:
-    """Deals the samples with a user's function; samples that no client gets are not used in training.
+    """Deals the samples with a user's function. Samples that no client gets are not used in training.
 
     Args:
         function: The user's function.
-        labels: Label of each sample, `[n]`, or its targets, `[n, q]`.
+        labels: Labels of the samples, `[n]`, or their targets, `[n, q]`.
         clients: Number of clients, N.
-        generator: Random generator for the function: the same in every process, and a different one for each seed.
-        options: The options that the scenario sets besides the partition's name.
+        generator: Random generator for the function. It depends on the seed, but not on the process.
+        options: The options that the scenario sets in addition to the partition's name.
         columns: Further columns of the samples by name, `[n]` each; None if the function has no argument `columns`.
-        declares: Whether the options of the function were declared; if so, the function may leave options unused.
+        declares: Whether the options of the function were declared. If so, the function may leave options unused.
 
     Raises:
-        BadInput: The function raised an error, did not use an option, or returned other samples when it was called
-            again. Or it did not return the samples of N clients, with each sample at most once.
+        BadInput: The function raised an error, did not use an option, or returned different samples when it was called
+            a second time. Or it did not return the samples of N clients, with each sample at most once.
 
     Example:
         >>> def halves(labels, clients, generator, options):
@@ -775,7 +801,7 @@ def wants_columns(function: Callable[..., Any]) -> bool:
     """Returns whether a function has a keyword-only argument `columns`."""
     try:
         found = inspect.signature(function).parameters.get("columns")
-    except (TypeError, ValueError):  # a callable without a signature
+    except (TypeError, ValueError):  # the function has no signature
         return False
     return found is not None and found.kind is inspect.Parameter.KEYWORD_ONLY
 
@@ -803,7 +829,7 @@ _DECLARING: set[str] = set()  # names of the functions whose options were declar
 
 
 def register_partition(name: str, function: OwnPartition, *, declares: bool = False) -> None:
-    """Registers a partition of your own for scenarios in this process; a later function of the same name replaces it.
+    """Registers your own partition for scenarios in this process. A later function of the same name replaces it.
 
     Args:
         name: Name of the partition in scenarios.
@@ -820,18 +846,19 @@ def declares_options(name: str) -> bool:
 
 
 def find_partition(name: str) -> OwnPartition | None:
-    """Returns the user's function with this name; None if no such function is registered."""
+    """Returns the user's function with this name, or None if no such function is registered."""
     return _FUNCTIONS.get(name)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Partitions of `flwr_datasets`: a Flower user gets exactly the index lists that Flower makes.
+# Partitioners of `flwr_datasets`. A Flower user gets exactly the index lists that Flower makes.
+#
 # The partitioner gets a table of the training samples without the inputs. The columns are `label`, every further column
-# of the data set, and `group` if the data has natural clients. The partitioner has a seed of its own (Flower's default
-# is 42). All replicates therefore have the same partition.
+# of the data set, and `group` if the data have natural clients. The partitioner has its own seed (Flower's default is
+# 42). So all replicates have the same partition.
 
 INSTALL = "pip install 'fedray[flower]'"
-ROW = "fedray_row"  # the column of sample indices; each part of the table keeps this column
+ROW = "fedray_row"  # the column with the indices of the samples
 
 
 def make_partitioner(name: str, options: Mapping[str, Any], clients: int | None) -> Any:
@@ -839,9 +866,9 @@ def make_partitioner(name: str, options: Mapping[str, Any], clients: int | None)
 
     Args:
         name: Name of the class, such as `DirichletPartitioner`.
-        options: Arguments of the class. The default of `num_partitions` is `clients`, and that of `partition_by` is
-            `label`.
-        clients: Number of clients, N; None if the scenario does not set it.
+        options: Arguments of the class. The default of `num_partitions` is `clients`, and the default of `partition_by`
+            is `label`.
+        clients: Number of clients, N; None if the scenario does not set this number.
 
     Raises:
         BadInput: The package is missing, the package has no such partitioner, or the partitioner refuses the options.
@@ -864,15 +891,15 @@ def make_partitioner(name: str, options: Mapping[str, Any], clients: int | None)
 
 
 def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int | None) -> Cut:
-    """Deals the samples with a partitioner of `flwr_datasets`; samples that no client gets are not used in training.
+    """Deals the samples with a partitioner of `flwr_datasets`. Samples that no client gets are not used in training.
 
     Args:
-        partitioner: A partitioner without a data set; the function uses a copy.
+        partitioner: A partitioner without a data set, of which a copy is used.
         columns: Columns of the samples by name, `[n]` each.
         clients: Expected number of partitions; None accepts any number.
 
     Raises:
-        BadInput: The partitioner raised an error, has a data set already, or makes another number of partitions.
+        BadInput: The partitioner raised an error, has a data set already, or makes a wrong number of partitions.
 
     Example:
         >>> from flwr_datasets.partitioner import IidPartitioner  # doctest: +SKIP
@@ -889,7 +916,7 @@ def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int 
     own.dataset = datasets.Dataset.from_dict({**columns, ROW: np.arange(rows)})
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # these warn of repeated draws; a partitioner that gives up raises an error
+            warnings.simplefilter("ignore")  # they warn of repeated draws; if draws fail, there is an error anyway
             number = own.num_partitions
             parts = [np.asarray(own.load_partition(i)[ROW], dtype=np.int64) for i in range(number)]
     except Exception as error:
@@ -904,7 +931,7 @@ def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int 
 def list_columns(data: Dataset) -> dict[str, Array]:
     """Returns the columns by which training samples can be dealt, `[n]` each.
 
-    The column `label` has the labels. A regression has the column `row`, with the indices of the samples, instead.
+    The column `label` has the labels. A regression has a column `row` with the indices of the samples instead.
     """
     y, group = data.train.y, data.train.group
     known: dict[str, Array] = {"label": y} if y.ndim == 1 else {"row": np.arange(len(y))}

@@ -1,4 +1,8 @@
-"""Gives access to the samples that clients hold in every world, and converts raw samples to inputs of networks."""
+"""Gives access to the samples that clients hold in every world, and converts raw samples to inputs of networks.
+
+A *world* is one replicate (seed) of one fold of the data. A *job* trains one model of one world at one client, and a
+*lane* is one of W jobs that are trained together.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +30,13 @@ class Fetched(NamedTuple):
     """The training samples of the clients of J jobs.
 
     Attributes:
-        x: Raw inputs `[n, ...]`: those of the whole data set, or inputs generated for this call.
-        y: Raw labels `[n]` or targets `[n, q]`. If worlds have different labels: the labels of all worlds, world after
-            world.
-        rows: For each job, the indices of its client's samples in x, `[J, n_max]` int64, filled with 0 at the end.
+        x: Raw inputs `[n, ...]` of the whole data set, or inputs that were generated for this call.
+        y: Raw labels `[n]` or targets `[n, q]`. If the worlds have different labels, y holds the labels of world 0,
+            then those of world 1, and so on.
+        rows: For each job, the indices in x of the client's samples, `[J, n_max]` int64, filled with 0 at the end.
         size: Number of samples of each job's client, `[J]`.
-        first: For each job, the position in y where the labels of its world begin, `[J]` int64; None: 0 for all jobs.
+        first: For each job, the number to add to an index in x to get the index in y, `[J]` int64. None means 0 for all
+            jobs.
 
     Example:
         >>> import numpy as np
@@ -47,22 +52,27 @@ class Fetched(NamedTuple):
     first: Tensor | None = None
 
     def labels(self, rows: Tensor, job: Tensor | int) -> Tensor:
-        """Returns the labels or targets of the samples `rows`, `[...]`; `job` is each sample's job, or one for all."""
+        """Returns the labels or targets of samples.
+
+        Args:
+            rows: Indices of the samples in x, `[...]`.
+            job: The job that each sample belongs to, or one job for all samples.
+        """
         index = rows if self.first is None else rows + self.first[job]
         return self.y.index_select(0, index.flatten().to(self.y.device)).view(*index.shape, *self.y.shape[1:])
 
 
 class Standardization(NamedTuple):
-    """The statistics used by `normalize` and `targets` for W lanes, for kernels that standardize samples themselves.
+    """The statistics of `normalize` and `targets` for W lanes, for kernels that standardize samples themselves.
+
+    If inputs or targets are not standardized, their two statistics are None.
 
     Attributes:
-        world: For each lane, the index of its statistics in the arrays below, `[W]` int64.
-        shift: Mean to subtract from the inputs, `[R, *s]` float32; None: inputs are not standardized.
-        scale: Standard deviation by which inputs are divided afterwards, `[R, *s]` float32; None: inputs are not
-            standardized.
-        y_shift: Mean to subtract from the targets, `[R, q]` float32; None: targets are not standardized.
-        y_scale: Standard deviation by which targets are divided afterwards, `[R, q]` float32; None: targets are not
-            standardized.
+        world: For each lane, the index of the lane's statistics in the arrays below, `[W]` int64.
+        shift: Mean to subtract from the inputs, `[R, *s]` float32.
+        scale: Standard deviation by which inputs are divided afterwards, `[R, *s]` float32.
+        y_shift: Mean to subtract from the targets, `[R, q]` float32.
+        y_scale: Standard deviation by which targets are divided afterwards, `[R, q]` float32.
     """
 
     world: IntArray
@@ -83,7 +93,7 @@ class Scaling(NamedTuple):
         y_shift: Mean of the targets, `[R, q]` float32.
         y_scale: Standard deviation of the targets, `[R, q]` float32.
         same: Whether all worlds have the same fold.
-        plain: Two flags: whether the inputs are used without standardization, and whether the targets are.
+        plain: (whether inputs are used without standardization, whether targets are used without standardization).
     """
 
     kind: str
@@ -97,14 +107,14 @@ class Scaling(NamedTuple):
 
     @staticmethod
     def of(data: Dataset, folds: list[int]) -> Scaling:
-        """Returns the statistics of a data set; `folds[w]` is the fold of world w."""
+        """Returns the statistics of a data set. `folds[w]` is the fold of world w."""
         statistics = (*data.scaling, data.y_shift, data.y_scale)
         a, b, c, d = (torch.from_numpy(part[folds]) for part in statistics)
         plain = [not bool(shift.any()) and bool((scale == 1).all()) for shift, scale in ((a, b), (c, d))]
         return Scaling(data.kind, data.classes, a, b, c, d, len(set(folds)) == 1, (plain[0], plain[1]))
 
     def normalize(self, x: Tensor, world: Tensor) -> Tensor:
-        """Converts raw inputs `[W, ..., *sample]` to network inputs: standardized float32, or int64 for tokens.
+        """Converts raw inputs `[W, ..., *sample]` to network inputs. These are standardized float32, or int64 tokens.
 
         `world` is the world of each of the W entries.
         """
@@ -113,11 +123,11 @@ class Scaling(NamedTuple):
         return x.float() if self.plain[0] else self._standardize(x, self.shift, self.scale, world)
 
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """Returns labels `[W, ...]` unchanged; standardizes targets `[W, ..., q]` to float32."""
+        """Returns labels `[W, ...]` unchanged, or targets `[W, ..., q]` as standardized float32."""
         return y if self.classes or self.plain[1] else self._standardize(y, self.y_shift, self.y_scale, world)
 
     def standardization(self, world: IntArray) -> Standardization:
-        """Returns the statistics that `normalize` and `targets` use; `world` is the world of each lane, `[W]`."""
+        """Returns the statistics that `normalize` and `targets` use. `world` is the world of each lane, `[W]`."""
         plain, raw = self.plain[0] or self.kind == "tokens", bool(self.classes) or self.plain[1]
         return Standardization(
             np.zeros_like(world) if self.same else world,
@@ -134,12 +144,12 @@ class Scaling(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The samples that clients hold in every world: the interface that the rest of fedray uses.
-# World `w = r * F + f` is replicate r with fold f, where F is the number of folds. Each world has its own partition;
-# the worlds of a replicate share a seed. `fedray.data.deal` deals a data set to clients. `StoredShards` holds the
-# samples of a stored data set. `GeneratedShards` makes samples when they are needed. The shards in
-# `fedray.features.stacking` give access to a part of the samples of other shards, or to features computed from these
-# samples.
+# Shards: an object through which the rest of fedray reads the samples that clients hold in every world.
+#
+# World `w = r * F + f` is replicate r with fold f, where F is the number of folds. Each world has its own partition,
+# which `fedray.data.deal` makes. The worlds of a replicate share a seed. `StoredShards` holds the samples of a stored
+# data set. `GeneratedShards` makes samples when they are needed. The shards in `fedray.features.stacking` give access
+# to a part of the samples of other shards, or to features computed from these samples.
 
 
 class Shards(Protocol):
@@ -149,7 +159,7 @@ class Shards(Protocol):
         data: The data set.
         number: Number of clients, N.
         worlds: Number of worlds, R.
-        data_folds: The fold of `data` in each world, the index of its samples and statistics.
+        data_folds: For each world, the fold of `data` from which its samples and statistics come.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -183,7 +193,7 @@ class Shards(Protocol):
         ...
 
     def normalize(self, x: Tensor, world: Tensor) -> Tensor:
-        """Converts raw inputs to network inputs: standardized float32, or int64 for tokens.
+        """Converts raw inputs to network inputs. These are standardized float32, or int64 tokens.
 
         Args:
             x: Raw inputs, `[W, ..., *sample]`.
@@ -192,7 +202,7 @@ class Shards(Protocol):
         ...
 
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """Returns the values that a network is trained to predict: labels as they are, or standardized targets.
+        """Returns the values that a network is trained to predict: unchanged labels, or standardized targets.
 
         Args:
             y: Labels `[W, ...]` or raw targets `[W, ..., q]`.
@@ -201,7 +211,7 @@ class Shards(Protocol):
         ...
 
     def standardization(self, world: IntArray) -> Standardization:
-        """Returns the statistics that `normalize` and `targets` use; `world` is the world of each lane, `[W]`."""
+        """Returns the statistics that `normalize` and `targets` use. `world` is the world of each lane, `[W]`."""
         ...
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
@@ -209,18 +219,21 @@ class Shards(Protocol):
         ...
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the samples withheld from training, client after client: raw inputs, and labels or raw targets.
+        """Returns raw inputs, and labels or raw targets, of the samples that are withheld from training.
 
-        If clients are generated, only the first `EVALUATED_CLIENTS` clients are included.
+        They are ordered by client. If clients are generated, only the first `EVALUATED_CLIENTS` clients are included.
         """
         ...
 
     def server(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the samples that the server holds instead of the clients: raw inputs, and labels or raw targets."""
+        """Returns raw inputs, and labels or raw targets, of the samples that the server holds instead of clients."""
         ...
 
     def client_test(self, world: int, client: int) -> IntArray | None:
-        """Returns the indices of the client's samples in `test(world)`, `[n]`; None unless the partition is natural."""
+        """Returns the indices of the client's own samples in `test(world)`, `[n]`.
+
+        The result is None if clients have no test samples of their own, as in partitions that are not natural.
+        """
         ...
 
     def clusters(self, world: int) -> IntArray | None:
@@ -228,15 +241,21 @@ class Shards(Protocol):
         ...
 
     def cluster_test(self, world: int, client: int) -> IntArray | None:
-        """Returns the indices in `test(world)` of the samples of the client's cluster, `[n]`; None: all samples."""
+        """Returns the indices in `test(world)` of the samples of the client's cluster, `[n]`.
+
+        None means that all test samples suit all clients.
+        """
         ...
 
     def client_holdout(self, world: int, client: int) -> IntArray:
-        """Returns the indices in `holdout(world)` of the samples withheld from this client, `[n]`."""
+        """Returns the indices in `holdout(world)` of the client's withheld samples, `[n]`."""
         ...
 
     def label_counts(self, world: int) -> IntArray:
-        """Counts training samples of each class by true labels, `[N, C]`, for the first `EVALUATED_CLIENTS` clients."""
+        """Returns the number of each client's training samples of each class, `[N, C]`, by the true labels.
+
+        Only the first `EVALUATED_CLIENTS` clients are counted.
+        """
         ...
 
 
@@ -245,7 +264,7 @@ class Shards(Protocol):
 
 
 class CutTable:
-    """The cuts of all worlds in one array, to look up the samples of many jobs at once."""
+    """The partitions (`Cut`) of all worlds in one array, for looking up the samples of many jobs at once."""
 
     def __init__(self, cuts: list[Cut]) -> None:
         self.number = cuts[0].clients
@@ -253,11 +272,11 @@ class CutTable:
         base = np.cumsum([0, *(len(cut.rows) for cut in cuts[:-1])])
         start = np.stack([cut.offsets[:-1] + b for cut, b in zip(cuts, base, strict=True)])
         self.size, self.start = size.ravel(), start.ravel()
-        tail = np.zeros(int(size.max(initial=0)), np.int64)  # padding: the last run may be read beyond its end
+        tail = np.zeros(int(size.max(initial=0)), np.int64)  # padding, because `runs` reads beyond the end
         self.rows = np.concatenate([*(cut.rows for cut in cuts), tail])
 
     def runs(self, world: IntArray, client: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the sample indices of each job's client `[J, n_max]`, padded with 0, and how many there are `[J]`."""
+        """Returns the sample indices of each job's client, `[J, n_max]`, padded with 0, and their number, `[J]`."""
         entry = world * self.number + client
         size = self.size[entry]
         place = np.arange(size.max(initial=0))
@@ -267,18 +286,21 @@ class CutTable:
         return rows, size
 
     def of_world(self, world: int, clients: int | None = None) -> tuple[IntArray, IntArray]:
-        """Returns the samples of a world and the client of each, `[n]`, for the first `clients` clients (None: all)."""
+        """Returns the indices of a world's samples and the client of each sample, `[n]` each.
+
+        Only the first `clients` clients are included; None means all clients.
+        """
         first, number = world * self.number, self.number if clients is None else min(clients, self.number)
         size, start = self.size[first : first + number], int(self.start[first])
         return self.rows[start : start + int(size.sum())], np.repeat(np.arange(number), size)
 
 
 class StoredShards:
-    """The clients' samples of a stored data set; `Shards` describes the methods.
+    """The clients' samples of a stored data set. `Shards` describes the methods.
 
     Attributes:
         dealt: The samples that clients and the server hold in every world.
-        original: The data set before copies were made; `data` may hold several copies of each sample
+        original: The data set before copies were made. `data` may hold several copies of each sample
             (`fedray.data.deal`).
     """
 
@@ -298,7 +320,7 @@ class StoredShards:
             folds: Fold of each world.
             dealt: The samples that clients and the server hold in each world.
             groups: The natural group of each client, `[N]`, if the partition is natural; otherwise None.
-            original: The data set before copies were made; None: the same as `data`.
+            original: The data set before copies were made; None means that it is `data`.
         """
         self.data, self.number, self.worlds, self.dealt = data, dealt.kept[0].clients, len(dealt.kept), dealt
         self.original = original or data
@@ -309,9 +331,9 @@ class StoredShards:
         self.normalize, self.targets, self.standardization = scaling.normalize, scaling.targets, scaling.standardization
         self._own_test = _own_test_rows(data.test.group, groups)
         self._labels: Tensor | None = None  # training labels of all worlds, `[R * n]`, if some are wrong
-        self._strides = [0, 0]  # distance between the samples of two worlds, in x and in y
-        self._clusters: list[IntArray] = []  # true clusters in each world, if known
-        self._copies: Shifts | None = None  # the groups, if each has a copy of all samples
+        self._strides = [0, 0]  # distance in x and in y between the same samples of two worlds; 0 if worlds share them
+        self._clusters: list[IntArray] = []  # true clusters of clients in each world, if known
+        self._copies: Shifts | None = None  # the differences between groups, if each group has a copy of all samples
         self._meanings: list[IntArray] = []  # in each world, the label of each class in each group
 
     def shift(self, shifts: Shifts, seeds: list[int], cuts: list[Cut]) -> None:
@@ -320,7 +342,7 @@ class StoredShards:
         Args:
             shifts: The differences between clients.
             seeds: Seed of each world.
-            cuts: For each world, the cut that says which client holds each sample.
+            cuts: The partition of each world, which says which client holds each sample.
         """
         n, data = len(self.data.train.y), self.data
         if shifts.clusters > 1 and cuts[0].clients == self.dealt.owned[0].clients:
@@ -338,7 +360,7 @@ class StoredShards:
             self._strides[1] = n
 
     def cluster_by(self, values: Array) -> None:
-        """Sets the true clusters by the values of the samples, `[n]`; all samples of a client have the same value."""
+        """Sets the true clusters of clients by a value of each sample, `[n]`, which all samples of a client share."""
         known = np.unique(values, return_inverse=True)[1]
         each = [np.minimum(cut.offsets[:-1], len(cut.rows) - 1) for cut in self.dealt.owned]
         self._clusters = self._of_clients(
@@ -346,7 +368,7 @@ class StoredShards:
         )
 
     def _of_clients(self, values: list[IntArray]) -> list[IntArray]:
-        """Returns those values of all dealt clients that belong to the clients that train, for each world."""
+        """Returns for each world the values of the clients that train, from those of all clients."""
         return [of[ids] for of, ids in zip(values, self.dealt.ids, strict=True)] if self.dealt.ids else values
 
     def mislabel(self, noise: LabelNoise, seeds: list[int], cuts: list[Cut]) -> None:
@@ -355,8 +377,8 @@ class StoredShards:
         Args:
             noise: The shares of clients that get wrong labels.
             seeds: Seed of each world.
-            cuts: For each world, the cut that says which client holds each sample.
-                If the samples of several clients are pooled, these are the cuts before pooling.
+            cuts: The partition of each world, which says which client holds each sample. If the samples of several
+                clients are pooled, these are the partitions before pooling.
         """
         kinds = noise.kinds(seeds, cuts[0].clients)
         labels = np.tile(self.data.train.y, (self.worlds, 1)) if not self._strides[1] else self._y.numpy().copy()
@@ -368,7 +390,10 @@ class StoredShards:
         self._labels = torch.from_numpy(labels.ravel())
 
     def dealt_arrays(self) -> list[Array]:
-        """Returns arrays that describe all cuts: samples and sizes of clients, samples of the server, wrong labels."""
+        """Returns arrays that describe the partitions of all worlds, for digests.
+
+        They hold the samples of the clients and of the server, the numbers of samples, and wrong labels.
+        """
         tables = [self._train, *([self._held] if self._held else [])]
         changed = [] if self._labels is None else [self._labels.numpy()]  # wrong labels of some clients
         return [*(part for table in tables for part in (table.rows, table.size)), *self._server, *changed]
@@ -379,7 +404,7 @@ class StoredShards:
         return size
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns the indices of the samples of each job's client in the whole data set; no sample is copied."""
+        """Returns the whole data set, with the indices of the samples of each job's client. No sample is copied."""
         rows, size = self._train.runs(world, client)
         in_x, in_y = self._strides
         labels, in_y = (self._y, in_y) if self._labels is None else (self._labels, len(self.data.train.y))
@@ -389,9 +414,10 @@ class StoredShards:
         return Fetched(self._x, labels, torch.from_numpy(rows), size, first)
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the test samples of the world: of clients that never train, of its fold, or of the data set.
+        """Returns the test samples of a world.
 
-        Each copy has its group's labels.
+        They are the samples of clients that never train, the test samples of the world's fold, or those of the data
+        set. If every group of clients has a copy of the test samples, each copy has the labels of its group.
         """
         if self.dealt.test:
             index, (in_x, in_y) = torch.from_numpy(self.dealt.test[world]), self._strides
@@ -407,7 +433,7 @@ class StoredShards:
         return x, y
 
     def clusters(self, world: int) -> IntArray | None:
-        """Returns the true cluster of each client, `[N]`; clients in one cluster have the same shift or domain."""
+        """Returns the true cluster of each client, `[N]`. Clients of a cluster have the same shift or domain."""
         return self._clusters[world] if self._clusters else None
 
     def cluster_test(self, world: int, client: int) -> IntArray | None:
@@ -433,7 +459,7 @@ class StoredShards:
 
     def client_test(self, _world: int, client: int) -> IntArray | None:
         """Returns the indices of the test samples of the client's natural group, which are the same in all worlds."""
-        if self.dealt.test:  # nobody who trains has any
+        if self.dealt.test:  # all test samples belong to clients that never train
             return np.empty(0, np.int64)
         if self._own_test is None:
             return None
@@ -462,7 +488,7 @@ class StoredShards:
 
 
 def _own_test_rows(test_group: IntArray | None, groups: Array | None) -> Cut | None:
-    """Returns the test samples of each client's natural group as a cut; None unless the partition is natural."""
+    """Returns which test samples belong to each client's natural group, or None if there are no such groups."""
     if test_group is None or groups is None:
         return None
     client = np.minimum(np.searchsorted(groups, test_group), len(groups) - 1)
@@ -471,12 +497,12 @@ def _own_test_rows(test_group: IntArray | None, groups: Array | None) -> Cut | N
 
 
 def _share_rows(split: Split) -> tuple[Tensor, Tensor]:
-    """Converts inputs and labels to tensors in row-major order; copies only arrays that are in another order."""
+    """Converts inputs and labels to tensors in row-major order. Copies only arrays that are not in this order."""
     return share_array(np.ascontiguousarray(split.x)), share_array(np.ascontiguousarray(split.y))
 
 
 def share_array(array: Array) -> Tensor:
-    """Returns a tensor that shares the memory of an array, which may be read-only. Never write to the tensor."""
+    """Returns a tensor that shares the memory of an array. The array may be read-only, so never write to the tensor."""
     if array.flags.writeable:
         return torch.from_numpy(array)
     with warnings.catch_warnings():
@@ -485,18 +511,19 @@ def share_array(array: Array) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Digests of the data that a run trains on: the samples of a data set, and the partition.
-# Samples are read in pieces, so that mapped files need little memory. For generated clients, the digest is that of the
-# settings from which samples are generated.
+# Digests of the samples and the partition that a run trains on.
+#
+# Samples are read in pieces, so that mapped files need little memory. If clients are generated, the settings from which
+# samples are generated are hashed instead.
 
 
 def hash_shards(shards: Shards, *, exact: bool) -> dict[str, str]:
-    """Computes SHA-256 digests of the data of clients, server and evaluation; returns them by the name of the data.
+    """Returns SHA-256 digests of the data of clients, server and evaluation, by the name of the data.
 
     Args:
         shards: The clients' data.
-        exact: Whether the digests depend on every bit of real numbers. Otherwise the digests depend on four digits of
-            sums, because the last bits of computed data, such as the sine toy, differ between types of CPU.
+        exact: Whether the digests depend on every bit of floating-point numbers. Otherwise they depend only on four
+            digits of sums, because the last bits of computed data, such as the sine toy, differ between types of CPU.
     """
     data = shards.data
     found = {
@@ -524,11 +551,12 @@ def hash_shards(shards: Shards, *, exact: bool) -> dict[str, str]:
 
 
 def hash_array(array: Array, exact: bool = True) -> str:
-    """Returns the SHA-256 digest of the shape and the numbers of an array; the digest is the same on any machine.
+    """Returns the SHA-256 digest of the shape and the values of an array. It is the same on any machine.
 
     Args:
         array: Numbers or text, of any shape.
-        exact: Whether the digest depends on every bit of real numbers; otherwise it is the digest of `sum_up(array)`.
+        exact: Whether the digest depends on every bit of floating-point numbers. Otherwise it is the digest of
+            `sum_up(array)`.
 
     Example:
         >>> hash_array(np.arange(3)) == hash_array(np.arange(3, dtype=">i8"))
@@ -548,7 +576,7 @@ def hash_array(array: Array, exact: bool = True) -> str:
 
 
 def sum_up(array: Array) -> str:
-    """Returns the shape and two sums of squares with four digits, which rounding errors hardly change, as text.
+    """Returns, as text, the shape and two sums of squares with four digits. Rounding errors hardly change these digits.
 
     Example:
         >>> sum_up(np.array([3.0, 4.0]))
@@ -570,13 +598,13 @@ def _hash_text(text: str) -> str:
 
 
 def count_held_labels(shards: Shards, world: int) -> IntArray:
-    """Counts the training samples of each class, `[N, C]`, by the labels with which clients train.
+    """Returns the number of each client's training samples of each class, `[N, C]`.
 
-    Only the first `EVALUATED_CLIENTS` clients are counted.
+    The labels are those with which clients train. Only the first `EVALUATED_CLIENTS` clients are counted.
 
     Args:
         shards: The clients' data.
-        world: Number of the world.
+        world: Index of the world.
 
     Raises:
         BadInput: The data set is a regression and has no classes.
@@ -601,11 +629,11 @@ def count_held_labels(shards: Shards, world: int) -> IntArray:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The samples of the server in the form of shards: client 0 stands for the server, and no other client has samples.
+# Shards of the server's samples. Client 0 stands for the server, and no other client has samples.
 
 
 class ServerShards:
-    """Shards in which client 0 trains on the server's samples; all other data are those of the wrapped shards.
+    """Shards in which client 0 trains on the server's samples. Everything else is as in the wrapped shards.
 
     Example:
         >>> from fedray.data.store import load_data

@@ -1,4 +1,4 @@
-"""Defines the type of data sets, checks samples, and computes the statistics that standardize a network's input."""
+"""Defines the type of data sets, checks samples, and computes the statistics by which inputs are standardized."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ from fedray.data.forms import arrays
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Inputs as float32: ranges, scales, and constants to subtract first.
+# The ranges of inputs, and warnings if samples have a different scale than the training samples.
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The ranges of inputs, and warnings of samples on another scale than the training samples.
-
-FAR = 10.0  # samples farther out than this many training ranges are on another scale
-NARROW = 100.0  # pictures whose range is below the training range / NARROW are on another scale
-FEW = 10  # fewer samples of a table than this may lie close together by chance
+FAR = 10.0  # values farther from the training range than so many training ranges have a different scale
+NARROW = 100.0  # pictures whose range is below the training range / NARROW have a different scale
+FEW = 10  # fewer samples of a table may lie close together by chance
 
 
 class Range(NamedTuple):
-    """The least and the largest value of each input column, or of each channel of images.
+    """The smallest and the largest value of each input column, or of each channel of images.
 
     Attributes:
-        low: The least value of each column, `[*s]` float64, or `[C, 1, 1]` for images; NaN for a column without values.
+        low: The smallest value of each column, `[*s]` float64, or `[C, 1, 1]` for images; NaN for a column without
+            values.
         high: The largest value of each column, in the same form.
     """
 
@@ -57,14 +55,14 @@ def find_range(x: NDArray[Any]) -> Range:
 
 
 def tell_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[str] = ()) -> list[str]:
-    """Returns a list with a warning if samples are on another scale than the training samples; else an empty list.
+    """Returns a list with a warning if samples have a different scale than the training samples, else an empty list.
 
-    Samples on another scale lie far outside the range of the training samples, or all within a hundredth of this range.
-    An example of the second case: pictures with levels from 0 to 1, after training with levels from 0 to 255.
+    This is so if samples lie far outside the range of the training samples, or all within a hundredth of this range. An
+    example of the second case is pictures with levels from 0 to 1 after training with levels from 0 to 255.
 
     Args:
         train: The range of the training samples.
-        x: The inputs to check, `[n, *s]`; never tokens.
+        x: The inputs to check, `[n, *s]`, which must not be tokens.
         what: The name of these inputs in the warning.
         names: The names of the columns; empty if the columns have no names.
     """
@@ -89,7 +87,9 @@ def tell_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[str] = 
 
 
 def tell_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: Sequence[str]) -> list[str]:
-    """Returns a list with a warning if test inputs are on another scale than training inputs; an empty list for tokens.
+    """Returns a list with a warning if test inputs have a different scale than training inputs, else an empty list.
+
+    Tokens have no scale, so the list is empty for them.
 
     Args:
         kind: The kind of the inputs: `images`, `features` or `tokens`.
@@ -103,26 +103,26 @@ def tell_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: S
 
 
 def _share(found: Range, train: Range) -> float:
-    """Returns the median of range / training range over the columns that vary; 1 if fewer than two columns vary."""
+    """Returns the median, over the columns that vary, of range / training range; 1 if fewer than two columns vary."""
     width, whole = found.high - found.low, train.high - train.low
     vary = (width > 0) & (whole > 0)
     return float(np.median(width[vary] / whole[vary])) if vary.sum() > 1 else 1.0
 
 
 def _ends(found: Range) -> tuple[float, float]:
-    """Returns the least and the largest value of all columns."""
+    """Returns the smallest and the largest value of all columns."""
     return float(found.low.min()), float(found.high.max())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A float32 number has 24 bits of precision: near 1.7e12, neighboring float32 numbers are 131,072 apart. In a column far
-# from 0, different values may therefore become equal in float32. From such a column, a constant is subtracted in
-# float64 before the conversion. Standardization subtracts the mean anyway, so networks get the same inputs as with
-# float64. For all other columns the constant is 0.
+# Conversion of inputs to float32. A float32 number has 24 bits of precision: near 1.7e12, neighboring float32 numbers
+# are 131,072 apart. So in a column far from 0, different values may become equal in float32. From such a column, a
+# constant is subtracted in float64 before the conversion. Standardization subtracts the mean anyway, so networks get
+# the same inputs as with float64. For all other columns the constant is 0.
 
 Array = NDArray[Any]
 Float64 = NDArray[np.float64]
-FAR_FROM_ZERO = 8.0  # times half of a column's range: values beyond lie far from 0, and 3 of 24 bits say nothing
+FAR_FROM_ZERO = 8.0  # a column is far from 0 if values exceed 8 half ranges: then 3 of the 24 bits are the same in all
 
 
 def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
@@ -132,9 +132,9 @@ def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
         parts: The inputs of each part, `[n, *s]`, the training part first. Tokens, bytes and float32 stay unchanged.
 
     Returns:
-        The converted inputs of each part, and the subtracted constants. Images of whole numbers become bytes if the
-        levels of all parts fit into bytes; all other numbers become float32. The constants are `[*s]`, or `[C, 1, 1]`
-        for images (one for each channel). They are None if all constants are 0.
+        The converted inputs of each part, and the subtracted constants. Images of integers become bytes if the values
+        of all parts fit into bytes; all other numbers become float32. The constants are `[*s]`, or `[C, 1, 1]` for
+        images (one for each channel). They are None if all constants are 0.
 
     Example:
         >>> one, other = np.zeros((1, 1, 2, 2), np.int64), np.full((1, 1, 2, 2), 256)
@@ -158,14 +158,14 @@ def find_origin(x: Array) -> Float64 | None:
     """Returns the constant to subtract from each column before the column becomes float32; None if all constants are 0.
 
     Args:
-        x: Inputs `[n, ...]`; missing values are NaN. All constants are 0 unless the inputs are real
-            numbers with more bits than float32, or images of whole numbers with more than 16 bits.
+        x: Inputs `[n, ...]`; missing values are NaN. All constants are 0 unless the inputs are floating-point numbers
+            with more bits than float32, or images of integers with more than 16 bits.
     """
     whole_images = x.dtype.kind in "iu" and x.ndim == 4 and x.dtype.itemsize > 2
     if not len(x) or x.ndim < 2 or not (whole_images or (x.dtype.kind == "f" and x.dtype.itemsize > 4)):
         return None
     low, high = find_range(x)
-    with np.errstate(all="ignore"):  # NaN: nothing is known of the column; infinity is refused elsewhere
+    with np.errstate(all="ignore"):  # NaN means a column without values; infinity is refused elsewhere
         far = (high > low) & (np.maximum(np.abs(low), np.abs(high)) >= FAR_FROM_ZERO * (high - low) / 2)
         middle = np.where(far, low + (high - low) / 2, 0.0)
     for place in np.argwhere(far):
@@ -177,17 +177,17 @@ def find_origin(x: Array) -> Float64 | None:
 
 
 def subtract(x: Array, origin: Float64 | None) -> Array:
-    """Subtracts the constants `origin` from the inputs in float64; returns the inputs unchanged if `origin` is None."""
+    """Subtracts the constants `origin` from the inputs in float64. If `origin` is None, changes nothing."""
     return x if origin is None else x.astype(np.float64) - origin
 
 
 def add_back(x: Array, origin: Float64 | None) -> Array:
-    """Undoes `subtract` up to rounding, in float64; returns the inputs unchanged if `origin` is None."""
+    """Undoes `subtract` up to rounding, in float64. If `origin` is None, changes nothing."""
     return x if origin is None else x.astype(np.float64) + origin
 
 
 def _convert(x: Array, kind: np.dtype[Any], origin: Float64 | None) -> Array:
-    """Subtracts the constants and converts the inputs to `kind`; converts a mapped file piece by piece."""
+    """Subtracts the constants, and converts the inputs to type `kind`. A mapped file is converted piece by piece."""
     if x.dtype == kind and origin is None:
         return x
 
@@ -204,16 +204,15 @@ def _convert(x: Array, kind: np.dtype[Any], origin: Float64 | None) -> Array:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Statistics and types of data sets.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Means and standard deviations by which the inputs and targets of a network are standardized.
 
 Moments = tuple[NDArray[np.float32], NDArray[np.float32]]  # mean and standard deviation
 
 
 def column_moments(values: NDArray[Any]) -> Moments:
-    """Returns the mean and the population standard deviation (1 for a constant column) of each column of `[n, f]`.
+    """Returns the mean and the population standard deviation of each column of `[n, f]`.
+
+    The standard deviation of a constant column is given as 1.
 
     Example:
         >>> column_moments(np.array([[1.0, 5.0], [3.0, 5.0]]))
@@ -222,7 +221,7 @@ def column_moments(values: NDArray[Any]) -> Moments:
     if values.nbytes < LARGE_BYTES:
         mean = values.mean(axis=0, dtype=np.float64)
         sd = values.std(axis=0, dtype=np.float64)
-    else:  # in pieces: no copy of all rows in float64
+    else:  # in pieces, so that there is no float64 copy of all samples
         mean = sum(piece.sum(axis=0, dtype=np.float64) for piece in read_pieces(values)) / len(values)
         squares = sum(((piece - mean) ** 2).sum(axis=0) for piece in read_pieces(values))
         sd = np.sqrt(squares / len(values))
@@ -260,7 +259,8 @@ class Split(NamedTuple):
     Attributes:
         x: The inputs: images `[n, C, H, W]` uint8, or features `[n, f]` float32, or tokens `[n, L]` of integers.
         y: The labels `[n]` int64, or the targets `[n, q]` float32 in their original units.
-        group: The natural client of each sample (writer, role, printer), `[n]` int64; None without natural clients.
+        group: The natural client of each sample, such as the writer of a text, `[n]` int64; None without natural
+            clients.
 
     Example:
         >>> rows = Split(np.arange(6.0, dtype=np.float32).reshape(3, 2), np.array([0, 1, 0]))
@@ -282,10 +282,10 @@ class Population(NamedTuple):
     """Settings of generated clients. Their samples come from a Gaussian mixture with one component for each class.
 
     Attributes:
-        samples: Number of samples of each client; if `spread` is above 0, the median of these numbers.
+        samples: Number of samples of each client. If `spread` is above 0, this is the median over the clients.
         features: Length of an input.
         classes: Number of classes.
-        separation: Standard deviation of the means of the classes; the noise has standard deviation 1.
+        separation: Standard deviation of the means of the classes. The noise around a mean has standard deviation 1.
         spread: Standard deviation of the logarithm of a client's number of samples.
         per_client: Number of different classes that each client holds; 0 means all classes.
         seed: Seed of the random numbers for the means and the noise.
@@ -321,18 +321,18 @@ class Dataset(NamedTuple):
         columns: Further columns of the training samples by name, `[n]` each. A partition can deal samples by such a
             column.
         population: Settings of the generated clients; None if the samples are stored.
-        noise: If the test targets are the expectations E[y|x]: the mean variance of y around E[y|x], in squared units
-            of y. Otherwise None.
+        noise: Mean variance of y around E[y|x], in squared units of y, if the test targets are the expectations E[y|x].
+            Otherwise None.
         remarks: Sentences for the user about changes made to the samples.
         features: Names of the f input columns; empty if the columns have no names.
-        table: Columns of the user's table by name, inputs first and in order. The value is None for an input of
-            numbers, the tuple of categories for an input of text, and `()` for a column that is no input. Empty without
-            a table.
+        table: Columns of the user's table by name. The inputs come first, in their order. The value is None for a
+            numeric input, the tuple of categories for an input of text, and `()` for a column that is no input. Without
+            a table the dict is empty.
         means: Values that replace missing inputs, `[*s]` float32; None if missing inputs are refused.
         ood: Inputs that belong to none of the classes, `[m, *s]`, added by `evaluate.ood`; None without such inputs.
         standardized: Whether networks get standardized inputs; otherwise networks get the inputs unchanged.
-        unit: The level by which pixels are divided for networks, instead of being standardized; None: `standardized`
-            decides.
+        unit: Number by which pixels are divided for networks, instead of being standardized. None means that
+            `standardized` decides.
         origin: Constants that were subtracted from all inputs in float64, `[*s]`; None without subtraction. Means,
             standard deviations and `ood` refer to the inputs after the subtraction.
     """
@@ -371,7 +371,7 @@ class Dataset(NamedTuple):
 
     @property
     def scaling(self) -> Moments:
-        """What is subtracted from the inputs of networks, and by what they are divided then, `[F, *s]` each."""
+        """The values subtracted from inputs, and the values by which inputs are then divided, `[F, *s]` each."""
         if self.unit is None and self.standardized:
             return self.shift, self.scale
         return 0 * self.shift, 0 * self.scale + np.float32(self.unit or 1)
@@ -383,12 +383,12 @@ class Dataset(NamedTuple):
 
     @property
     def _inputs(self) -> Array:
-        """The training inputs; the test inputs if clients are generated."""
+        """The training inputs, or the test inputs if clients are generated."""
         return self.test.x if self.population else self.train.x
 
 
 def find_kind(x: Array) -> InputKind:
-    """Returns the kind of inputs `[n, ...]`, judged by the type and the number of axes of the array."""
+    """Returns the kind of inputs `[n, ...]`, which follows from the data type and the number of axes of the array."""
     if x.ndim == 4:
         return "images"
     return "tokens" if np.issubdtype(x.dtype, np.integer) else "features"
@@ -400,12 +400,12 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
     Args:
         name: Name of the data set in messages and records.
         train: Training samples, as NumPy arrays or tensors, with labels 0 to len(names) - 1. Labels 1 to len(names),
-            one-hot labels and class names as text are converted to these numbers.
+            one-hot labels and class names as text are converted to these labels.
         test: Test samples.
         names: Names of the classes.
 
     Raises:
-        BadInput: `check_parts` refuses the samples, or a label is none of the classes.
+        BadInput: `check_parts` refuses the samples, or a label belongs to none of the classes.
     """
     train, test, origin = _convert_types(name, train, test, "labels")
     if not all(_are_numbered(part.y, len(names)) for part in (train, test)):
@@ -435,7 +435,7 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
             samples.
 
     Raises:
-        BadInput: `check_parts` refuses the samples, or float32 is too coarse for the targets.
+        BadInput: `check_parts` refuses the samples, or float32 is not precise enough for the targets.
     """
     train, test, origin = _convert_types(name, train, test, "targets")
     if origin is not None and not standardize:
@@ -455,7 +455,7 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
 
 
 def _convert_types(name: str, train: Any, test: Any, what: str) -> tuple[Split, Split, NDArray[np.float64] | None]:
-    """Returns both parts as arrays, with real inputs in float32, and the constants subtracted from the inputs."""
+    """Returns both parts as arrays, with floating-point inputs in float32, and the constants that were subtracted."""
     parts: list[Any] = []
     for part, split in (("train", train), ("test", test)):
         where, given = f"data {name}: {part}", split if isinstance(split, Split) else ()
@@ -474,7 +474,7 @@ def _as_columns(split: Split) -> Split:
 
 
 def _are_numbered(y: Array, classes: int) -> bool:
-    """Returns whether the labels are whole numbers from 0 to C - 1 already."""
+    """Returns whether the labels are already integers from 0 to C - 1."""
     if y.ndim != 1 or y.dtype not in (np.int32, np.int64):
         return not len(y)
     return not len(y) or bool(y.min() >= 0 and y.max() < classes)
@@ -485,11 +485,11 @@ def split_stratified(labels: IntArray, fraction: float, generator: np.random.Gen
 
     Args:
         labels: Label of each sample, `[n]`.
-        fraction: Share of every class that goes to the test part; the number of samples is rounded.
+        fraction: Share of every class that goes to the test part. The number of samples is rounded.
         generator: Random generator that draws the samples.
 
     Returns:
-        Indices of the training samples, and indices of the test samples, both in rising order.
+        Indices of the training samples, and indices of the test samples, both in ascending order.
     """
     order = generator.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
@@ -500,7 +500,7 @@ def split_stratified(labels: IntArray, fraction: float, generator: np.random.Gen
 
 
 def limit_rows(data: Dataset, rows: int) -> Dataset:
-    """Returns a data set with at most `rows` training and `rows` test samples; each call draws the same samples."""
+    """Returns a data set with at most `rows` training and `rows` test samples. Each call draws the same samples."""
     sizes = {"limit_train": len(data.train.y), "limit_test": len(data.test.y)}
     train, test = (np.sort(rng.stream(0, key).permutation(number)[:rows]) for key, number in sizes.items())
     columns = {name: values[train] for name, values in data.columns.items()}
@@ -508,19 +508,19 @@ def limit_rows(data: Dataset, rows: int) -> Dataset:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks of samples from any form. The checks refuse data on which training would run, but which mean something else
-# than the user thinks. The readers of forms and the functions above call `check_parts`. `check_dataset` checks a whole
-# data set, which a user may have made by hand.
+# Checks of samples. The checks refuse data on which training would run, but which do not mean what the user thinks. The
+# readers of the forms of data (`forms`) and the functions above call `check_parts`. `check_dataset` checks a whole data
+# set, which a user may have made by hand.
 
 
 def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = False) -> None:
-    """Checks that all parts are arrays of numbers of one shape, with as many labels and groups as inputs.
+    """Checks that all parts are numeric arrays with inputs of one shape, and with as many labels and groups as inputs.
 
     Args:
         name: Name of the data set, for messages.
         parts: The training samples and perhaps the test samples, one `Split` each.
         what: The name of y in messages: `labels` or `targets`.
-        generated: Whether clients are generated; the training part may then be empty.
+        generated: Whether clients are generated. Then the training part may be empty.
 
     Raises:
         BadInput: A part fails a check. The message names the part and says what to give instead.
@@ -540,7 +540,7 @@ def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = 
 
 
 def check_rows(where: str, split: Any, what: str = "labels") -> None:
-    """Checks that the samples of one part are arrays of numbers, with as many labels and groups as inputs.
+    """Checks that the samples of one part are numeric arrays, with as many labels and groups as inputs.
 
     Args:
         where: The name of the part in messages.
