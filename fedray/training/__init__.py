@@ -1,1 +1,1 @@
-"""Trains many clients side by side, as lanes of one batched computation."""
+"""Trains many clients at the same time, as lanes of one batched computation (a block)."""

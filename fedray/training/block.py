@@ -1,4 +1,4 @@
-"""Defines a block, in which W jobs train side by side as lanes of one computation, and deals batches to lanes."""
+"""Defines blocks, in which W jobs are trained together as the lanes of one computation, and draws their batches."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from fedray.training.chain import Drop
 # ---------------------------------------------------------------------------------------------------------------------
 # The batches of a lane depend only on the random key of the lane and on its number of samples. For every epoch, a
 # permutation of the client's samples is drawn from the key `(seed, round, client, model)`. The permuted samples are cut
-# into batches of B samples; the last batch is padded with samples of weight zero. The results of a lane therefore
+# into batches of B samples. The last batch is padded with samples of weight zero. The results of a lane therefore
 # depend neither on the other lanes nor on the width of the block.
 
-PIECE_NUMBERS = 8 << 20  # numbers of the inputs that are in memory at a time: about 32 MB
-MIN_LANES = 2  # a single lane is padded to two, because torch has other kernels (matrix-vector) for it
+PIECE_NUMBERS = 8 << 20  # input values that are in memory at a time: about 32 MB
+MIN_LANES = 2  # a single lane is trained twice, because torch has different kernels (matrix-vector) for one lane
 
 
 Couple = Callable[[Tensor, Tensor], Tensor]  # (gradients `[W, p]`, parameters `[W, p]`) -> gradients for the step
@@ -46,19 +46,19 @@ class Batches(NamedTuple):
 class BatchSource(NamedTuple):
     """The data from which a compiled kernel gathers the batches of a block without a call of `Block.read`.
 
-    The kernel computes the same numbers as `Block.read`: sample `index[s, w, b]` of x, minus shift, divided by scale.
+    The kernel computes the same values as `Block.read`: sample `index[s, w, b]` of x, minus shift, divided by scale.
 
     Attributes:
         x: Raw inputs, `[n, *sample]` float32, float64 or uint8.
         y: Classes `[m]` int64, or raw targets `[m, q]` float32 or float64.
         index: Index of each sample in x, `[S, W, B]` int64.
-        first: For each lane, the number to add to the indices in x to get the indices in y, `[W]` int64; None: both are
+        first: Index in y minus index in x, for the samples of each lane, `[W]` int64. None means that both indices are
             equal.
         world: World of each lane, which selects the statistics below, `[W]` int64.
-        shift: Mean of the inputs in each world, `[R, *sample]` float32; None: inputs are not standardized.
-        scale: Standard deviation of the inputs in each world, in the same form.
-        y_shift: Mean of the targets in each world, `[R, q]` float32; None: targets are not standardized.
-        y_scale: Standard deviation of the targets in each world, in the same form.
+        shift: Mean of the inputs in each world, `[R, *sample]` float32. None means that inputs are not standardized.
+        scale: Standard deviation of the inputs in each world, with the shape of `shift`.
+        y_shift: Mean of the targets in each world, `[R, q]` float32. None means that targets are not standardized.
+        y_scale: Standard deviation of the targets in each world, with the shape of `y_shift`.
     """
 
     x: Tensor
@@ -73,27 +73,26 @@ class BatchSource(NamedTuple):
 
 
 class Block(NamedTuple):
-    """W jobs that train side by side, sorted by falling number of steps.
+    """W jobs that are trained together. The job with the most steps comes first.
 
     Attributes:
         start: The model that each lane starts from, `[W, d]`.
         counters: Integer buffers of each lane's model, `[W, c]`.
         read: A function (first step, last step + 1) -> inputs and targets of these steps, `[s, W, B, ...]` each.
         weight: Weight of each sample in the loss of the batch, `[S, W, B]`: 1 / batch size, or 0 for padding.
-        steps: Number of optimizer steps of each lane, `[W]`, falling.
+        steps: Number of optimizer steps of each lane, `[W]`, in descending order.
         local: The settings of local training.
         lr: Learning rate of this round.
         keys: Random key of each lane, `[W]`, for modules that draw random numbers (dropout).
-        sample: Count of the numbers in one input.
-        anchor: The model towards which each lane is pulled, `[W, d]`; None: `start`.
-        offset: The vector that is added to each lane's gradient, `[W, d]`; None: nothing is added.
-        wants_change: Whether a compiled engine returns `final - start` in place of `final`.
-        reading: The values that code in local training may use; None: values of round 0 of clients with the models
-            `start`.
-        couple: A function that combines the gradients of the lanes; None: the lanes are independent.
-        drops: The rules for dropping inputs of linear layers, with masks computed from `keys`. Empty: there is no
-            dropout, or the module draws masks from torch's generator.
-        source: The data from which `read` takes the batches, for compiled kernels; None: kernels call `read`.
+        sample: Number of values in one input.
+        anchor: The model towards which each lane is pulled, `[W, d]`. None means `start`.
+        offset: The vector that is added to each lane's gradient, `[W, d]`. None means that nothing is added.
+        wants_change: Whether a compiled engine returns `final - start` instead of `final`.
+        reading: The values that code in local training may use. None means round 0 and broadcast models `start`.
+        couple: A function that combines the gradients of the lanes. None means that the lanes are independent.
+        drops: The rules for dropping inputs of linear layers, with masks computed from `keys`. If it is empty, there is
+            no dropout, or the module draws masks from torch's generator.
+        source: The data from which `read` takes the batches, for compiled kernels. None means that kernels call `read`.
     """
 
     start: Tensor
@@ -120,7 +119,7 @@ class Block(NamedTuple):
 
     @property
     def min_lanes(self) -> int:
-        """Least number of lanes in a step: 2, as no kernel may get a single lane; 1 in a block of one lane."""
+        """The smallest number of lanes in a step: 2, or 1 if the block has only one lane."""
         return min(MIN_LANES, len(self.start))
 
     def pieces(self, lo: int, hi: int) -> list[tuple[int, int]]:
@@ -134,8 +133,8 @@ class Trained(NamedTuple):
     """The result of training the lanes of a block.
 
     Attributes:
-        final: The trained models, `[W, d]`; or deltas, if the engine is compiled and `wants_change` of the block is
-            True.
+        final: The trained models, `[W, d]`. A compiled engine returns deltas instead if `wants_change` of the block is
+            true.
         counters: Integer buffers of each trained model, `[W, c]`.
         loss: Sum of the mean losses of the lane's batches over all steps, `[W]`.
     """
@@ -146,12 +145,11 @@ class Trained(NamedTuple):
 
 
 def divide_epoch(size: IntArray, local: Local) -> tuple[IntArray, IntArray]:
-    """Returns the number of batches of an epoch and the number of samples in them, `[J]` each.
+    """Returns the number of batches in an epoch, and the number of samples in these batches, `[J]` each.
 
     Args:
-        size: Number n of samples of each job's client, `[J]`.
-        local: The settings of local training: the number B of samples in a batch, and what happens to a last batch of
-            fewer samples.
+        size: Number of samples of each job's client, `[J]`.
+        local: The settings of local training. `batch_size` and `last_batch` are used.
 
     Example:
         >>> size = np.array([3, 8, 9])
@@ -168,14 +166,15 @@ def divide_epoch(size: IntArray, local: Local) -> tuple[IntArray, IntArray]:
 
 
 def choose_batch_width(size: IntArray, local: Local) -> IntArray:
-    """Returns each lane's batch width, `[W]`: the batch size, or the number of samples in the client's largest batch.
+    """Returns each lane's batch width, `[W]`, which is the number of samples that a padded batch holds.
 
-    A number of samples above 8 is rounded up to a multiple of 8. The width of a lane depends on this lane alone.
-    Padding therefore does not depend on the sizes of other lanes.
+    The width is the batch size. If the client's largest batch is smaller, or larger (`last_batch: merge`), the width is
+    the size of this batch. A size above 8 is rounded up to a multiple of 8. The width of a lane depends on this lane
+    alone, so padding does not depend on the sizes of other lanes.
 
     Args:
         size: Number of samples of each lane's client, `[W]`.
-        local: The settings of local training: the number B of samples in a batch; with `merge` a batch may have more.
+        local: The settings of local training. `batch_size` and `last_batch` are used.
 
     Example:
         >>> choose_batch_width(np.array([5, 11, 40]), Local(batch_size=16)).tolist()
@@ -199,10 +198,10 @@ def _round_up(rows: IntArray) -> IntArray:
 def count_steps(size: IntArray, local: Local) -> IntArray:
     """Returns the number of optimizer steps of each job, `[J]`: the batches of all epochs, or `local.steps`.
 
-    The number is 0 for a client without samples.
+    A client without samples has 0 steps.
 
     Args:
-        size: Number n of samples of each job's client, `[J]`.
+        size: Number of samples of each job's client, `[J]`.
         local: The settings of local training.
     """
     batches, _ = divide_epoch(size, local)
@@ -211,7 +210,7 @@ def count_steps(size: IntArray, local: Local) -> IntArray:
 
 
 def count_client_steps(clients: Clients, client: IntArray, size: IntArray, local: Local) -> IntArray:
-    """Returns the number of optimizer steps of each job, `[J]`, where tiers may have epochs or steps of their own.
+    """Returns the number of optimizer steps of each job, `[J]`. A tier may have its own number of epochs or steps.
 
     Args:
         clients: The population and its tiers.
@@ -228,11 +227,11 @@ def count_client_steps(clients: Clients, client: IntArray, size: IntArray, local
 
 
 def weigh_gradients(steps: IntArray, local: Local) -> FloatArray:
-    """Returns the sum `|a|_1` of the weights with which the gradients of a job's steps of SGD move its model, `[J]`.
+    """Returns the sum `|a|_1` of the weights with which the gradients of a job's SGD steps enter its model, `[J]`.
 
-    With momentum rho, the gradient of a step moves the model in each of the m steps from this one on: by `a =
-    (1 - rho^m) / (1 - rho)` times the learning rate, and with Nesterov's momentum by `1 + rho a`. Without momentum the
-    sum is the number of steps.
+    With momentum rho, the gradient of a step moves the model in this step and in all later steps, m steps in all. The
+    total weight of the gradient is `a = (1 - rho^m) / (1 - rho)`, and with Nesterov's momentum `1 + rho a`. Without
+    momentum each weight is 1, so the sum is the number of steps.
 
     Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
     Optimization*, NeurIPS 2020, section 4.
@@ -251,7 +250,7 @@ def weigh_gradients(steps: IntArray, local: Local) -> FloatArray:
 
 
 def samples_seen(size: IntArray, steps: IntArray, local: Local) -> IntArray:
-    """Counts the samples in all batches of each job, `[J]`; the last batch of an epoch may have another size.
+    """Returns the number of samples in all batches of each job, `[J]`.
 
     Args:
         size: Number of samples of each job's client, `[J]`.
@@ -271,19 +270,19 @@ def samples_seen(size: IntArray, steps: IntArray, local: Local) -> IntArray:
 def deal_batches(
     rows: IntArray, size: IntArray, steps: IntArray, width: int, key: rng.Keys, *, local: Local | None = None
 ) -> Batches:
-    """Deals the samples of each lane into batches, in a new order in every epoch.
+    """Divides the samples of each lane into batches, in a new random order in every epoch.
 
     Args:
-        rows: Indices of each lane's samples in the data, `[W, n]`; entries after the first `size` indices are padding.
+        rows: Indices of each lane's samples in the data, `[W, n]`. Entries after the first `size` indices are padding.
         size: Number of samples of each lane, `[W]`, above 0.
-        steps: Number of optimizer steps of each lane, `[W]`, falling.
-        width: Batch width, B, which is that of the result.
+        steps: Number of optimizer steps of each lane, `[W]`, in descending order.
+        width: B, the number of samples in the padded batches that are returned.
         key: Random key of each lane, `[W]`.
-        local: The settings of local training, which say how an epoch is divided. None: into batches of `width` samples.
+        local: The settings of local training, which say how an epoch is divided into batches. None means batches of
+            `width` samples.
 
     Example:
-        Two lanes with batches of two samples. The second lane has three samples; the second batch of this lane holds
-        one sample.
+        Two lanes have batches of two samples. The second lane has three samples, so its second batch holds one sample.
 
         >>> keys = rng.keys(0, "example", np.arange(2))
         >>> batches = deal_batches(np.arange(8).reshape(2, 4), np.array([4, 3]), np.array([2, 2]), 2, keys)
@@ -322,11 +321,11 @@ def deal_batches(
 
 
 def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntArray]:
-    """Groups jobs into blocks; returns the indices of each block's jobs, sorted by falling number of steps.
+    """Groups jobs into blocks. Returns the indices of each block's jobs; the job with the most steps comes first.
 
     Args:
-        steps: Number of optimizer steps of each job, `[J]`; jobs without steps are left out.
-        batch: Batch width of each job, `[J]`; only jobs with the same batch width may share a block.
+        steps: Number of optimizer steps of each job, `[J]`. Jobs without steps are left out.
+        batch: Batch width of each job, `[J]`. Only jobs with the same batch width may share a block.
         width: Largest number of lanes in a block.
 
     Example:
@@ -351,14 +350,14 @@ def train_lanes(
     write: Callable[[Tensor, int, int, int], None],
     prepare: Callable[[Tensor, int], Tensor] = lambda x, lanes: x[:, :lanes],
 ) -> Trained:
-    """Trains all lanes of a block side by side, step after step; the last lanes finish first.
+    """Trains all lanes of a block together, step after step. The last lanes of a block finish first.
 
     Args:
         block: The block with the lanes.
         take_step: A function (inputs `[lanes, B, ...]`, targets, weights, number of the step, lanes) -> losses
             `[lanes]`.
         write: A function (models `[W, d]`, a, b, lanes) that writes the trained models of lanes a to b (exclusive) into
-            the rows a to b of `models`. Rows of lanes that finished before do not change.
+            the same rows of `models`. Rows of lanes that finished before must not change.
         prepare: A function (inputs of some steps `[s, W, B, ...]`, lanes) -> the inputs passed to `take_step`,
             `[s, ...]`.
     """
@@ -386,23 +385,23 @@ def to_channels_last(x: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Augmentation: the samples of batches are changed anew in every step (`local.augment`).
+# Augmentation: every step changes the samples of its batch at random (`local.augment`).
 #
 # The random numbers of a sample are computed from the lane's key, the step, the position of the sample in the batch and
 # the position of the augmentation in the list. These random numbers depend neither on other lanes nor on the runtime.
 
-_AUGMENTED = -5  # an extra part of the keys of augmentations, which makes them independent of permutations
+_AUGMENTED = -5  # an extra part of the keys of augmentations, so that they differ from the keys of permutations
 _GENERATORS = threading.Lock()  # users' functions draw from the global generators, which all threads share
 _PICTURES = 6  # number of axes of pictures of some steps and lanes, `[s, W, B, C, H, W]`
 
 
 class Steps(NamedTuple):
-    """The steps and lanes with the batches that augmentations change.
+    """The steps and lanes whose batches augmentations change.
 
     Attributes:
         key: Random key of each lane, `[W]`.
         first: Number of the first step.
-        real: Number of samples in each batch without padding, `[s, W]`; padding is at the end of a batch.
+        real: Number of samples in each batch without padding, `[s, W]`. Padding is at the end of a batch.
         classes: Number of classes; 0 for a regression.
 
     Example:
@@ -424,12 +423,12 @@ def change_batches(rules: Sequence[Augmentation], x: Tensor, y: Tensor, steps: S
 
     Args:
         rules: The augmentations.
-        x: Raw inputs, `[s, W, B, ...]`; they must be in main memory if an augmentation is a user's function.
+        x: Raw inputs, `[s, W, B, ...]`. They must be in main memory if an augmentation is a user's function.
         y: Raw targets, `[s, W, B]` or `[s, W, B, q]`.
         steps: The steps and lanes of the batches.
 
     Raises:
-        BadInput: A user's function returned something other than finite inputs and targets of the same form.
+        BadInput: A user's function returned something other than finite inputs and targets of the same shape.
         FedrayError: A user's function raised an exception.
     """
     numbers = steps.first + np.arange(len(x))[:, None]
@@ -444,7 +443,7 @@ def change_batches(rules: Sequence[Augmentation], x: Tensor, y: Tensor, steps: S
 
 
 def _call_own(rule: Augmentation, x: Tensor, y: Tensor, keys: rng.Keys, steps: Steps) -> tuple[Tensor, Tensor]:
-    """Applies a user's function to inputs and targets, except padding; returns the changed inputs and targets."""
+    """Applies a user's function to inputs and targets without padding, and returns all inputs and targets."""
     changed, targets, where = x.clone(), y.clone(), f"local.augment = {rule.name}"
     with blame_user_code(where), torch.no_grad(), _GENERATORS, rng.generators_scope() as start:
         for s, w in np.ndindex(*steps.real.shape):
@@ -473,21 +472,20 @@ def _call_own(rule: Augmentation, x: Tensor, y: Tensor, keys: rng.Keys, steps: S
 
 
 def _put(rows: Tensor, place: Any, found: Tensor) -> Tensor:
-    """Replaces the samples at `place` by `found` and returns all samples; bytes become floats if `found` has floats."""
+    """Replaces the samples at `place` by `found`. Returns all samples, as floats if `found` holds floats."""
     rows = rows if found.dtype == rows.dtype else rows.float()
     rows[place] = found
     return rows
 
 
 def _check_inputs(where: str, found: Any, x: Tensor, axes: int) -> Tensor:
-    """Checks inputs that a user's function returned, and converts them to the type of `x`; pictures may become floats.
+    """Checks inputs that a user's function returned, and converts them to the type of `x`.
 
     Args:
-        where: Beginning of the messages of errors.
+        where: Beginning of error messages.
         found: The value that the user's function returned.
         x: The inputs that were passed to the function.
-        axes: Number of axes of the array of all inputs. Six axes mean pictures, and bytes of pictures may become
-            floats.
+        axes: Number of axes of the array of all inputs. Six axes mean pictures, whose bytes may become floats.
     """
     if not isinstance(found, Tensor) or found.shape != x.shape:
         what = f"shape {list(found.shape)}" if isinstance(found, Tensor) else name_type(found)
@@ -501,9 +499,10 @@ def _check_inputs(where: str, found: Any, x: Tensor, axes: int) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One optimizer step for stacked parameters, shared by all engines.
+# One optimizer step for the parameters of all lanes, which the engines of torch share.
 # The gradient of a lane with parameters w is `gradient of the data + weight_decay w + pull (w - anchor) + offset`. The
-# optimizers are those of torch.optim with its defaults; AdamW decays the parameters and not the gradient.
+# optimizers are those of torch.optim with its defaults. AdamW applies weight decay to the parameters instead of the
+# gradient.
 
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
 _ALPHA = 0.99  # torch.optim.RMSprop's
@@ -512,30 +511,34 @@ Complete = Callable[[Sequence[Tensor], Sequence[Tensor], "int | None"], list[Ten
 
 
 def split_rows(layout: Layout, rows: Tensor) -> list[Tensor]:
-    """Splits models `[W, d]` into one contiguous tensor `[W, *shape]` for each parameter; copies the numbers."""
+    """Copies models `[W, d]` into one contiguous tensor `[W, *shape]` for each tensor of the layout."""
     return [view.contiguous().clone() for view in layout.views(rows).values()]
 
 
 def join_rows(tensors: Sequence[Tensor], lanes: int) -> Tensor:
-    """Joins the tensors that `split_rows` returned, for the first `lanes` lanes, to models `[lanes, d]`."""
+    """Returns the models `[lanes, d]` of the first `lanes` lanes. `tensors` are those that `split_rows` returned."""
     return torch.cat([tensor[:lanes].reshape(lanes, -1) for tensor in tensors], dim=1)
 
 
 def make_optimizer(
     local: Local, lr: float, anchor: Sequence[Tensor], offset: Sequence[Tensor], velocities: list[Tensor] | None = None
 ) -> Step:
-    """Returns a function `step(params, grads, lanes)` that updates the first `lanes` lanes (None: all) in place.
+    """Returns a function `step(params, grads, lanes)` that updates the first `lanes` lanes in place.
+
+    `lanes` = None means all lanes.
 
     Args:
         local: The optimizer and its settings.
         lr: Learning rate of this round.
-        anchor: The models towards which the lanes are pulled, stacked like the parameters; empty: there is no pull.
-        offset: The vectors that are added to the gradients, stacked like the parameters; empty: nothing is added.
-        velocities: The list that keeps the momentum of SGD; momentum begins at zeros if the list is empty. None: a new
-            list.
+        anchor: The models towards which the lanes are pulled, stacked like the parameters. It is empty if there is no
+            pull.
+        offset: The vectors that are added to the gradients, stacked like the parameters. It is empty if nothing is
+            added.
+        velocities: The list that keeps the velocities of SGD with momentum. If it is empty, they begin at zeros. None
+            means a new list.
 
     Example:
-        Two lanes of one parameter; the second one gets no gradient.
+        Two lanes have one parameter each. The gradient of the second lane is 0.
 
         >>> step = make_optimizer(Local(lr=0.1), 0.1, [], [])
         >>> params = [torch.tensor([[1.0], [1.0]])]
@@ -595,8 +598,8 @@ def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tenso
 
     Args:
         local: The settings of local training, of which weight decay and pull are used.
-        anchor: The models towards which the lanes are pulled, stacked like the parameters; empty: there is no pull.
-        offset: The vectors that are added to the gradients, stacked like the parameters; empty: nothing is added.
+        anchor: As in `make_optimizer`.
+        offset: As in `make_optimizer`.
     """
 
     def complete(now: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> list[Tensor]:
@@ -605,7 +608,7 @@ def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tenso
             g = list(torch._foreach_add(g, [o[:lanes] for o in offset]))
         if local.weight_decay and local.optimizer != "adamw":
             g = list(torch._foreach_add(g, list(now), alpha=local.weight_decay))
-        if local.pull:  # the difference first: 0 at the anchor, and no rounding error that Adam divides by itself
+        if local.pull:  # the difference is exactly 0 at the anchor; Adam would scale up any rounding error
             away = torch._foreach_sub(list(now), [a[:lanes] for a in anchor])
             g = list(torch._foreach_add(g, away, alpha=local.pull))
         return g
@@ -614,10 +617,10 @@ def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tenso
 
 
 def is_plain_sgd(local: Local) -> bool:
-    """Returns whether the optimizer is SGD without momentum, with updates that are linear in the gradient."""
+    """Returns whether the optimizer is SGD without momentum, so that updates are linear in the gradient."""
     return local.optimizer == "sgd" and not local.momentum
 
 
 def rows_of(models: Tensor, row: Tensor) -> Tensor:
-    """Returns the model of each job, `[J, d]`. Never write to the result, because jobs may share memory."""
+    """Returns the model of each job, `[J, d]`. Never write to the result, because its rows may share memory."""
     return models.expand(len(row), *models.shape[1:]) if len(models) == 1 else models.index_select(0, row)

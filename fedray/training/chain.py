@@ -1,4 +1,7 @@
-"""Converts a module to a chain of plain layers with the same outputs, which the engines of plain layers can train."""
+"""Converts a user's module to a chain of plain layers with the same outputs, which faster engines can train.
+
+Plain layers are linear layers, convolutions, activations and poolings. A chain applies them one after another.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +25,23 @@ from fedray.core.types import Layout, Net
 from fedray.models.net import dropping
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Search for the chain of plain layers that a module's `forward` applies, from the operations that torch runs.
+# How the chain is found: a module is called once, and the operations that torch runs are recorded as layers.
 
-ROWS = 7  # samples in the traced batch; hardly any module has this number in its code
+ROWS = 7  # samples in the traced batch; hardly any module contains this number in its code
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _RANDOM = ("native_dropout", "empty_like", "bernoulli")  # first operation of a dropout function
 
 
 class Unread(Exception):
-    """Raised if a module is not a chain of plain layers; the message completes the sentence "its forward ..."."""
+    """Says why a module is not a chain of plain layers. The message completes the sentence "its forward ..."."""
 
 
 class Chain(NamedTuple):
     """The layers that a module applies one after another.
 
     Attributes:
-        layers: Plain layers without values, and dropout layers, in the order in which the module applies them.
+        layers: Plain layers (without parameter values) and dropout layers, in the order in which the module applies
+            them.
         names: Names that the parameters of the layers have in the module, in the order of the layers.
         log_softmax: Whether the module's outputs are the log-softmax of the last layer's outputs.
     """
@@ -51,12 +55,11 @@ def trace_chain(module: nn.Module, sample: tuple[int, ...]) -> Chain:
     """Finds the chain of layers that a module applies in training.
 
     Args:
-        module: The module; it is not changed.
+        module: The module. It is not changed.
         sample: Shape of one input.
 
     Raises:
-        Unread: The module is not a chain of layers, or the outputs depend on more than inputs and parameters. The
-            message completes the sentence "its forward ...".
+        Unread: The module is not a chain of layers, or its outputs depend on more than inputs and parameters.
 
     Example:
         >>> import torch.nn.functional as F
@@ -83,15 +86,15 @@ def trace_chain(module: nn.Module, sample: tuple[int, ...]) -> Chain:
             return reader.read()
         except Unread:
             raise
-        except Exception as error:  # whatever a module does: if it is broken, training meets the same error
+        except Exception as error:  # a broken module fails with the same error in training
             raise Unread(f"cannot be traced ({' '.join(str(error).split())[:100]})") from None
 
 
 class _Reader(TorchDispatchMode):
-    """Records each operation of a module on the chain's newest value as a layer.
+    """Records each operation that a module applies to the result of the last layer, as a further layer.
 
     Attributes:
-        module: The module; it is called once.
+        module: The module. It is called once.
         value: The result of the last operation, `[ROWS, ...]`.
         layers: The layers found so far.
         names: Names of the parameters of these layers.
@@ -105,13 +108,13 @@ class _Reader(TorchDispatchMode):
         self.value = torch.zeros(ROWS, *sample, dtype=like.dtype, device=like.device)
         self.layers, self.names, self.log_softmax = list[nn.Module](), list[str](), False
         self._held = {p.data_ptr(): name for name, p in module.named_parameters()}
-        self._words = {  # paddings as words, which torch turns into numbers before it computes
+        self._words = {  # paddings that are words ("same"), which torch replaces by numbers before it computes
             part.weight.data_ptr(): part.padding
             for part in module.modules()
             if isinstance(part, nn.Conv2d) and isinstance(part.padding, str)
         }
         self._turned: dict[int, Tensor] = {}  # weights, by the id of the transposed weight
-        self._kept: list[Any] = []  # kept alive, so that no memory address or id is used again
+        self._kept: list[Any] = []  # results that are kept alive, so that torch does not reuse their addresses and ids
 
     def read(self) -> Chain:
         """Calls the module, and returns the chain of its layers."""
@@ -146,7 +149,7 @@ class _Reader(TorchDispatchMode):
         if name == "t" and args[0].data_ptr() in self._held:
             self._turned[id(out)] = args[0]
             return out
-        if name == "detach":  # autograd's own, of what it saves; whoever goes on with it is beside the chain
+        if name == "detach":  # autograd detaches tensors that it saves; using such a tensor raises an error below
             return out
         if name == "_to_copy":
             raise Unread("changes the type of its numbers")
@@ -163,7 +166,7 @@ class _Reader(TorchDispatchMode):
         return out
 
     def _find_layers(self, name: str, asked: dict[str, Any], out: Tensor) -> list[nn.Module]:
-        """Returns the layers for an operation with result `out`; `asked` has the arguments by torch's names."""
+        """Returns the layers for an operation. `out` is its result, and `asked` are its arguments by torch's names."""
         x = self.value
         if name in ("addmm", "mm") and id(asked["mat2"]) in self._turned:
             weight, bias = self._turned[id(asked["mat2"])], asked["self"] if name == "addmm" else None
@@ -222,12 +225,12 @@ def _make_pool(name: str, asked: dict[str, Any]) -> nn.Module:
 
 
 def _join(sides: Sequence[int]) -> Any:
-    """Returns a single number if all numbers in `sides` are equal; otherwise a tuple of the numbers."""
+    """Returns a single number if all numbers in `sides` are equal. Otherwise returns a tuple of the numbers."""
     return sides[0] if len(set(sides)) == 1 else tuple(sides)
 
 
 def find_changed_call(module: nn.Module) -> str | None:
-    """Returns the reason why a call of a module may differ from the `forward` of its class; None without a reason.
+    """Returns why a call of a module may differ from the `forward` of its class. None means that it cannot differ.
 
     The reason completes the sentence "its forward ...".
     """
@@ -249,7 +252,7 @@ def has_changed(before: nn.Module, after: nn.Module) -> bool:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    """Returns whether two attributes are equal; objects of the same type that cannot be compared count as equal."""
+    """Returns whether two attributes are equal. Objects of the same type count as equal if they cannot be compared."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return type(a) is type(b) and torch.equal(a, b)
     if isinstance(a, list | tuple) and type(a) is type(b):
@@ -260,8 +263,9 @@ def _is_same(a: Any, b: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Dropout in a chain of plain layers: Dropout and Dropout2d become dropped inputs of linear layers.
-# A mask multiplies by 0 or by 1 / (1 - p) > 0. The mask and ReLU may therefore be applied in either order. The mask of
+# Dropout in a chain of plain layers. Dropout and Dropout2d are replaced by dropping inputs of the next linear layer.
+#
+# A dropout mask multiplies by 0 or by 1 / (1 - p) > 0. So the mask and ReLU may be applied in either order. The mask of
 # a whole channel and a pooling may be applied in either order, too. If there are only such layers between a dropout
 # layer and the next linear layer, dropping inputs of the linear layer gives the same result. Every engine computes the
 # masks from the keys of `fedray.models.net`.
@@ -274,7 +278,7 @@ class Drop(NamedTuple):
     """A dropout layer, as a rule for dropping inputs of a linear layer in training.
 
     Attributes:
-        layer: Number of the linear layer, from 0.
+        layer: Index of the linear layer among the linear layers, from 0.
         p: Probability with which each input, or channel, is dropped, between 0 and 1.
         channels: Whether whole channels of the convolutions' outputs are dropped.
     """
@@ -285,7 +289,7 @@ class Drop(NamedTuple):
 
 
 def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tuple[Drop, ...]]:
-    """Splits a chain into its layers without dropout, and the rules for dropping inputs, both in order.
+    """Splits a chain into its layers without dropout, and the rules for dropping inputs. Both keep their order.
 
     Args:
         chain: Plain layers and dropout layers in the order in which a module applies them.
@@ -309,7 +313,7 @@ def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tupl
         if behind is None or type(chain[behind]) is not nn.Linear:
             raise Unread("drops what no linear layer reads")
         before = [type(one) for one in chain[:i] if type(one) in (nn.ReLU, nn.Tanh, nn.Linear, nn.Conv2d)]
-        follows_tanh = before[-1:] == [nn.Tanh]  # kernels compute the slope of tanh from values without dropout
+        follows_tanh = before[-1:] == [nn.Tanh]  # kernels compute the slope of tanh from its outputs before dropout
         if follows_tanh or any(type(one) not in _PASSED[type(part)] for one in between):
             raise Unread("has other layers than ReLU around its dropout")
         linear = sum(type(one) is nn.Linear for one in chain[:behind])
@@ -318,12 +322,12 @@ def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tupl
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Recognition of networks that users write as classes; recognized networks use the engines of plain layers.
+# Recognition of networks that users write as classes. Recognized networks are trained by the engines of plain layers.
 #
-# The code above converts a module's `forward` to a chain of plain layers. The code here makes a network of the chain.
-# The numbers of a model of this network are those of the module, in the order in which the layers are applied. Outputs
-# and gradients of the network and of the module are compared on random batches, in double precision. A module that is
-# not recognized trains unchanged, and the manifest gives the reason.
+# The code above converts a module's `forward` to a chain of plain layers. The code here makes a network of the chain. A
+# model of this network has the parameters of the module, in the order in which the layers are applied. Outputs and
+# gradients of the network and of the module are compared on random batches, in double precision. A module that is not
+# recognized is trained as it is, and the run's manifest gives the reason.
 
 _TOLERANCE = 1e-9  # largest relative difference, in double precision
 
@@ -334,7 +338,7 @@ class Recognized(NamedTuple):
     Attributes:
         net: The network, a sequence of plain layers. A model of this network holds its parameters in the order of the
             layers.
-        order: For each number of a model of this network, the index of the same number in a model of the module, `[d]`;
+        order: For each parameter of this network, the position of the same parameter in a model of the module, `[d]`;
             None if both orders are the same.
         log_softmax: Whether the module's outputs are the log-softmax of this network's outputs.
         drops: The rules for dropping inputs of linear layers in training.
@@ -362,7 +366,7 @@ class Recognized(NamedTuple):
 
 @lru_cache(maxsize=16)  # every choice of an engine asks
 def recognize(net: Net, sample: tuple[int, ...], dtype: torch.dtype) -> Recognized | str:
-    """Converts a network to a sequence of plain layers; if this fails, returns a reason.
+    """Converts a network to a sequence of plain layers. If this is impossible, returns the reason.
 
     The reason completes the sentence "its forward ...".
 
@@ -396,7 +400,7 @@ def recognize(net: Net, sample: tuple[int, ...], dtype: torch.dtype) -> Recogniz
             raise Unread("belongs to a module with buffers")
         if len(set(chain.names)) < len(chain.names):
             raise Unread("uses a layer twice")
-        if other := set(chain.names) ^ set(layout.names):  # frozen or shared, or of an uncalled layer
+        if other := set(chain.names) ^ set(layout.names):  # frozen or shared parameters, or those of an uncalled layer
             raise Unread(f"does not read each trained parameter once: {min(other)}")
         if chain.log_softmax and net.objective != "cross_entropy":
             raise Unread("ends in a log-softmax")
@@ -459,7 +463,7 @@ def _answer(
     *,
     finish: Callable[[Tensor], Tensor] = lambda outputs: outputs,
 ) -> tuple[Tensor, Tensor]:
-    """Returns a module's outputs `[n, C]`, with dropout by `keys`, and the gradient `[d]` of a weighted sum of them."""
+    """Returns a module's outputs `[n, C]`, with dropout by `keys`, and the gradient `[d]` of their weighted sum."""
     tensors = {name: view.clone().requires_grad_() for name, view in layout.views(row).items()}
     with nullcontext() if keys is None else dropping(module, keys):
         out = finish(functional_call(module, tensors, (x,)))

@@ -1,4 +1,7 @@
-"""Chooses the engine that trains a network, and the number of lanes; the choice is the same in every process."""
+"""Chooses the engine that trains a network, and how many lanes it trains together.
+
+A lane is one job (a client trains a model) of a block. The choice is the same in every process.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +25,20 @@ from fedray.training.compiled import run_kernel
 from fedray.training.layers import has_plain_layers, read_shape
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's network need not know about lanes, and may be written in any way: `chain.py` finds out what the method
-# `forward` of the network computes. The engines `mlp`, `conv`, `vmap` and `loop` are tried in this order. The next
-# engine is tried if an engine does not compute exactly the same, or if the network cannot be mapped over lanes. The
-# engine `loop` trains every module.
+# A user's network need not know about lanes, and may be written in any way. `chain.py` finds out what the method
+# `forward` of the network computes. The engines `mlp`, `conv`, `vmap` and `loop` are tried in this order. The first
+# engine that computes exactly what the network computes is chosen. The engine `loop` trains every module.
 # `docs/explanation/engines.md` has measurements.
 
-LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters side by side: about 2.4 MB stays in a core's cache
+LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters of all lanes together: 2.4 MB stay in a core's cache
 KERNEL_FLOATS = 1_000_000  # the same for compiled kernels, whose lanes are trained one after another
-LOOP_NUMBERS = 1 << 20  # numbers of the inputs that the loop engine reads at once for several jobs: about 4 MB
+LOOP_NUMBERS = 1 << 20  # input values that the loop engine reads at once for several jobs: about 4 MB
 MOST_LANES = {"cpu": 256, "cuda": 4096}
 COMPILED = ("mlp-c", "conv-c")  # engines of compiled kernels; they return a model's delta if a block requests it
-SHAREABLE = ("mlp", "conv", *COMPILED)  # engines that never write into their module: several threads may train with it
-SLOWER = "times slower than"  # words in an engine's reason if the same layers, written otherwise, get a faster engine
-VMAP_FLOATS = 50_000  # above this autograd over lanes loses to one lane after another
-MLP_FLOATS = 400_000
+SHAREABLE = ("mlp", "conv", *COMPILED)  # engines that never write into the module, so that threads may share it
+SLOWER = "times slower than"  # words in an engine's reason if the same layers could have a faster engine
+VMAP_FLOATS = 50_000  # with more parameters, autograd over lanes is slower than one lane after another
+MLP_FLOATS = 400_000  # largest number of parameters for the engine `mlp`
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,14 @@ class Engine:
 
     Attributes:
         name: Name of the engine: "mlp-c" or "conv-c" (compiled), "mlp", "conv", "vmap" or "loop".
-        width: Largest number of lanes in a block. 1: lanes train one after another, and a block has at most `jobs`
-            lanes.
+        width: Largest number of lanes in a block. 1 means that lanes are trained one after another. A block then has at
+            most `jobs` lanes.
         why: The reason for the choice, which `fedray check` and the manifest show.
         train: A function (network, block) -> trained block.
         outputs: A function (network, models `[M, d]`, counters `[M, c]`, inputs `[M, n, ...]`) -> outputs `[M, n, C]`.
-        min_lanes: Smallest number of lanes that may train together.
+        min_lanes: Smallest number of lanes that may be trained together.
         jobs: Largest number of lanes in a block if the width is 1.
-        evaluates: `compiled` if compiled kernels compute `outputs`; otherwise `torch`.
+        evaluates: What computes `outputs`: compiled kernels (`compiled`), or torch (`torch`).
     """
 
     name: str
@@ -81,11 +83,11 @@ def choose_engine(
     Args:
         net: The network.
         device: Kind of the device, "cpu" or "cuda".
-        example: One network input, with which a user's module is tried and recognized. None: a user's module is neither
-            tried nor recognized.
+        example: One network input, with which a user's module is tried and recognized. None means that a user's module
+            is neither tried nor recognized.
         lanes: Whether compiled kernels may train (`auto`), must train (`compiled`) or must not train (`torch`).
-        local: The settings of local training; None: SGD without code.
-        drops: Whether dropout stays on in predictions; evaluation then calls the module.
+        local: The settings of local training. None means SGD without code.
+        drops: Whether dropout stays on in predictions. Evaluation then calls the module.
         models: Number of models, K.
         couples: Whether the steps of a client's lanes depend on each other.
 
@@ -117,7 +119,7 @@ def choose_engine(
 
 
 def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> Engine:
-    """Chooses the engine that trains a network; does not check whether the choice fulfills `lanes = compiled`."""
+    """Chooses the engine that trains a network. It does not check whether the choice fulfills `lanes = compiled`."""
     engine = _choose_plain(net, device, lanes)
     if engine is not None:
         return engine
@@ -126,7 +128,7 @@ def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> 
         engine = _choose_plain(found.net, device, lanes)
         if engine is not None and found.drops and engine.name not in COMPILED:
             drops, why = found.drops, "it has dropout, which only the compiled kernels have for several lanes"
-            engine = _loop_engine(net.layout.d, why)  # which drops what a kernel would
+            engine = _loop_engine(net.layout.d, why)  # it drops the same inputs as a kernel would
             return replace(engine, train=lambda _, block: loop.train_loop(net, block._replace(drops=drops)))
         if engine is not None:
             return _train_recognized(engine, found)
@@ -135,7 +137,7 @@ def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> 
 
 
 def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
-    """Chooses the engine of a network of plain layers; returns None for any other network."""
+    """Chooses the engine of a network of plain layers. Returns None for any other network."""
     if not has_plain_layers(net):
         return None
     d, may_compile = net.layout.d, lanes != "torch" and device == "cpu" and sums.is_available()
@@ -163,9 +165,9 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
 
 
 def _train_recognized(engine: Engine, found: Recognized) -> Engine:
-    """Returns an engine that trains a module with `engine`, the engine of the recognized network.
+    """Returns an engine that trains a module by the engine of the recognized network.
 
-    The new engine converts the numbers of models to the recognized network's order and back.
+    The new engine converts the parameters of models to the recognized network's order and back.
     """
 
     def train(_net: Net, block: Block) -> Trained:
@@ -181,7 +183,7 @@ def _train_recognized(engine: Engine, found: Recognized) -> Engine:
 
 
 def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, most: float = VMAP_FLOATS) -> Engine:
-    """Chooses the engine of any other network: `vmap` up to `most` parameters, or `loop`.
+    """Chooses the engine of a network that is not made of plain layers: `vmap` up to `most` parameters, or `loop`.
 
     The text `unread` is appended to the reason for the choice.
     """
@@ -201,7 +203,7 @@ def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, 
 def _choose_for_code(
     net: Net, device: str, example: Tensor | None, plain: Engine, *, local: Local, models: int, couples: bool
 ) -> Engine:
-    """Chooses the engine of a local training that has code; the network's own engine, `plain`, evaluates models."""
+    """Chooses the engine of a local training that has code. `plain`, the network's engine without code, evaluates."""
     parts = {"loss": local.loss, "gradient": local.gradient, "step": local.step, "particles": couples or None}
     named = [f"its {name}" for name, part in parts.items() if part is not None]
     what = f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} code"
@@ -221,18 +223,18 @@ def _choose_for_code(
 
 
 def _choose_width(d: int, device: str, floats: int | None = None) -> int:
-    """Returns how many lanes of d parameters a device trains side by side, with at most `floats` numbers in all."""
+    """Returns how many lanes of d parameters a device trains together, with at most `floats` parameters in all."""
     return max(MIN_LANES, min(MOST_LANES[device], (floats or LANE_FLOATS[device]) // max(1, d)))
 
 
 def _loop_engine(d: int, why: str) -> Engine:
-    """Returns the engine `loop` for a module of d parameters; `why` says why no other engine trains the module."""
+    """Returns the engine `loop` for a module of d parameters. `why` says why no other engine trains the module."""
     jobs = max(1, LANE_FLOATS["cpu"] // d)
     return Engine("loop", 1, why, loop.train_loop, loop.loop_outputs, jobs=jobs)
 
 
 def _name_faster(net: Net) -> str:
-    """Returns a hint that plain layers would be faster, if all parameters are those of plain layers; otherwise ''."""
+    """Returns a hint that a chain of plain layers would be faster, or '' if other layers have parameters, too."""
     kinds = {type(part) for part in net.module.modules() if part._parameters}
     if kinds == {nn.Linear}:
         return f": about 10 {SLOWER} Linear with ReLU or Tanh, one after another"
@@ -262,7 +264,7 @@ def _find_obstacle(net: Net, device: str) -> str | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The check, on this machine and with this network, that the results of a lane do not depend on other lanes in any bit.
+# A check that the bits of a lane's results do not depend on other lanes, on this machine and for this network.
 
 _RATE = 0.001  # at this rate wide networks with large weights stay finite
 
@@ -270,16 +272,17 @@ _RATE = 0.001  # at this rate wide networks with large weights stay finite
 def check_invariance(
     net: Net, engine: Engine, local: Local, example: Tensor, *, dtype: torch.dtype, models: int = 1
 ) -> bool:
-    """Returns whether the results of five small lanes are equal bit for bit if they train together or in small groups.
+    """Returns whether five small lanes have the same results, bit for bit, in one block and in smaller blocks.
 
-    The groups have two and three lanes. An engine that trains one lane after another always passes and is not run.
+    The smaller blocks have two and three lanes. An engine that trains one lane after another always passes, and is not
+    run.
 
     Args:
         net: The network.
         engine: The engine that trains the network.
         local: The settings of local training.
         example: One network input.
-        dtype: Type of the models' numbers.
+        dtype: Type of the models' parameters.
         models: Number of models, K.
 
     Example:

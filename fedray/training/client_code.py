@@ -1,4 +1,8 @@
-"""Trains clients with a loss or an optimizer that is code of a method or user: in lanes, or one after another."""
+"""Trains clients whose loss or optimizer is a function of a method or of a user.
+
+Clients are trained together as lanes of a block if the functions can be mapped over lanes by `torch.func.vmap`.
+Otherwise one lane is trained after another.
+"""
 
 from __future__ import annotations
 
@@ -23,26 +27,26 @@ from fedray.training.block import Block, Complete, Step, Trained, make_complete,
 from fedray.training.loop import DRAWS, quiet_fallbacks
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What code in local training can use: the batch of a client, features, outputs of other models. And the loss.
+# What code in local training can use: the batch of a client, features, and outputs of other models. And the loss.
 #
 # Two engines share these parts and the steps below. `train_client_lanes` maps the functions of one client over the
 # lanes of a block. `train_client_loop` calls the functions for one lane after another. Parameters and gradients of a
 # lane are vectors `[p]`.
 
-Watched = list[Tensor]  # the inputs of the last layer
+Watched = list[Tensor]  # the inputs of the last layer in the newest forward pass, or an empty list
 
 
 class LaneBatch(NamedTuple):
     """A batch of a lane, and the other tensors that code in the lane may use.
 
-    A tensor that no code uses has length 0 in place of p or d.
+    If no code uses a tensor, its length is 0 instead of p or d.
 
     Attributes:
         x: Inputs, `[B, ...]`.
         y: Targets, `[B]` or `[B, q]`.
         weight: Weight of each sample, `[B]`: 1 / batch size, or 0 for padding.
         steps: Number of steps of the lane.
-        noise: Standard normal numbers for the step, `[p]` or as many as the code requires.
+        noise: Standard normal random numbers for the step, `[p]`, or as many as the code requires.
         client: Id of the client.
         model: Index of the model that the client trains, 0 to K - 1.
         broadcast: The model that the client received, `[d]`.
@@ -74,8 +78,8 @@ class Gradients(NamedTuple):
     """The functions by which an engine computes gradients of one lane.
 
     Attributes:
-        step: Computes the gradient for the step; the network's buffers are updated.
-        again: Computes the gradient of the same batch at other parameters; the network's buffers stay unchanged.
+        step: Computes the gradient for the step, and updates the network's buffers.
+        again: Computes the gradient of the same batch at other parameters, without updates of the buffers.
         samples: Computes the gradient of each sample.
     """
 
@@ -85,7 +89,7 @@ class Gradients(NamedTuple):
 
 
 def name_parameters(layout: Layout, p: Tensor) -> dict[str, Tensor]:
-    """Cuts a vector `[p]` into the trainable tensors of a network, and returns the tensors by name."""
+    """Splits a vector `[p]` into the trainable tensors of a network, and returns the tensors by name."""
     k = layout.trainable_tensors
     parts = p.split_with_sizes(layout.sizes[:k], dim=-1)
     return {n: part.reshape(s) for n, part, s in zip(layout.names[:k], parts, layout.shapes[:k], strict=True)}
@@ -98,7 +102,7 @@ def last_layer(layout: Layout) -> str:
 
 @contextmanager
 def watching_features(net: Net, wanted: bool) -> Iterator[Watched]:
-    """Returns a context with a list; every forward pass writes the inputs of the last layer into the list.
+    """Returns a context with a list into which every forward pass writes the inputs of the last layer.
 
     If `wanted` is false, the list stays empty.
 
@@ -142,7 +146,7 @@ class LaneCode(NamedTuple):
 
     Attributes:
         net: The network.
-        block: The block with the settings of local training; the tensors of the block are not used here.
+        block: The block with the settings of local training. The tensors of the block are not used here.
         watched: The list with the features of the newest forward pass.
     """
 
@@ -156,7 +160,7 @@ class LaneCode(NamedTuple):
         return 0 if self.block.reading is None else self.block.reading.round
 
     def forward(self, row: Tensor, x: Tensor) -> Tensor:
-        """Returns the outputs of another model `[d]` for inputs, in evaluation mode."""
+        """Returns the outputs of a fixed model `[d]`, such as the broadcast model, in evaluation mode."""
         self.net.module.eval()
         out: Tensor = functional_call(self.net.module, self.net.layout.views(row), (x,))
         self.net.module.train()
@@ -167,8 +171,8 @@ def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -
     """Returns the mean loss of a batch.
 
     Args:
-        code: The network and the settings. If the settings have a loss, it replaces the network's loss.
-        answer: The forward pass of the model: inputs `[n, ...]` -> outputs `[n, C]`.
+        code: The network and the settings. A loss in the settings replaces the network's loss.
+        answer: The forward pass of the model, a function: inputs `[n, ...]` -> outputs `[n, C]`.
         batch: The batch.
     """
     out = answer(batch.x)
@@ -232,7 +236,7 @@ def read_lanes(block: Block) -> tuple[Tensor, ...]:
 
 Advance = Callable[[Tensor, LaneBatch, int], Tensor]  # (parameters `[W, p]`, batches, step) -> losses `[W]`
 Over = Callable[[Callable[..., Any]], Callable[..., Any]]  # a function of one lane -> the same function of all lanes
-_NOISE = -1  # an additional part of the random key, for noise; it keeps noise independent of permutations
+_NOISE = -1  # an extra part of the random keys of noise, so that they differ from the keys of permutations
 
 
 def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tensor, offset: Tensor | None) -> Advance:
@@ -245,7 +249,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
         gradients: The functions that compute the gradients of one lane.
         over: A function that turns a function of one lane into a function of all lanes.
         anchor: The parameters towards which each lane is pulled, `[W, p]`.
-        offset: The vector that is added to the gradient of each lane, `[W, p]`; None: nothing is added.
+        offset: The vector that is added to the gradient of each lane, `[W, p]`. None means that nothing is added.
     """
     local, lr = code.block.local, code.block.lr
     terms = [anchor] if local.pull else [], [] if offset is None else [offset]
@@ -284,7 +288,8 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
 def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callable[..., Tensor]:
     """Returns a function that applies a transformation to the gradients `[W, p]` and returns the new gradients.
 
-    The function also takes the parameters, the batches and the step. It keeps the state of each transformation.
+    Further arguments of this function are the parameters, the batches and the step. It keeps the state of each
+    transformation.
     """
     lr, t, states = code.block.lr, code.round, dict[int, Any]()
 
@@ -315,9 +320,9 @@ def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callabl
 
 
 def _check_vector(name: str, found: Any, p: int) -> Tensor:
-    """Checks that the result of a user's function has one number for each parameter, and returns the result.
+    """Checks that the result of a user's function has one value for each parameter, and returns the result.
 
-    Without this check torch would silently broadcast another shape.
+    Without this check torch would silently broadcast a result of a different shape.
     """
     if not isinstance(found, Tensor) or found.shape != (p,):
         raise BadInput(
@@ -327,7 +332,7 @@ def _check_vector(name: str, found: Any, p: int) -> Tensor:
 
 
 def _name_form(found: Any) -> str:
-    """Returns a description of a value: for a tensor its shape and type, otherwise the name of its Python type."""
+    """Describes a value in words: a tensor by its shape and type, any other value by the name of its Python type."""
     if not isinstance(found, Tensor):
         return name_type(found)
     return f"shape {list(found.shape)} of {str(found.dtype).removeprefix('torch.')}"
@@ -355,10 +360,10 @@ def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, com
 
 
 def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
-    """Draws the standard normal numbers of a step for each lane, `[W, p]`; `[W, 0]` if no code uses noise.
+    """Draws standard normal random numbers for each lane and a step, `[W, p]`; `[W, 0]` if no code uses noise.
 
     Example:
-        The numbers differ between clients and between steps.
+        The random numbers differ between clients and between steps.
 
         >>> import numpy as np
         >>> from fedray.core.method import Local, Transform, start_empty
@@ -375,17 +380,17 @@ def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> 
 
 
 def _rules(local: method.Local) -> list[method.Transform]:
-    """Returns the transformations in the settings of a local training: of the gradient, and as the optimizer."""
+    """Returns the transformations of a local training: that of the gradient, and that which replaces the optimizer."""
     return [rule for rule in (local.gradient, local.step) if isinstance(rule, method.Transform)]
 
 
 def _count_noise(rule: method.Transform, p: int) -> int:
-    """Returns the number of random numbers that a transformation of p parameters uses in a step."""
+    """Returns how many random numbers a transformation of p parameters uses in a step."""
     return p if rule.numbers is None else rule.numbers
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Local training with code, one lane after another: every network, every function and every optimizer can run here.
+# Local training with code, one lane after another. Every network, every function and every optimizer can be used here.
 
 Buffers = dict[str, Tensor]
 
@@ -438,7 +443,7 @@ def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> tuple[Te
     advance = make_advance(written, _differentiate(written, buffers), _call_one, block.center[one, :p], offset)
     rows, steps, loss = block.start[one, :p].clone(), int(block.steps[lane]), block.start.new_zeros(())
     read = [part[one] for part in read_lanes(block)]
-    reals = (block.weight[:steps, lane] > 0).sum(1).tolist()  # padding comes last; no row may see it
+    reals = (block.weight[:steps, lane] > 0).sum(1).tolist()  # padding comes last, and is left out
     for a, b in block.pieces(0, int(block.steps[0])):
         if a >= steps:
             break
@@ -460,7 +465,7 @@ def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> tuple[Te
 
 
 def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Turns a function of one lane into a function of a block with a single lane."""
+    """Returns a function of a block with a single lane, given a function of one lane."""
 
     def call(*arguments: Any) -> Any:
         found = function(*tree_map(lambda part: part[0] if isinstance(part, Tensor) else part, arguments))
@@ -470,7 +475,7 @@ def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
-    """Returns functions that compute the gradients of one lane by autograd; a step changes the buffers in place."""
+    """Returns functions that compute the gradients of one lane by autograd. A step changes the buffers in place."""
     net = written.net
 
     def differentiate(p: Tensor, batch: LaneBatch, held: Buffers) -> tuple[Tensor, Tensor]:
@@ -497,15 +502,15 @@ def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Local training with code, side by side: every function of one client is mapped over the lanes of a block.
+# Local training with code for all lanes together: every function of one client is mapped over the lanes of a block.
 
 
 def train_client_lanes(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block; each step is one call for all lanes.
+    """Trains every lane of a block. Each step is one call for all lanes.
 
     Args:
-        net: A network without buffers; it must be possible to map its module over lanes.
-        block: The lanes, `[W, d]`. It must be possible to map their code over lanes, too.
+        net: A network without buffers, whose module can be mapped over lanes.
+        block: The lanes, `[W, d]`. Their code can be mapped over lanes, too.
 
     Example:
         Half the loss changes the models by half as much.
@@ -563,17 +568,18 @@ def _differentiate_lanes(written: LaneCode) -> Gradients:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A test whether code in local training can be mapped over lanes: two lanes are trained together, and one by one.
+# A trial that tells whether code in local training can be mapped over lanes. Two lanes are trained together, and then
+# one after another. Both must give the same results.
 
-_ROWS, _WIDTH, _STEPS = 3, 8, 2  # samples of a batch, its width with padding, steps
-_EVERY = 5  # lanes of a trial, of which some are trained
+_ROWS, _WIDTH, _STEPS = 3, 8, 2  # samples in a batch, samples in a padded batch, steps
+_EVERY = 5  # lanes for which a trial has data; some of them are trained
 _TOLERANCE = 1e-3  # relative to the change of the parameters
 
 
 def mixes_targets(net: Net, local: method.Local) -> bool:
-    """Returns whether a user's loss mixes the samples of a batch: the loss of a sample then depends on other samples.
+    """Returns whether a user's loss of a sample depends on other samples of the batch.
 
-    Only losses for regressions are tested. The mistake happens when torch broadcasts `[B]` and `[B, 1]` to `[B, B]`.
+    Only losses for regressions are tested. The mistake happens if torch broadcasts `[B]` and `[B, 1]` to `[B, B]`.
 
     Args:
         net: The network.
@@ -587,19 +593,19 @@ def mixes_targets(net: Net, local: method.Local) -> bool:
     context = method.LossContext(partial(per_sample, net.objective), 0, torch.tensor(0), torch.tensor(0))
     try:
         whole, part = (local.loss.function(outputs[:n], targets[:n], context) for n in (_WIDTH, _ROWS))
-    except Exception:  # a trial with the network itself tells what is wrong
+    except Exception:  # a later trial with the network tells what is wrong
         return False
     return part.shape == (_ROWS,) and not torch.allclose(whole[:_ROWS], part, rtol=1e-3, equal_nan=True)
 
 
 def find_code_refusal(net: Net, example: Tensor, local: method.Local, models: int = 1) -> str | None:
-    """Returns the reason why a local training with code cannot be mapped over lanes; None if this is possible.
+    """Returns why a local training with code cannot be mapped over lanes. None means that it can be mapped.
 
     The reason is found by a trial with two lanes.
 
     Args:
         net: A network that can be mapped over lanes.
-        example: One network input; its values do not matter.
+        example: One network input. Its values do not matter.
         local: How the clients train, with code.
         models: Number of models, K.
 
@@ -621,11 +627,11 @@ def find_code_refusal(net: Net, example: Tensor, local: method.Local, models: in
             lanes = train_client_lanes(net, block).final
             if have_changed():
                 return DRAWS
-    except Exception as error:  # whatever the code does: if it is broken, the loop meets the same error
+    except Exception as error:  # broken code fails with the same error in the loop
         return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     loop = train_client_loop(net, block).final
     if not loop.isfinite().all():
-        return None  # it diverges, as `local.lr` may have it: there is nothing to compare, and training says so
+        return None  # training diverges (perhaps because of `local.lr`), so there is nothing to compare
     change = 1e-6 + (loop - block.start).nan_to_num().abs().max()
     if not torch.allclose(lanes, loop, rtol=0.0, atol=float(_TOLERANCE * change), equal_nan=True):
         return "its loss, optimizer or network gives other numbers in lanes (rows of a batch that see each other, say)"
@@ -641,17 +647,17 @@ def make_trial(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Block:
-    """Returns a block for a trial: some of five possible lanes, each with two steps and padded batches.
+    """Returns a block for a trial. It has some of five lanes, each with two steps and padded batches.
 
-    Lane w trains model w modulo K. The batches of a lane depend only on the number of the lane.
+    Lane w trains model w modulo K. The batches of a lane depend only on w.
 
     Args:
-        net: The network; its device is the device of the block.
-        example: One network input; its values do not matter.
+        net: The network. Its device is the device of the block.
+        example: One network input. Its values do not matter.
         local: How the lanes train.
-        lanes: Numbers of the lanes, from 0 to 4.
+        lanes: Which of the five lanes the block has, as numbers w from 0 to 4.
         models: Number of models, K.
-        dtype: Type of the models' numbers.
+        dtype: Type of the models' parameters.
     """
     place, lane = next(net.module.parameters()).device, np.array(lanes)
     start = torch.stack([net.init(number) for number in lanes]).to(place, dtype)

@@ -1,4 +1,7 @@
-"""Trains networks of linear layers and small convolutions by compiled kernels, and computes outputs of models."""
+"""Trains networks of linear layers and small convolutions by compiled kernels (C functions), and computes outputs.
+
+A lane is the local training of one client. A block has several lanes (`fedray.training.block`).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from fedray.training.block import BatchSource, Block, Trained
 from fedray.training.layers import LayerShape, has_plain_layers, read_shape, split_net
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The description of a block for a compiled kernel: the fields of the structures in `fedray/core/kernels/lane.h`.
+# The description of a block for a compiled kernel. The fields are those of structures in `fedray/core/kernels/lane.h`.
 
 MOST_LAYERS, MOST_STAGES = 16, 8
 
@@ -68,20 +71,22 @@ class LaneTask(ctypes.Structure):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Full batches of plain SGD: lanes that use their inputs only before the first step and after the last step.
+# A faster form of plain SGD with full batches, which uses the inputs only before the first step and after the last one.
 #
 # Let every step train on the same samples x. The first layer has the outputs z = x w. With the gradient g of z, the
 # gradient of w is x' g. So a step changes z by -rate (x x') g, and all steps together change w by -rate x' (sum of g).
-# Products of size samples x samples replace products of size samples x inputs. For ten steps of 100 images on a
-# perceptron 784-200-10, this takes a fifth of the operations. The sums have another order, so the weights differ by
-# rounding errors from the weights of ordinary steps. Such a lane is called still; `kernels/lane.h` trains it.
+# Matrices of samples x samples replace matrices of samples x inputs. Ten steps on 100 images with a perceptron
+# 784-200-10 then take a fifth of the operations. The sums are added in a different order, so the weights differ from
+# those of ordinary steps by rounding errors. A lane that is trained in this form is called *still*. `kernels/lane.h`
+# trains it.
 
 
 def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
-    """Returns the least number of steps with which a still lane takes at most half the operations; 0: there is none.
+    """Returns the smallest number of steps with which a still lane takes at most half the operations.
 
-    Only multiply-adds of the first layer are counted. In S steps an ordinary lane takes `2 S rows inputs outputs`. A
-    still lane takes `2 rows inputs outputs + rows^2 inputs + S rows^2 outputs`.
+    The result is 0 if there is no such number. Only multiply-adds of the first layer are counted. In S steps an
+    ordinary lane takes `2 S rows inputs outputs`. A still lane takes `2 rows inputs outputs + rows^2 inputs + S rows^2
+    outputs`.
 
     Args:
         rows: Number of samples in the batch.
@@ -96,7 +101,7 @@ def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
 
 
 def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
-    """Returns the least number of steps with which a lane of a block becomes a still lane; 0: no lane becomes one.
+    """Returns the number of steps from which on a lane of a block is still. 0 means that no lane is still.
 
     Args:
         block: The lanes.
@@ -110,20 +115,20 @@ def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Linear layers with ReLU or Tanh between them, trained by the compiled kernel: `fedray/core/kernels/mlp.c`.
+# Linear layers with ReLU or Tanh between them, trained by the compiled kernel `fedray/core/kernels/mlp.c`.
 #
-# A lane is the whole local training of one client, with the weights in the cache. Lanes are trained one after another,
-# so the numbers of a lane cannot depend on other lanes. If the block has a `source`, the kernel gathers the batches by
-# itself; otherwise it gets them piece by piece. The kernel computes what `train_mlp` computes, with sums in the order
-# of indices. The results are equal bit for bit on every processor with fused multiply-add.
+# The kernel trains one lane after another, with the weights in the cache. So the results of a lane cannot depend on
+# other lanes. If the block has a `source`, the kernel gathers the batches by itself. Otherwise it receives the batches
+# of some steps at a time. The kernel computes what `train_mlp` computes, with sums in the order of indices. The results
+# are equal bit for bit on every processor with fused multiply-add.
 
 MOST_OPERATIONS = 8_000_000_000  # operations of a call, which take about a tenth of a second
 _OBJECTIVES = {"cross_entropy": 0, "half_mse": 1, "mse": 2, "gaussian_nll": 3}
 ACTIVATION_CODES: dict[type[nn.Module] | None, int] = {None: 0, nn.ReLU: 1, nn.Tanh: 2}
 _KINDS = {torch.float32: 0, torch.uint8: 1, torch.float64: 2}
 _ERRORS = {1: "a row number outside the data", 2: "a label that is no class"}
-_KEPT_BYTES = 32 << 20  # scratch memory above this is given back after a call
-_scratch = threading.local()  # one memory per thread, because threads train at the same time
+_KEPT_BYTES = 32 << 20  # a larger scratch memory is released after a call
+_scratch = threading.local()  # each thread has its own memory, because threads train at the same time
 
 
 class Kernel(NamedTuple):
@@ -132,8 +137,8 @@ class Kernel(NamedTuple):
     Attributes:
         name: The beginning of the names of the kernel's functions in the library.
         prefix: Modules that torch computes before the first layer.
-        reads_flat: Whether the modules in `prefix` only reshape their inputs. The kernel may then use the data in the
-            form in which they are stored.
+        reads_flat: Whether the modules in `prefix` only reshape their inputs. If so, the kernel may read the stored
+            data directly.
         describe: A function (task, network, shape of an input) that writes the network into the task. It returns the
             number of operations per sample.
     """
@@ -145,12 +150,12 @@ class Kernel(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Some steps of a block, with their data.
+    """Some consecutive steps of a block, with their data.
 
     Attributes:
         first: The first step.
         end: One past the last step.
-        source: The data; the field `index` holds only the samples of these steps.
+        source: The data. The field `index` holds only the samples of these steps.
     """
 
     first: int
@@ -159,7 +164,7 @@ class _Piece(NamedTuple):
 
 
 def find_mlp_kernel(net: Net) -> Kernel | None:
-    """Returns the kernel of linear layers for a network; None if this kernel cannot compute the network."""
+    """Returns the kernel of linear layers for a network, or None if this kernel cannot compute the network."""
     shape = read_shape(net.module)
     if shape is None or len(shape.layers) > MOST_LAYERS:
         return None
@@ -206,7 +211,7 @@ def train_compiled(net: Net, block: Block) -> Trained:
         may_be_still = kernel.name == "mlp" and not block.drops
         still = find_still_steps(block, *task.width[:2]) if may_be_still else 0
         direct = _read_by_kernel(kernel, net, block, None if still else operations)
-        task.still_from = 0 if direct is None else still  # where `read` gives them, steps come in pieces
+        task.still_from = 0 if direct is None else still  # a still lane needs all its steps in one call
         pieces = iter(direct) if direct is not None else _read_pieces(kernel, block)
         task.keeps_state = direct is None or len(direct) > 1
         final, loss = block.start.new_empty(block.start.shape), np.zeros(len(block.start))
@@ -224,7 +229,7 @@ def train_compiled(net: Net, block: Block) -> Trained:
 
 
 def _load(name: str, dtype: torch.dtype) -> Callable[..., int]:
-    """Returns a function of the compiled library, in the version for a type of numbers."""
+    """Returns a function of the compiled library, in the version for float32 or float64."""
     library = sums.load_library()
     assert isinstance(library, sums.Library)
     return library.function(name, dtype)
@@ -233,7 +238,7 @@ def _load(name: str, dtype: torch.dtype) -> Callable[..., int]:
 def _reserve_memory(kernel: Kernel, task: LaneTask, dtype: torch.dtype, *, again: bool = False) -> Tensor:
     """Reserves the memory that a task needs, and writes the memory address into the task.
 
-    With `again`, the thread uses the same memory for its later tasks.
+    With `again`, the thread uses the same memory again for later tasks.
     """
     sizes = (ctypes.c_int64 * 2)()
     _load(f"{kernel.name}_sizes", dtype)(ctypes.byref(task), sizes)
@@ -248,7 +253,7 @@ def _reserve_memory(kernel: Kernel, task: LaneTask, dtype: torch.dtype, *, again
 
 
 class _Kept(NamedTuple):
-    """Keeps arrays alive as long as a task holds their memory addresses."""
+    """Holds references to arrays, so that they exist as long as a task holds their memory addresses."""
 
     arrays: list[Tensor | NDArray[Any] | None]
 
@@ -282,7 +287,7 @@ def describe_layers(task: LaneTask, net: Net, shape: LayerShape) -> int:
     """Writes the linear layers of a network into a task, and returns the number of their parameters.
 
     Args:
-        task: The task, whose fields for widths, activations and biases are set.
+        task: The task. Its fields for widths, activations and biases are set.
         net: The network.
         shape: The form of the linear layers.
     """
@@ -296,7 +301,7 @@ def describe_layers(task: LaneTask, net: Net, shape: LayerShape) -> int:
 
 
 def _describe_training(task: LaneTask, kept: _Kept, block: Block, final: Tensor, loss: NDArray[np.float64]) -> None:
-    """Writes the optimizer into a task, and for each lane the rates and the memory addresses of the models."""
+    """Writes the optimizer, its rates for each lane, and the memory addresses of the models into a task."""
     local, lanes = block.local, len(block.start)
     task.optimizer = 2 if local.optimizer == "adam" else 1 if local.momentum else 0
     task.momentum, task.lanes, task.batch = local.momentum, lanes, block.weight.shape[2]
@@ -341,10 +346,10 @@ def _describe_data(task: LaneTask, kept: _Kept, net: Net, block: Block, piece: _
 
 
 def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | None) -> list[_Piece] | None:
-    """Cuts the steps of a block into pieces of a fraction of a second each; None if the kernel cannot use the data.
+    """Cuts the steps of a block into calls of the kernel, each of a fraction of a second.
 
-    Pieces are short because a signal (Ctrl-C, `client_timeout`) waits for the end of a call. If `operations` is None,
-    there is a single piece. Nearly all blocks are one piece.
+    Returns None if the kernel cannot read the data. Calls are short because a signal (Ctrl-C, `client_timeout`) waits
+    for the end of a call. If `operations` is None, there is a single call. Nearly all blocks need only one call.
     """
     if (source := block.source) is None or not kernel.reads_flat:
         return None
@@ -361,9 +366,9 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | 
 
 
 def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
-    """Yields the steps of a block piece by piece, with data from `Block.read`.
+    """Yields some steps of a block at a time, with data from `Block.read`.
 
-    Torch computes the modules before the first layer.
+    torch computes the modules before the first layer.
     """
     for a, b in block.pieces(0, len(block.weight)):
         x, y = block.read(a, b)
@@ -376,12 +381,11 @@ def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Small networks of convolutions and linear layers, trained by the compiled kernel: `fedray/core/kernels/conv.c`.
+# Small networks of convolutions and linear layers, trained by the compiled kernel `fedray/core/kernels/conv.c`.
 #
-# A lane is the whole local training of one client. All activations of a sample stay in the cache. A convolution is a
-# matrix product; the rows of its left factor overlap in memory, so nothing is copied. The kernel computes what
-# `train_conv` computes, with sums in a fixed order. The results are equal bit for bit on every processor with fused
-# multiply-add.
+# All activations of a sample stay in the cache. A convolution is computed as a matrix product. The rows of the left
+# matrix overlap in memory, so no input is copied. The kernel computes what `train_conv` computes, with sums in a fixed
+# order. The results are equal bit for bit on every processor with fused multiply-add.
 
 _POOLS: dict[type[nn.Module], int] = {nn.MaxPool2d: 1, nn.AvgPool2d: 2}
 
@@ -406,7 +410,7 @@ class ConvStage(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
-    """Returns the convolutions of a network, or the description of a feature that the kernel does not support.
+    """Returns the convolutions of a network, or the name of a feature that the kernel does not support.
 
     Example:
         The kernel supports padding, but not strides.
@@ -446,21 +450,21 @@ def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
 
 
 def _find_unusual_pool(part: nn.MaxPool2d | nn.AvgPool2d) -> str | None:
-    """Returns the reason why the kernel does not support a pooling; None if the kernel supports the pooling."""
+    """Returns why the kernel does not support a pooling. None means that the kernel supports it."""
     plain = _pair(part.stride) == _pair(part.kernel_size) and _pair(part.padding) == (0, 0) and not part.ceil_mode
     more = _pair(part.dilation) == (1, 1) if isinstance(part, nn.MaxPool2d) else part.divisor_override is None
     return None if plain and more else f"a pooling whose windows overlap or leave the image ({part})"
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:
-    """Returns the height and the width that a parameter of a layer stands for."""
+    """Returns height and width, given a number for both or a pair."""
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
 def _describe_network(task: LaneTask, net: Net, sample: tuple[int, ...]) -> float:
     """Writes a network with convolutions into a task, and returns the number of operations per sample.
 
-    All sizes that the kernel uses are checked. `sample` is the shape of an image.
+    All sizes that the kernel uses are checked. `sample` is the shape of an image (channels, height, width).
     """
     stages, cut = find_stages(net.module), split_net(net.module)
     assert cut is not None and not isinstance(stages, str)
@@ -494,7 +498,7 @@ CONV_KERNEL = Kernel("conv", (), True, _describe_network)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Raw outputs of models by the compiled kernels, model after model, for evaluation.
+# Raw outputs of models for evaluation, computed by the compiled kernels for one model after another.
 #
 # Sums are computed in the same order as in training. So the outputs of a sample depend neither on the other samples nor
 # on the build of the kernel.
@@ -509,8 +513,9 @@ def run_kernel(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
     Args:
         net: A network that the kernel of convolutions can compute.
         rows: The models, `[M, d]`, in main memory.
-        _counters: Integer buffers, `[M, 0]`; such networks have none.
-        x: Inputs of each model, `[M, n, ...]`. If they are expanded from one set of inputs, the set is not copied.
+        _counters: Integer buffers, `[M, 0]`. Networks of this kind have no integer buffers.
+        x: Inputs of each model, `[M, n, ...]`. If all models have the same inputs (an expanded tensor), the inputs are
+            not copied for each model.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -540,17 +545,17 @@ def run_kernel(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Students and teachers by the compiled kernels: a student is one lane that keeps its state between calls.
+# Distillation by the compiled kernels. A student is trained like a lane that keeps its state between calls.
 #
-# Each step of a student has a rate of its own, and the targets are the probabilities (or outputs) of teachers.
-# Otherwise a student is computed like a lane of a client. Calls of any number of steps give the same bits.
+# Each step of a student has its own learning rate, and the targets are the probabilities (or outputs) of teachers.
+# Otherwise a student is computed like a lane of a client. The bits do not depend on the number of steps in a call.
 
 _HALF_MSE, _SOFT_CROSS_ENTROPY = 1, 4
 _OPTIMIZERS = {"momentum": 1, "adam": 2}
 
 
 def find_student_kernel(net: Net) -> Kernel | None:
-    """Returns the kernel that can train students with a network; None if there is no such kernel."""
+    """Returns the kernel that can train students with this network, or None if no kernel can."""
     if not (sums.is_available() and has_plain_layers(net)):
         return None
     if (kernel := find_mlp_kernel(net)) is not None:
@@ -565,7 +570,7 @@ def ask_compiled(net: Net, row: Tensor, x: Tensor) -> Tensor:
 
 
 def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
-    """Returns a function that trains a student from a start; this is `StudentEngine.begin` of the compiled engine.
+    """Returns a function that trains a student. This is `StudentEngine.begin` of the compiled engine.
 
     Args:
         net: A network for which `find_student_kernel` returns a kernel.
@@ -587,7 +592,7 @@ def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
 
 
 class _Student:
-    """A student in training: the description of its lane, and the arrays to which this description points."""
+    """A student in training. It holds the description of its lane, and the arrays to which this description points."""
 
     def __init__(self, kernel: Kernel, net: Net, start: Tensor, teaching: Teaching) -> None:
         self.task, self.row, self.zeros, self.loss = LaneTask(), start.contiguous().clone(), np.zeros(1), np.zeros(1)

@@ -1,4 +1,7 @@
-"""Trains linear layers and small convolutions for all lanes at once, with hand-written backward passes."""
+"""Trains linear layers and small convolutions for all lanes of a block at once, with hand-written backward passes.
+
+A lane is the local training of one client. All lanes have the same network.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ from fedray.training.chain import find_changed_call
 # ---------------------------------------------------------------------------------------------------------------------
 # The parameters of linear layers, stacked over lanes for batched products.
 #
-# The longer side of a weight is contiguous in memory. A layer is stored as `[W, out, in]`, as in the layout. If it has
-# more outputs than inputs, it is stored as `[W, in, out]`. With the shorter side contiguous, a matrix product would run
-# at a third of the speed or less.
+# The longer side of a weight is contiguous in memory. A weight is stored as `[W, out, in]`, as in the layout. If the
+# layer has more outputs than inputs, the weight is stored as `[W, in, out]` instead. With the shorter side contiguous,
+# a matrix product would run at a third of the speed or less.
 
 _ACTIVATIONS = (nn.ReLU, nn.Tanh)
-_PREFIX = (nn.Flatten, nn.Identity, RBF)  # modules that compute each sample without regard to other samples
+_PREFIX = (nn.Flatten, nn.Identity, RBF)  # modules whose outputs for a sample do not depend on other samples
 
 
 class LayerShape(NamedTuple):
@@ -34,7 +37,7 @@ class LayerShape(NamedTuple):
 
     Attributes:
         prefix: Modules without parameters before the first layer.
-        layers: For each layer: the activation after the layer (None: no activation), and whether the layer has a bias.
+        layers: For each layer, the activation after the layer (or None), and whether the layer has a bias.
     """
 
     prefix: tuple[nn.Module, ...]
@@ -45,7 +48,7 @@ class LayerStack(NamedTuple):
     """The parameters of the layers of W lanes.
 
     Attributes:
-        weights: Weight of each layer, as a view `[W, in, out]`; the longer side is contiguous in memory.
+        weights: Weight of each layer, as a view `[W, in, out]`. The longer side is contiguous in memory.
         biases: Bias of each layer, `[W, 1, out]`; None for a layer without bias.
     """
 
@@ -60,10 +63,10 @@ class LayerStack(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def read_shape(module: nn.Module) -> LayerShape | None:
-    """Returns the form of a sequence of linear layers with ReLU or Tanh between them; None for any other module.
+    """Returns the form of a sequence of linear layers with ReLU or Tanh between them, or None for any other module.
 
     Example:
-        Two models have one layer with 3 inputs and 2 outputs. Each model gets one sample.
+        Two models have one layer with 3 inputs and 2 outputs. Each model receives one sample.
 
         >>> shape = read_shape(nn.Sequential(nn.Linear(3, 2)))
         >>> stack = stack_layers(shape, [torch.ones(2, 2, 3), torch.zeros(2, 2)])
@@ -107,7 +110,7 @@ def stack_layers(shape: LayerShape, views: Iterable[Tensor]) -> LayerStack:
 
 
 def write_rows(params: LayerStack, out: Tensor, a: int, b: int) -> None:
-    """Writes some lanes of a stack into the rows of a matrix with the same numbers, in the order of the layout.
+    """Writes the parameters of some lanes into the same rows of a matrix, in the order of the layout.
 
     Args:
         params: The stack of parameters.
@@ -132,7 +135,7 @@ def run_layers(shape: LayerShape, params: LayerStack, x: Tensor, lanes: int) -> 
         shape: The form of the layers.
         params: The parameters of the layers.
         x: Inputs, `[lanes, B, in]`.
-        lanes: Number of lanes; the first lanes of the stack are computed.
+        lanes: Number of lanes. Only the first `lanes` lanes of the stack are computed.
     """
     activations = [x]
     for (activation, _), w, b in zip(shape.layers, *params, strict=True):
@@ -143,7 +146,7 @@ def run_layers(shape: LayerShape, params: LayerStack, x: Tensor, lanes: int) -> 
 
 
 def has_plain_layers(net: Net) -> bool:
-    """Returns whether a model consists exactly of the weights and biases of its layers, in order and once each.
+    """Returns whether a model consists of the weights and biases of its Linear and Conv2d layers, in order, once each.
 
     In such a network no parameter is frozen, shared or reparametrized, and there are no buffers. No hook and no
     replaced `forward` changes the results of a layer.
@@ -163,10 +166,10 @@ def has_plain_layers(net: Net) -> bool:
 # The backward pass through linear layers, together with the optimizer's step.
 #
 # With plain SGD the gradient of a weight is never stored. One matrix product computes the gradient and subtracts it
-# from the weight: `w <- beta w - g^T h + shift`. Here h are the inputs of the layer, and g is the gradient of its
-# outputs times the learning rate. (With `scaled`, the weights of the samples contain the learning rate already.) The
-# number beta contains weight decay and pull, and shift contains the constant terms of the local gradient. With momentum
-# or Adam the gradients are computed first, and then the optimizer's step.
+# from the weight: `w <- beta w - g^T h + shift`. Here h are the inputs of the layer, and g is the gradient in its
+# outputs, times the learning rate. (With `scaled`, the weights of the samples already contain the learning rate.) beta
+# contains weight decay and pull, and shift contains the constant terms of the local gradient. With momentum or Adam
+# the gradients are computed first, and then the optimizer makes its step.
 
 # (stack, activations of `run_layers`, gradient of the outputs, lanes) -> gradient of the inputs, if it is requested
 Descent = Callable[[LayerStack, list[Tensor], Tensor, int], "Tensor | None"]
@@ -227,8 +230,8 @@ def make_descent(
         shape: The form of the layers.
         block: The lanes, with learning rate, anchor and offset.
         to_stack: A function that turns models `[W, d]` into the stack of their parameters.
-        inputs: Whether the function returns the gradient of the inputs of the first layer, `[lanes, B, in]`.
-        scaled: Whether the gradients are already multiplied by the learning rate, which is for plain SGD only.
+        inputs: Whether the function returns the gradient in the inputs of the first layer, `[lanes, B, in]`.
+        scaled: Whether the gradients are already multiplied by the learning rate. This is allowed for plain SGD only.
     """
     local = block.local
     if not is_plain_sgd(local):
@@ -274,9 +277,9 @@ def make_descent(
 
 
 def _make_two_pass(shape: LayerShape, update: Step, inputs: bool) -> Descent:
-    """Returns the function of `make_descent` for momentum and Adam.
+    """Returns the function of `make_descent` for all optimizers except plain SGD.
 
-    The function first computes all gradients, and then makes the optimizer step that all engines share.
+    The function first computes all gradients, and then makes the optimizer's step by `update`.
     """
 
     def descend(params: LayerStack, activations: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
@@ -307,7 +310,7 @@ def _backward_activation(activation: type[nn.Module] | None, g: Tensor, h: Tenso
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Linear layers with ReLU or Tanh between them: batched products and a hand-written backward pass.
+# The engine `mlp`, for linear layers with ReLU or Tanh between them.
 
 
 def train_mlp(net: Net, block: Block) -> Trained:
@@ -340,7 +343,7 @@ def train_mlp(net: Net, block: Block) -> Trained:
     def to_stack(rows: Tensor) -> LayerStack:
         return stack_layers(shape, net.layout.views(rows).values())
 
-    scaled = is_plain_sgd(block.local) and block.lr != 0  # by a rate of 0 the losses would be lost
+    scaled = is_plain_sgd(block.local) and block.lr != 0  # losses are scaled, too, and divided by the rate at the end
     lr = block.lr if scaled else 1.0
 
     def prepare(x: Tensor, lanes: int) -> Tensor:
@@ -358,7 +361,7 @@ def train_mlp(net: Net, block: Block) -> Trained:
         params, descend = to_stack(block.start), make_descent(shape, block, to_stack, scaled=scaled)
         weighted = block._replace(weight=block.weight * lr) if scaled else block
         trained = train_lanes(weighted, take_step, lambda final, a, b, _: write_rows(params, final, a, b), prepare)
-        # division by a number rounds otherwise than by a tensor
+        # torch rounds a division by a plain number differently from a division by a tensor
         return trained._replace(loss=trained.loss / torch.full_like(trained.loss, lr))
 
 
@@ -368,14 +371,14 @@ def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
     Args:
         net: A network for which `read_shape` returns a form.
         rows: The models, `[M, d]`.
-        _counters: Integer buffers, `[M, 0]`; such networks have none.
+        _counters: Integer buffers, `[M, 0]`. Networks of this kind have no integer buffers.
         x: Inputs of each model, `[M, n, ...]`.
     """
     shape = read_shape(net.module)
     assert shape is not None
     with torch.no_grad():
         params = stack_layers(shape, net.layout.views(rows).values())
-        x = x[:1] if x.stride(0) == 0 else x  # the same inputs for all models pass the prefix once
+        x = x[:1] if x.stride(0) == 0 else x  # if all models have the same inputs, the prefix is computed once
         lead = x.shape[:2]
         for part in shape.prefix:
             x = part(x.flatten(0, 1)).unflatten(0, lead)
@@ -383,23 +386,24 @@ def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Grouped convolutions with results that do not depend on the number of groups, and so not on the number of lanes.
+# Grouped convolutions whose results do not depend on the number of groups, so that they do not depend on the number of
+# lanes.
 #
-# On processors without AVX-512, oneDNN uses other loops for an odd number of groups, and the sums differ in the last
-# bit. On such processors the convolutions of lanes are computed by torch itself, one group after another. torch has one
-# switch of oneDNN for the whole process. So oneDNN stays off until the last thread has left the context.
+# On processors without AVX-512, oneDNN uses different loops for an odd number of groups, and sums differ in the last
+# bit. On such processors torch computes the convolutions of lanes without oneDNN, one group after another. torch has
+# one switch of oneDNN for the whole process. So oneDNN stays off until the last thread has left the context.
 
 
 _LOCK = threading.Lock()
-_OUTSIDE: list[bool] = []  # for each context that is open now: whether oneDNN was on before the first of them
+_OUTSIDE: list[bool] = []  # one entry per open context: whether oneDNN was on before the first context was opened
 
 
 @contextmanager
 def invariant_convolutions(device: torch.device) -> Iterator[None]:
-    """Returns a context in which each group of a convolution gives the same bits for any number of groups.
+    """Returns a context in which the bits of a group of a convolution do not depend on the number of groups.
 
     Args:
-        device: The device that computes the convolutions; on a GPU the context has no effect.
+        device: The device that computes the convolutions. On a GPU the context has no effect.
 
     Example:
         >>> with invariant_convolutions(torch.device("cpu")):
@@ -421,14 +425,14 @@ def invariant_convolutions(device: torch.device) -> Iterator[None]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Small networks of convolutions: lanes are folded into channels, so each layer is one grouped convolution.
+# The engine `conv`, for small networks of convolutions: one grouped convolution computes a layer of all lanes.
 #
-# Activations are `[B, W * C, H, V]` with channels last in memory, and each lane is one group. The linear layers after
-# the convolutions are trained as in the `mlp` engine, with its hand-written backward pass. Autograd differentiates only
-# the convolutions.
+# The channels of all lanes are side by side. Activations are `[B, W * C, H, V]` with channels last in memory, and each
+# lane is one group. The linear layers after the convolutions are trained as in the engine `mlp`, with its hand-written
+# backward pass. Autograd differentiates only the convolutions.
 
-NARROW_CHANNELS = 32  # wider convolutions fill a core by themselves (measured, docs/design.md)
-CONV_LANES = {"cpu": 12, "cuda": 256}
+NARROW_CHANNELS = 32  # a wider convolution of a single lane keeps a core busy (measured)
+CONV_LANES = {"cpu": 12, "cuda": 256}  # the most lanes that are trained together
 _EVALUATED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 26}  # activations of a layer that are computed at a time
 
 
@@ -438,7 +442,7 @@ class SplitNet(NamedTuple):
     Attributes:
         features: The convolutions, with their activations and poolings.
         dense: The linear layers after the convolutions.
-        tensors: Number of parameter tensors in `features`; these tensors come first in the layout of a model.
+        tensors: Number of parameter tensors in `features`. These tensors come first in the layout of a model.
     """
 
     features: tuple[nn.Module, ...]
@@ -448,9 +452,9 @@ class SplitNet(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def split_net(module: nn.Module) -> SplitNet | None:
-    """Cuts a network into convolutions and linear layers; returns None if the network has another form.
+    """Cuts a network into convolutions and linear layers. Returns None if the network has a different form.
 
-    The form is: Conv2d with pooling, ReLU or Tanh, then Flatten, then linear layers.
+    The required form is: convolutions with pooling, ReLU or Tanh, then Flatten, then linear layers.
     """
     if type(module) is not nn.Sequential or not len(module) or type(module[0]) is not nn.Conv2d:
         return None
@@ -474,7 +478,7 @@ def find_max_channels(module: nn.Module) -> int:
 
 
 def choose_lanes(channels: int, device: str) -> int:
-    """Returns the number of networks that are computed side by side.
+    """Returns how many models are computed together.
 
     Args:
         channels: The number of output channels of the widest convolution.
@@ -537,14 +541,14 @@ def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor
     Args:
         net: A network that `split_net` can cut.
         rows: The models, `[M, d]`.
-        _counters: Integer buffers, `[M, 0]`; such networks have none.
+        _counters: Integer buffers, `[M, 0]`. Networks of this kind have no integer buffers.
         x: Inputs of each model, `[M, n, channels, height, width]`.
     """
     cut = split_net(net.module)
     assert cut is not None
     channels, kind, out = find_max_channels(net.module), rows.device.type, []
     width = choose_lanes(channels, kind)
-    shares = -(-len(rows) // width)  # of even size: a single model left over would take other kernels
+    shares = -(-len(rows) // width)  # groups of even size, because torch has different kernels for a single model
     with torch.no_grad(), invariant_convolutions(rows.device):
         for models, inputs in zip(rows.tensor_split(shares), x.tensor_split(shares), strict=True):
             views, n = list(net.layout.views(models).values()), len(models)
@@ -560,7 +564,7 @@ def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor
 
 
 def _kernel(view: Tensor) -> Tensor:
-    """Copies a weight `[W, out, in, h, v]` with input channels last in memory; a bias `[W, out]` is copied as it is."""
+    """Copies a weight `[W, out, in, h, v]` with input channels last in memory, or a bias `[W, out]` unchanged."""
     if view.dim() != 5:
         return view.contiguous().clone()
     return view.permute(0, 1, 3, 4, 2).contiguous().clone().permute(0, 1, 4, 2, 3)
@@ -608,7 +612,7 @@ def conv_features(cut: SplitNet, kernels: list[Tensor], x: Tensor, lanes: int) -
 def _move_relu(parts: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
     """Moves each ReLU after the max pooling that follows the ReLU.
 
-    The results are the same, but the ReLU is computed on fewer numbers (a quarter of them for windows of 2 x 2).
+    The results are the same, but ReLU is computed on fewer values (a quarter for windows of 2 x 2).
     """
     out = list(parts)
     for i in range(len(out) - 1):

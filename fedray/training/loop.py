@@ -1,4 +1,7 @@
-"""Trains networks that have no special engine: one lane after another, or mapped over lanes by `torch.func`."""
+"""Trains networks that have no special engine, one lane after another, or all lanes together by `torch.func.vmap`.
+
+A lane is the local training of one client. A block has several lanes (`fedray.training.block`).
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,20 @@ from fedray.training.block import Block, Trained, join_rows, make_optimizer, spl
 from fedray.training.chain import find_changed_call
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Steps of the loop as CUDA graphs: the host starts a whole step with one call.
+# Steps of the loop as CUDA graphs, with which the host starts a whole step by one call.
 #
 # A step of ResNet-18 with batch 16 consists of about four hundred CUDA kernels. They keep a GPU busy for 2 to 5 ms, but
-# the host takes 6 to 10 ms to start them one after another. So the step of a lane is recorded once and replayed: the
-# same kernels run in the same order, and give the same bits. Later lanes, also in later blocks, are trained in the same
-# tensors and replay the same record (`_KEPT` holds it). A step is recorded only if it is known to do the same each
-# time. This holds for SGD and for networks of torch's and torchvision's own layers, if these layers draw no random
-# numbers and the host requests nothing from the GPU.
+# the host takes 6 to 10 ms to start them one after another. So the step of a lane is recorded once and then replayed.
+# The same kernels run in the same order, and give the same bits. Later lanes, also in later blocks, are trained in the
+# same tensors and replay the same record, which `_KEPT` holds. A step is recorded only if it is known to do the same
+# each time. This is known for SGD and for networks of layers of torch and torchvision, if these layers draw no random
+# numbers and the host reads no value from the GPU.
 
 AS_WRITTEN = 2  # steps before the recorded step, in which libraries choose algorithms and momentum gets its tensors
 _KNOWN = ("torch.nn.modules.", "torchvision.models.")
 _RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 _LAST: list[torch.cuda.CUDAGraph] = []  # the newest graph; the next graph uses the same memory
-TakeStep = Callable[[Tensor, Tensor, Tensor, bool], None]  # (inputs, targets, weights, whether weights are alike)
+TakeStep = Callable[[Tensor, Tensor, Tensor, bool], None]  # (inputs, targets, weights, whether all weights are equal)
 
 
 def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
@@ -43,7 +46,7 @@ def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
 
     Args:
         module: The network.
-        local: The settings of local training. Only SGD is recorded, because Adam counts its steps on the host.
+        local: The settings of local training. Only SGD can be recorded, because Adam counts its steps on the host.
         device: The device that trains the network.
     """
     if device.type != "cuda" or local.optimizer != "sgd":
@@ -52,13 +55,13 @@ def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
 
 
 def _is_alike_in_all_steps(part: nn.Module) -> bool:
-    """Returns whether a layer is known to do the same in every step, while the host requests nothing from the GPU."""
+    """Returns whether a layer is known to do the same in every step, and to read no value from the GPU."""
     if not type(part).__module__.startswith(_KNOWN) or isinstance(part, _RANDOM):
         return False
-    if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is None:  # a step's weight is 1 / its number
+    if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is None:  # weight 1 / number of the step
         return False
-    draws = bool(getattr(part, "drop_rate", 0))  # dropout of torchvision's DenseNet, which is no layer
-    return not draws and getattr(part, "max_norm", None) is None  # an embedding that looks for rows that are too long
+    draws = bool(getattr(part, "drop_rate", 0))  # dropout as a function, in torchvision's DenseNet
+    return not draws and getattr(part, "max_norm", None) is None  # `max_norm` of an embedding reads values of the GPU
 
 
 @contextmanager
@@ -75,13 +78,13 @@ def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
     try:
         with torch.cuda.stream(stream):
             yield
-    finally:  # after a failure, too, memory that the steps still read is used again
+    finally:  # also after a failure, because memory that the steps still read may be used again
         before.wait_stream(stream)
 
 
 @lru_cache
 def _stream_of(device: torch.device) -> torch.cuda.Stream:
-    """Returns the CUDA stream for recording on a device, which is the same stream in every call.
+    """Returns the CUDA stream for recording on a device. All calls return the same stream.
 
     Memory that is freed on this stream is used again only after `wait_stream`.
     """
@@ -103,7 +106,7 @@ class RecordedStep:
         self._inputs: tuple[Tensor, ...] = ()
 
     def __call__(self, x: Tensor, y: Tensor, weight: Tensor, alike: bool) -> None:
-        """Makes one step; arguments are those of `TakeStep`. A full batch with equal weights replays the record."""
+        """Makes one step with the arguments of `TakeStep`. A full batch with equal weights replays the record."""
         given = (x, y, weight)
         if self._before or len(x) < self._batch or not alike:
             self._before = max(0, self._before - 1)
@@ -122,13 +125,13 @@ class RecordedStep:
         self._graph.replay()
 
     def _record(self) -> torch.cuda.CUDAGraph | None:
-        """Records the step without computing it, and returns the graph; None if torch cannot record the step."""
+        """Records the step without computing it, and returns the graph, or None if torch cannot record the step."""
         graph, (x, y, weight) = torch.cuda.CUDAGraph(), self._inputs
         try:
             graph.capture_begin(pool=_LAST[0].pool() if _LAST else None)
             self._step(x, y, weight, True)
             graph.capture_end()
-        except BaseException as error:  # `client_timeout`, say; a stream that stays recording computes nothing any more
+        except BaseException as error:  # such as `client_timeout`; a stream that still records computes nothing
             with suppress(RuntimeError):
                 graph.capture_end()
             if isinstance(error, RuntimeError):
@@ -139,9 +142,9 @@ class RecordedStep:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The loop engine, one lane after another: a functional call, gradients, one optimizer step. Every module can run here.
+# The engine `loop`, which trains one lane after another. It can train every module.
 #
-# The loop engine is also the reference that the other engines are tested against.
+# The other engines are tested against this engine.
 
 
 def train_loop(net: Net, block: Block) -> Trained:
@@ -161,7 +164,7 @@ def train_loop(net: Net, block: Block) -> Trained:
     done = []
     with recording_stream(block.start.device, recorded), rng.generators_scope() as start:
         for lane, key in enumerate(block.keys.tolist()):
-            start(key)  # a user's module may draw from any of them
+            start(key)  # a user's module may draw from any global generator
             done.append(_train_lane(net, block, lane, last, recorded))
     final, counters, loss = (torch.stack(column) for column in zip(*done, strict=True))
     return Trained(final, counters, loss)
@@ -172,18 +175,18 @@ class _Lane(NamedTuple):
 
     tensors: list[Tensor]  # the model, in the order of its layout
     counters: list[Tensor]
-    anchor: list[Tensor]  # the parameters towards which the model is pulled; empty: no pull
-    offset: list[Tensor]  # added to the gradients; empty: nothing is added
+    anchor: list[Tensor]  # the parameters towards which the model is pulled; empty if there is no pull
+    offset: list[Tensor]  # what is added to the gradients; empty if nothing is added
     velocities: list[Tensor]  # the memory of momentum; empty before the first step
     total: Tensor  # the sum of the losses
     step: TakeStep
 
 
 class _Kept(NamedTuple):
-    """A lane with a recorded step, which refers to the lane's tensors by their addresses in memory."""
+    """A lane with a recorded step. The record refers to the lane's tensors by their addresses in memory."""
 
     net: Net
-    alike: tuple[object, ...]  # settings that must be equal, besides the network, for the record to be used again
+    alike: tuple[object, ...]  # the record is used again only for the same network and if these settings are equal
     lane: _Lane
 
 
@@ -214,15 +217,15 @@ def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -
     held = [f"held.{name}" for name in (*layout.names, *layout.counters)]
     with rng.torch_scope(int(block.keys[lane]), block.start.device):
         tensors = dict(zip(held, (*own.tensors, *own.counters), strict=True))
-        functional_call(_Holder(net.module), tensors, (descend,))  # tensors are put in once per lane, not once per step
-    if kept is not None:  # after a failure nothing is kept
+        functional_call(_Holder(net.module), tensors, (descend,))  # one functional call per lane, and not per step
+    if kept is not None:  # this line is not reached after a failure
         _KEPT[:] = [kept]
     row = torch.cat([t.detach().reshape(-1) for t in own.tensors])
     return row, torch.stack(own.counters) if own.counters else block.counters[lane], own.total.clone()
 
 
 def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
-    """Returns a lane before its first step; all tensors of the lane are copies."""
+    """Returns a lane before its first step. All tensors of the lane are copies."""
     layout, k = net.layout, net.layout.trainable_tensors
     tensors = _lane_tensors(layout, block.start[lane], last)
     params = [t.requires_grad_() for t in tensors[:k]]
@@ -248,10 +251,10 @@ def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
 
 
 def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
-    """Returns a lane with a step that is recorded already or will be recorded.
+    """Returns a lane with a step that is already recorded or will be recorded.
 
-    If the kept lane has the same network and settings, it is returned with the numbers of `fresh`. Otherwise `fresh`
-    is returned with a new step, which records itself later.
+    If the kept lane has the same network and settings, it is returned with the values of `fresh`. Otherwise `fresh` is
+    returned with a new step, which records itself later.
     """
     batch, start = block.weight.shape[2], block.start
     alike = (block.local, block.lr, batch, last, block.offset is None, start.dtype, start.device)
@@ -271,7 +274,7 @@ def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor,
     """Yields inputs, targets and weights of each step of a lane, and whether all weights of the step are equal.
 
     Padding is left out, because it would change the statistics of normalization layers. Padding and equal weights are
-    looked up once per lane, because each request to a GPU waits until the GPU has finished.
+    found once per lane, because reading a value from a GPU waits until the GPU has finished.
     """
     steps, batch = int(block.steps[lane]), block.weight.shape[2]
     weights = block.weight[:steps, lane]
@@ -292,10 +295,9 @@ def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor,
 def sum_losses(
     objective: Objective, outputs: Tensor, y: Tensor, weight: Tensor, alike: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns the loss of a batch, and a factor by which the loss must be multiplied; None stands for the factor 1.
+    """Returns the loss of a batch, and a multiplier for it. None means the multiplier 1.
 
-    For the cross entropy with equal weights, torch's own function is called. It takes fewer operations than
-    `per_sample`.
+    For the cross entropy with equal weights, torch's function is called. It takes fewer operations than `per_sample`.
 
     Args:
         objective: Name of the loss.
@@ -321,7 +323,7 @@ class _Holder(nn.Module):
 
 
 def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tensor]:
-    """Copies the numbers `[d]` of a model into one tensor for each name in the layout, and returns the tensors.
+    """Copies a model `[d]` into one tensor for each name in the layout, and returns the tensors.
 
     With `channels_last`, weights of convolutions have channels last in memory.
     """
@@ -331,15 +333,15 @@ def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tens
 
 @lru_cache(maxsize=16)  # every lane asks
 def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
-    """Returns whether a module can be computed on images with channels last in memory, found by a trial.
+    """Returns whether a module accepts images with channels last in memory. A trial finds it out.
 
-    A module that calls `x.view(len(x), -1)`, for example, cannot. Some modules are refused without a trial: with
-    channels last, torch's gradient of one of their layers overwrites memory (oneDNN #6035, only on AVX2).
+    For example, a module that calls `x.view(len(x), -1)` does not accept them. Some modules are refused without a
+    trial, because torch's gradient of one of their layers would overwrite memory (oneDNN #6035, only on AVX2).
 
     Args:
         net: The network.
         shape: Shape of one input.
-        dtype: Type of the models' numbers.
+        dtype: Type of the models' parameters.
     """
     narrow = (part for part in net.module.modules() if isinstance(part, nn.Conv2d) and max(part.kernel_size) == 1)
     unsafe = any(max(part.stride) > 1 and part.in_channels // part.groups < 8 for part in narrow)
@@ -351,7 +353,7 @@ def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) ->
     try:
         with torch.no_grad(), rng.torch_scope(0, place):
             functional_call(module, tensors, (to_channels_last(torch.zeros(2, *shape, dtype=dtype, device=place)),))
-    except RuntimeError:  # a module that fails for another reason fails in training too
+    except RuntimeError:  # a module that fails for a different reason also fails in training
         return False
     return True
 
@@ -359,7 +361,7 @@ def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) ->
 def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
     """Returns raw outputs `[M, n, C]` of M models, each on its own inputs, in evaluation mode.
 
-    If a user's network draws random numbers in evaluation mode, too, all models get the same numbers.
+    If a user's network draws random numbers in evaluation mode, all models get the same random numbers.
 
     Args:
         net: Any network.
@@ -379,17 +381,17 @@ def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The vmap engine, for small modules that change no buffers: each step is one call of torch.func.vmap for all lanes.
+# The engine `vmap`, for small modules without buffers. Each step is one call of torch.func.vmap for all lanes.
 
 DRAWS = "it draws random numbers outside torch, which would be the same for all lanes"
 
 
 @contextmanager
 def quiet_fallbacks() -> Iterator[None]:
-    """Returns a context without a warning of torch: that some operation is mapped over lanes by one call per lane.
+    """Returns a context that suppresses a warning of torch.
 
-    Examples of such operations are fused attention and the product of `weight_norm`. Users can do nothing about this
-    warning, and the results are the same.
+    torch warns if it maps an operation over lanes by one call per lane, for example fused attention or `weight_norm`.
+    Users can do nothing about this warning, and the results are the same.
     """
     switch = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # no stub has it
     switch(False)
@@ -400,13 +402,13 @@ def quiet_fallbacks() -> Iterator[None]:
 
 
 def find_refusal(net: Net, example: Tensor) -> str | None:
-    """Returns the reason why a module cannot be mapped over lanes; None if this is possible.
+    """Returns why a module cannot be mapped over lanes. None means that it can be mapped.
 
     The reason is found by a trial with two lanes.
 
     Args:
         net: The network.
-        example: One network input; its values do not matter.
+        example: One network input. Its values do not matter.
 
     Example:
         A small perceptron can be mapped over lanes.
@@ -430,16 +432,16 @@ def find_refusal(net: Net, example: Tensor) -> str | None:
             vmap(grad(cost))(tuple(t.to(dtype) for t in tensors), x)
             if have_changed():
                 return DRAWS
-    except Exception as error:  # whatever a module does: if it is broken, the loop meets the same error
+    except Exception as error:  # a broken module fails with the same error in the loop
         return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     return None
 
 
 def train_vmap(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block; each step is one call for all lanes.
+    """Trains every lane of a block. Each step is one call for all lanes.
 
     Args:
-        net: A network with a module that `find_refusal` and `find_mixing` accept.
+        net: A network whose module `find_refusal` and `find_mixing` accept.
         block: The lanes, `[W, d]`.
     """
     layout, names = net.layout, net.layout.names

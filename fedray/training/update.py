@@ -1,4 +1,4 @@
-"""Defines local updates of the jobs in a block; the pieces of a method change updates before and after training.
+"""Defines the local updates of the jobs in a block. The pieces of a method change them before and after training.
 
 Example:
     >>> key, row = np.array([7], dtype=np.uint64), np.array([0])
@@ -123,21 +123,22 @@ def deal_private(
     return out
 
 
-Weigh = Callable[[Plan, Tensor], Tensor]  # (lanes, indices `[S, W, B]` of the client's samples) -> factors `[S, W, B]`
+# (jobs of the lanes, indices `[S, W, B]` of the client's samples) -> multipliers of the samples' weights `[S, W, B]`
+Weigh = Callable[[Plan, Tensor], Tensor]
 
 
 class Jobs(NamedTuple):
-    """Several jobs of a round; J is the number of jobs.
+    """J jobs of a round.
 
     Attributes:
         plan: Client, model and world of each job, `[J]`.
         size: Number of training samples of each job's client, `[J]`.
         steps: Number of optimizer steps of each job, `[J]`.
-        key: For each job, the key from which random numbers are computed, `[J]`.
-        row: For each job, the index of the model in the broadcast from which training starts, `[J]`.
+        key: The key from which each job's random numbers are computed, `[J]`.
+        row: Row of the broadcast models from which each job starts, `[J]`.
         flight: Start and destination of each job in asynchronous training; None if training has rounds.
-        losses: Losses of all K models on the samples of each job's client, `[J, K]`, which the client reported before;
-            None if clients report no losses.
+        losses: Losses of all K models on the samples of each job's client, `[J, K]`. The client reported them before
+            training. None means that clients report no losses.
     """
 
     plan: Plan
@@ -149,24 +150,24 @@ class Jobs(NamedTuple):
     losses: FloatArray | None = None
 
     def doubled(self) -> Jobs:
-        """Returns two jobs, both equal to the first job."""
+        """Returns the first job twice."""
         first = np.array([0, 0])
         flight = None if self.flight is None else self.flight.take(first)
         size, steps, key, row = self.size[first], self.steps[first], self.key[first], self.row[first]
         return Jobs(self.plan.take(first), size, steps, key, row, flight)
 
     def turn(self, t: int) -> int | IntArray:
-        """Returns the number in the jobs' random keys that stands for the round; t is the round of the start models."""
+        """Returns what stands for the round in the jobs' random keys: the round t, or the turns of a flight, `[J]`."""
         return t if self.flight is None else self.flight.turn
 
 
 class Dealt(NamedTuple):
-    """The batches of a block, as three fields that `Block` has as well.
+    """The batches of a block. `Block` has the same three fields.
 
     Attributes:
         read: A function (first step, last step + 1) -> inputs and targets of these steps.
         weight: Weight of each sample in the loss of the batch, `[S, W, B]`.
-        source: The data from which `read` takes the batches; None if the samples are changed before training.
+        source: The data from which `read` takes the batches. None means that samples are changed before training.
     """
 
     read: Callable[[int, int], tuple[Tensor, Tensor]]
@@ -175,7 +176,7 @@ class Dealt(NamedTuple):
 
 
 class Site(Protocol):
-    """The interface by which pieces use the worker that holds the clients."""
+    """What pieces may use of the worker on which the clients live."""
 
     @property
     def net(self) -> Net:
@@ -209,16 +210,16 @@ class Site(Protocol):
         """Returns the settings of local training in a world, with the world's own learning rate if there is one."""
 
     def to_device(self, x: Tensor) -> Tensor:
-        """Moves a tensor to the worker's device; floating-point numbers get the type of the networks."""
+        """Moves a tensor to the worker's device. Floating-point tensors get the type of the networks."""
 
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
         """Returns the network outputs `[M, n, C]` of models `rows` `[M, d]` for raw inputs x of a world."""
 
     def deal(self, update: Update) -> Dealt:
-        """Deals the batches of a block's updates."""
+        """Draws the batches of a block's updates."""
 
     def make_block(self, update: Update, dealt: Dealt) -> Block:
-        """Makes a block from updates and the batches dealt for these updates."""
+        """Makes a block from updates and their batches."""
 
 
 class Update(NamedTuple):
@@ -228,26 +229,26 @@ class Update(NamedTuple):
         site: The worker.
         phase: The phase that the jobs belong to.
         t: The round of the models at the start, from 0.
-        jobs: The jobs, `[W]`. If an engine needs two lanes, a single job appears twice.
-        real: The jobs, with a single job only once.
+        jobs: The jobs, `[W]`. If the engine needs two lanes, a single job appears twice.
+        real: The jobs, in which a single job appears only once.
         state: The state of the server.
         local: The settings of local training.
-        engine: The engine that trains the jobs; a piece may replace this engine by one with other training.
+        engine: The engine that trains the jobs. A piece may replace it by an engine that trains differently.
         broadcast: The model that each lane received, `[W, d]`.
         start: The model that each lane starts from, `[W, d]`.
-        counters: Integer buffers of each lane's model, `[W, c]`: before training, of the start model; afterwards, of
-            the trained model.
+        counters: Integer buffers of each lane's model, `[W, c]`. Before training they are those of the start model, and
+            afterwards those of the trained model.
         memo: A cache that pieces share among the blocks of a round.
         own: The private vectors that clients will keep, by name, `[W, d]` each.
-        offset: The vector that is added to each lane's gradients, `[W, d]`; None: nothing is added.
-        couple: A function by which the steps of a client's lanes depend on each other; None: the lanes are independent.
-        weigh: A function that computes the weight of each sample in the batch; None: all weights are equal.
-        gives_change: Whether the engine can return the models' deltas in place of the models.
+        offset: The vector that is added to each lane's gradients, `[W, d]`. None means that nothing is added.
+        couple: A function that combines the gradients of a client's lanes. None means that the lanes are independent.
+        weigh: A function that returns a multiplier of each sample's weight in its batch. None means the multiplier 1.
+        gives_change: Whether the engine can return the models' deltas instead of the models.
         block: The block that was trained; None before training.
-        final: The trained models, `[W, d]`, if a piece needs them; otherwise None.
+        final: The trained models, `[W, d]`; None before training, or if no piece needs them.
         delta: Trained models minus start models, `[W, d]`; 0 in layers that stay with the clients. None before
             training.
-        beside: Tensor that is sent together with the delta, `[W, ...]`; None: only the delta is sent.
+        beside: Tensor that is sent together with the delta, `[W, ...]`. None means that only the delta is sent.
     """
 
     site: Site
@@ -273,7 +274,7 @@ class Update(NamedTuple):
     beside: Tensor | None = None
 
     def read(self, name: str) -> Tensor:
-        """Returns the private vector `name` of each lane's client, `[W, d]`; zeros for a client without this vector."""
+        """Returns the private vector `name` of each lane's client, `[W, d]`. It is 0 if the client has none yet."""
         return self.site.private.read(name, self.jobs.plan).to(self.broadcast.device)
 
     def keep(self, **own: Tensor) -> Update:
