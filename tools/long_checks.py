@@ -17,7 +17,7 @@ PARTS: dict[str, tuple[str, ...]] = {  # its programs, which end with a status o
     "shipped": ("tools/shipped.py",),
     "keys": ("tools/key_matrix.py",),
     "large": ("tools/large_data.py",),
-    "hostile": ("tools/hostile/own_objects.py", "tools/hostile/damage.py"),
+    "hostile": ("tools/hostile/own_objects.py", "tools/hostile/damage.py", "tools/hostile/test_scenarios.py"),
     "chaos": ("tools/chaos/kill.py", "tools/chaos/signals.py", "tools/chaos/nodes.py"),
     "cluster": ("tools/cluster/launch.py",),  # as root on Linux: three hosts made of network namespaces
 }

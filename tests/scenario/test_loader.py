@@ -68,14 +68,6 @@ def test_billion_laughs_is_refused_before_it_is_built() -> None:
     assert "too many values" in line_of("\n".join(lines))
 
 
-def test_defaults_are_those_of_fed_ensemble() -> None:
-    s = read_scenario({"seed": 0})
-    assert (s.method.name, s.method.models, s.data.name, s.clients.number) == ("fed_ensemble", 5, "digits", 100)
-    assert (s.local.lr, s.local.batch_size, s.local.lr_decay, s.local.lr_decay_every) == (0.01, 16, 1.0, 10)
-    assert (s.local.epochs, s.local.steps, s.participation.fraction, s.schedule.rows) == (10, None, 1.0, "client")
-    assert (s.compress.kind, s.server.coefficients, s.predict.gamma) == ("dense", "fedavg", float("inf"))
-
-
 def test_a_method_brings_its_defaults_and_given_keys_win() -> None:
     assert read_scenario("method: {name: fedprox}").method.options == {"mu": 0.01}
     assert read_scenario("method: {name: fedprox}").method.models == 1
@@ -286,28 +278,6 @@ def test_a_resolved_scenario_of_before_has_a_key_of_a_quantile_that_is_gone() ->
 
 
 # -- YAML of somebody else: whatever it holds, it is a value or one line
-
-KINDS = ("null", "bool", "int", "float", "str", "seq", "map", "set", "omap", "pairs", "binary", "timestamp", "merge")
-TAGS = st.sampled_from([*(f"!!{kind}" for kind in KINDS), "!evil", "!!python/name:os.system", "!<x>", "!"])
-WORDS = st.text("abx019.-_~:{}[]*&,'\"\\UuxdF \n", max_size=12)
-
-
-def read(text: str) -> object:
-    """The value, or the line that says what is wrong."""
-    try:
-        return parse_yaml(text)
-    except BadInput as error:
-        assert "\n" not in str(error) and str(error).isprintable()
-        return str(error)
-
-
-PLAIN = (dict, list, str, int, float, bool, type(None))
-
-
-@given(st.lists(st.tuples(TAGS, WORDS), min_size=1, max_size=4))
-def test_tags_before_anything_are_values_or_one_line(entries: list[tuple[str, str]]) -> None:
-    assert isinstance(read("".join(f"- {tag} {word}\n" for tag, word in entries)), PLAIN)
-    assert isinstance(read("{" + ", ".join(f"{tag} {word}: {tag} {word}" for tag, word in entries) + "}"), PLAIN)
 
 
 def test_plain_values_are_what_they_were() -> None:

@@ -1,5 +1,7 @@
 """Scenario files that went wrong at random: each can be run, or is refused with one line (exit status 2).
 
+`python tools/long_checks.py hostile`, or `python -m pytest tools/hostile/test_scenarios.py`.
+
 Shipped files are changed key by key (values at the ends of ranges, of wrong types, missing, renamed) and letter by
 letter. Memory is said to be scarce here, so that what is accepted stays small.
 """
@@ -7,6 +9,8 @@ letter. Memory is said to be scarce here, so that what is accepted stays small.
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,9 +23,10 @@ from reports import without_report
 from small import run_command
 
 from fedray.assembly import models as memory
+from fedray.core.errors import BadInput
 from fedray.scenario import names
 from fedray.scenario.loader import dump_scenario, read_scenario, tier_table
-from fedray.scenario.nested import merge_keys
+from fedray.scenario.nested import merge_keys, parse_yaml
 from fedray.scenario.schema import section_fields, section_types
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +108,7 @@ def scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@settings(max_examples=100, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@settings(max_examples=500, suppress_health_check=list(HealthCheck), derandomize=True, database=None, deadline=None)
 @given(texts(TREES, KEYS))
 def test_an_odd_scenario_is_read_or_is_refused_with_one_line(text: str) -> None:
     """What is read survives YAML, and its tiers add up to its clients."""
@@ -119,3 +124,31 @@ def test_an_odd_scenario_is_read_or_is_refused_with_one_line(text: str) -> None:
     assert "Traceback" not in err + out
     if status:
         assert len(err.splitlines()) == 1 and err.startswith("fedray: ") and len(err) < 1000 and status == 2, err
+
+
+# -- YAML of somebody else: whatever it holds, it is a value or one line
+
+KINDS = ("null", "bool", "int", "float", "str", "seq", "map", "set", "omap", "pairs", "binary", "timestamp", "merge")
+TAGS = st.sampled_from([*(f"!!{kind}" for kind in KINDS), "!evil", "!!python/name:os.system", "!<x>", "!"])
+SCRAPS = st.text("abx019.-_~:{}[]*&,'\"\\UuxdF \n", max_size=12)
+PLAIN = (dict, list, str, int, float, bool, type(None))
+
+
+def read(text: str) -> object:
+    """The value, or the line that says what is wrong."""
+    try:
+        return parse_yaml(text)
+    except BadInput as error:
+        assert "\n" not in str(error) and str(error).isprintable()
+        return str(error)
+
+
+@settings(max_examples=500, suppress_health_check=list(HealthCheck), deadline=None)
+@given(st.lists(st.tuples(TAGS, SCRAPS), min_size=1, max_size=4))
+def test_tags_before_anything_are_values_or_one_line(entries: list[tuple[str, str]]) -> None:
+    assert isinstance(read("".join(f"- {tag} {word}\n" for tag, word in entries)), PLAIN)
+    assert isinstance(read("{" + ", ".join(f"{tag} {word}: {tag} {word}" for tag, word in entries) + "}"), PLAIN)
+
+
+if __name__ == "__main__":
+    sys.exit(subprocess.run([sys.executable, "-m", "pytest", "-q", __file__], cwd=ROOT, check=False).returncode)
