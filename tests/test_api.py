@@ -98,18 +98,6 @@ def test_predict_follows_a_run_that_goes_on(run: fedray.Run, tmp_path: Path) -> 
     assert not np.array_equal(after, going.predict(x).mean)
 
 
-@pytest.mark.parametrize(
-    ("keys", "line"),
-    [
-        ({"local__lr": 0.5}, "resume: local.lr cannot change while a run goes on, only rounds: leave it out, or start"),
-        ({"round": 9}, r"resume: round cannot change while a run goes on, only rounds: did you mean rounds\?"),
-    ],
-)
-def test_a_key_that_a_resumption_cannot_change_is_one_line(run: fedray.Run, keys: dict[str, Any], line: str) -> None:
-    with pytest.raises(BadInput, match=line):
-        fedray.resume(run.path, **keys)
-
-
 def test_dir_lists_the_public_names_and_each_of_them_is_there() -> None:
     assert dir(fedray) == sorted(fedray.__all__)
     assert all(getattr(fedray, name) is not None for name in dir(fedray))

@@ -8,7 +8,6 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from small import copy_run, run_command, scenario
@@ -143,42 +142,6 @@ def test_data_get_asks_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert result.status == 0, result.err
     assert asked == [(tmp_path, True, True), (tmp_path, False, True)]
     assert result.out.strip().startswith(str(tmp_path))
-
-
-CELLS = [
-    {"name": "ensemble", "overrides": {"method.models": 2}, "published": {"accuracy": 0.9}},
-    {"name": "average", "overrides": {"method.name": "fedavg", "rounds": 1}},
-]
-
-
-@pytest.mark.slow  # five processes that import torch; tests/experiments/test_table.py has one with two
-def test_a_table_runs_its_cells_once_and_shows_what_was_published(tmp_path: Path) -> None:
-    """Finished cells are skipped, interrupted ones resumed, and the published figure stands beside the measured one."""
-    given, out = file(tmp_path, {"rounds": 2, "report": False, "table": CELLS}), tmp_path / "table"
-    result = run_command("table", given, "--out", out, "--jobs", "2")
-    assert result.status == 0, result.err
-    rows = pq.read_table(out / "table.parquet").to_pylist()
-    by = {(row["cell"], row["metric"]): row for row in rows}
-    first = json.loads((out / "cells" / "ensemble" / "summary.json").read_text())
-    assert by["ensemble", "accuracy"]["mean"] == first["metrics"]["accuracy"]["mean"]
-    assert by["ensemble", "accuracy"]["published"] == 0.9
-    assert by["average", "accuracy"]["published"] is None
-    assert (by["ensemble", "accuracy"]["rounds"], by["average", "accuracy"]["rounds"]) == (2, 1)
-    times = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/summary.json")}
-    (out / "cells" / "average" / "summary.json").unlink()
-    again = run_command("table", given, "clients.actors=3", "--out", out)  # which changes no result
-    assert again.status == 0, again.err
-    assert again.out == result.out
-    cells = [yaml.safe_load((out / "cells" / name / "scenario.yaml").read_text()) for name in ("ensemble", "average")]
-    assert [cell["clients"]["actors"] for cell in cells] == ["auto", 3]
-    new = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/summary.json")}
-    changed = [path.parent.name for path, time in new.items() if times[path] != time]
-    assert changed == ["average"]
-
-    other = run_command("table", given, "local.lr=0.9", "--out", out)
-    assert other.status == 2
-    assert "holds a run of another scenario (local.lr 0.05, now 0.9): remove it, and the cell runs again" in other.err
-    assert {path: path.stat().st_mtime_ns for path in out.glob("cells/*/summary.json")} == new
 
 
 @pytest.mark.parametrize(("metric", "value"), [("accuracy", 0.3), ("nll", 2.0)])
