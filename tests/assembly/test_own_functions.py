@@ -12,7 +12,7 @@ import pytest
 import torch
 from own_names import forgetting_names
 from small import copy_run, rows, scenario
-from torch import Tensor, nn
+from torch import Tensor
 
 import fedray
 from fedray.assembly.study import build_study
@@ -41,39 +41,14 @@ def partition(labels: Any, clients: int, _generator: Any, _options: Any) -> Any:
     return np.array_split(np.arange(len(labels)), clients)
 
 
-def selection(_known: Any, number: int, _generator: Any, _options: Any) -> Any:
-    return np.arange(number)
-
-
-def schedule(_models: int, _rows: str) -> Any:
-    return lambda _now, drawn, _m, _state: (np.arange(len(drawn.client)), np.zeros(len(drawn.client), int))
-
-
 def metrics(_scored: Any) -> float:
     return 1.0
-
-
-def callbacks(_round: int, _scores: Any, _models: Any) -> bool:
-    return False
-
-
-def method(setting: Setting) -> Method:
-    return Method("mine", federated(setting))
-
-
-def model() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
 GOOD: dict[str, tuple[Callable[..., Any], str]] = {
     "loss": (loss, "outputs, targets, context"),
     "partition": (partition, "labels, clients, generator, options"),
-    "selection": (selection, "known, number, generator, options"),
-    "schedule": (schedule, "models, rows"),
     "metrics": (metrics, "scored"),
-    "callbacks": (callbacks, "round, scores, models"),
-    "method": (method, "setting"),
-    "model": (model, ""),
 }
 
 

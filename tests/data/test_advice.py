@@ -111,11 +111,6 @@ def test_whole_numbers_of_more_than_20_values_are_classes_in_every_form_and_it_i
         "arrays": lambda: adapt((x, y)),
         "pair": lambda: adapt((frame[["a", "b"]], frame["kind"])),
         "torch": lambda: adapt(TensorDataset(torch.from_numpy(x), torch.from_numpy(y))),
-        "client arrays": lambda: adapt({"A": (x, y)}),
-        "gaps": lambda: adapt(
-            frame.assign(kind=np.where(np.arange(len(y)) % 50 == 0, np.nan, y)), target="kind", missing="drop"
-        ),
-        "array gaps": lambda: adapt((x, np.where(np.arange(len(y)) % 50 == 0, np.nan, y)), missing="drop"),
     }
     for name, read in forms.items():
         with warnings.catch_warnings(record=True) as said:

@@ -157,14 +157,6 @@ def test_every_public_name_has_an_entry(module: str) -> None:
     )
 
 
-def test_keys_say_which_methods_read_them() -> None:
-    assert reference_keys.write_readers("seed") == "every method"
-    assert reference_keys.find_readers("graph.kind") == ("random_walk",)
-    assert "scaffold" in reference_keys.find_readers("server.optimizer")
-    assert "feddyn" not in reference_keys.find_readers("server.optimizer")
-    assert "bayesian_linear" not in reference_keys.find_readers("local.lr")
-
-
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_the_makers_run(name: str) -> None:
     assert doctest.testmod(import_module(name)).failed == 0

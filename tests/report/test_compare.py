@@ -16,7 +16,6 @@ from small import of_method, run_quietly, scenario
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.core.errors import BadInput
 from fedray.methods import METHOD_SPECS
 from fedray.report import compare, curves
 from fedray.report.compare import (
@@ -102,17 +101,6 @@ def test_a_run_is_not_best_by_seeds_that_the_others_lack() -> None:
     assert find_best([*runs, ended("c", [0.5, 0.52, 0.51])], "accuracy") == [1]
 
 
-def test_infinite_widths_are_said_to_have_no_interval() -> None:
-    metric = "conformal_width"
-    runs = [ended("a", [2.0, 2.1, 2.2], metric=metric), ended("b", [1.9, 2.0, np.inf], metric=metric)]
-    pairs = compare_with_first(runs, [metric])
-    head, (row,) = make_difference_table(runs, pairs)
-    found = dict(zip(head, map(str, row), strict=True))
-    assert (found["its mean"], found["difference"], found["pairs"]) == ("inf", "+inf", "3 seeds")
-    assert found["95 % interval"] == "none: infinite scores" and not any(isinstance(x, Best) for x in row)
-    assert compare.tell_difference(pairs[0]).startswith("b - a: +inf (infinite scores: no interval)")
-
-
 @pytest.mark.parametrize(("seeds", "lift", "title"), [
     (3, 0.0, "No difference beyond chance: long - short: "), (3, 0.03, "long - short: +3."),
     (1, 0.03, "(one pair: no interval)"),
@@ -170,13 +158,6 @@ def test_a_lift_is_seen_at_equal_cost_whatever_a_round_costs() -> None:
     assert ">80 MB up and down<" in render_many(runs)
 
 
-def test_the_budget_of_a_run_is_what_its_cheapest_seed_cost() -> None:
-    """So that each seed of each run is read behind work that it has done."""
-    run = made("uneven", range(11))
-    factor = np.repeat([2.0, 1.0, 3.0], 11)
-    assert find_end(replace(run, rounds={**run.rounds, UPLINK: run.rounds[UPLINK] * factor}), UPLINK) == 10e6
-
-
 def test_the_seeds_of_real_runs_are_read_at_the_bytes_of_the_cheapest(tmp_path: Path) -> None:
     keys = scenario({"rounds": 6, "replicates": 2, "report": False})
     dense = fedray.run(keys, out=tmp_path / "dense")
@@ -191,9 +172,6 @@ def test_the_seeds_of_real_runs_are_read_at_the_bytes_of_the_cheapest(tmp_path: 
     assert found.notes[0] == "Compared at equal cost, 20.3 kB up a seed."
     assert pair.read[0] == "72 to 144 % (between two evaluations)" and pair.read[0] in found.notes[2]
     assert found.notes[0] in found._repr_html_() and "72 to 144 %" in found._repr_html_()
-    for wrong in ("mb", "seconds"):
-        with pytest.raises(BadInput, match=f"^at_equal = '?{wrong}"):
-            fedray.compare([fedray.run(keys, rounds=0)] * 2, at_equal=wrong)
 
 
 def test_a_budget_was_read_at_the_last_evaluation_inside_it() -> None:
@@ -406,12 +384,8 @@ def test_runs_on_other_data_were_compared_in_pairs_without_a_note(arrays: tuple[
     (note,) = (note for note in fedray.compare([run, other], ["one", "two"]).notes if "data" in note)
     assert note.startswith("The runs differ in their data, though both are called arrays (one and two: training ")
     assert "test labels" in note and note.endswith("Their scores cannot be compared.")
-    for more, said in (
-        ({"data__hold_out": 0.25}, "differ in data.hold_out (one 0.0, two 0.25): their pairs share seeds"),
-        ({"data__partition": {"name": "dirichlet"}}, "differ in data.partition.name (one iid, two dirichlet): their"),
-        ({"method": "fedbe"}, "differ in method.server_data (one not set, two 0.1): their pairs share seeds"),
-    ):
-        (note,) = (note for note in fedray.compare([run, run_on((x, y), **more)], ["one", "two"]).notes if said in note)
+    notes = fedray.compare([run, run_on((x, y), data__hold_out=0.25)], ["one", "two"]).notes
+    assert any("differ in data.hold_out (one 0.0, two 0.25): their pairs share seeds" in note for note in notes)
     fedbe = [run_on((x, y), method="fedbe", local__lr=rate) for rate in (0.1, 0.2)]
     assert not any("rows" in note for note in fedray.compare(fedbe).notes)
 

@@ -109,14 +109,6 @@ def test_bytes_of_a_curve_are_those_of_the_rounds(classes: ReadRun) -> None:
     assert found is not None and found[0][-1] == totals["up_bytes"] + totals["down_bytes"]
 
 
-def test_several_inputs_are_not_drawn_as_a_curve_of_the_first(folder: Path) -> None:
-    run, random = read_run(folder / "numbers"), np.random.default_rng(0)
-    y = random.normal(size=200)
-    run.pictures["predictive"] = np.stack([random.normal(size=200), y, y + 0.1, np.full(200, 0.3)], axis=1)
-    figure = clients.figure_predictive(run)
-    assert figure is not None and figure.axes[0].get_xlabel() == "target (its own units)"
-
-
 def test_a_confidence_between_two_bins_was_drawn_in_the_next_one() -> None:
     """Three of five members are sure: a confidence of 0.6, the upper end of the ninth of fifteen bins."""
     found = calibration(np.array([[0.6, 0.4], [0.4, 0.6], [0.8, 0.2]]), [0, 0, 0])
