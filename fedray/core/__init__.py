@@ -1,1 +1,1 @@
-"""The nouns, addressed random numbers, exact sums, compiled kernels, and text. No torch until it is used."""
+"""The data types of fedray, random numbers, exact sums, compiled kernels, and errors."""

@@ -13,15 +13,15 @@ from typing import Any
 from fedray.core.scores import NATS, SHARE, SQUARED, TARGET, find_score
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The errors that people read: one line that says what is wrong and what to do.
+# The errors that people read. Their message is one line that says what is wrong and what to do.
 
 
 class FedrayError(Exception):
-    """Something failed while running. The command line prints the message and ends with exit status 1."""
+    """Something failed during a run. The command line prints the message and ends with exit status 1."""
 
 
 class BadInput(FedrayError):
-    """The user's input cannot be used. The message names key, value and remedy; the exit status is 2.
+    """The user's input cannot be used. The message names key, value and remedy. The exit status is 2.
 
     Example:
         >>> try:
@@ -33,7 +33,7 @@ class BadInput(FedrayError):
 
 
 class FedrayWarning(UserWarning):
-    """A warning for the user; the program goes on. The command line prints the warning as one line."""
+    """A warning for the user. The program continues, and the command line prints the warning as one line."""
 
 
 class ScenarioWarning(FedrayWarning):
@@ -41,7 +41,7 @@ class ScenarioWarning(FedrayWarning):
 
 
 def warn_user(text: str, category: type[FedrayWarning] = ScenarioWarning) -> None:
-    """Issues a warning; Python names the line of the user's program that led to the warning.
+    """Issues a warning. Python shows the line of the user's program that led to the warning.
 
     Args:
         text: The message, one line.
@@ -62,21 +62,19 @@ def warn_user(text: str, category: type[FedrayWarning] = ScenarioWarning) -> Non
 
 
 class Unwritable(FedrayError):
-    """A file cannot be written, or its directory is gone. The machine is the cause; the same work may succeed later."""
+    """A file cannot be written, or its directory is gone. The cause is the machine, so a later attempt may succeed."""
 
 
 class Lost(FedrayError):
     """A worker was lost, together with state that no other process had.
 
-    Such state is the private state of clients, or a model of a random walk. The session catches the error and continues
-    from the newest checkpoint.
+    Such state is the private vectors of clients, for example. The session catches this error and continues from the
+    newest checkpoint.
     """
 
 
 class Damaged(FedrayError):
     """A file of a run directory is missing, or its content is not what the run wrote.
-
-    Other failures of reading a file raise other errors.
 
     Attributes:
         reason: Name of the file and what is wrong with it.
@@ -100,10 +98,10 @@ class Diverged(FedrayError):
 
 
 class Overflow(FedrayError):
-    """Rows of parameters cannot be added exactly: they hold NaN, infinity, or numbers of magnitude 2**28 or more.
+    """Rows of a matrix cannot be added exactly, because they hold NaN, infinity, or values of magnitude 2**28 or more.
 
     Attributes:
-        rows: Indices of the first rows that cannot be added, at most five.
+        rows: Indices of the first five rows that cannot be added.
     """
 
     def __init__(self, rows: list[int]) -> None:
@@ -115,9 +113,9 @@ class Overflow(FedrayError):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Numbers, units, scores and names, written for people.
+# Numbers, units, scores and names as text for people.
 
-BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")  # each 1000 times the one before
+BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")  # each is 1000 times the unit before
 TIME_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))  # (seconds, name), the largest first
 TOTAL_NAMES = {  # total of a run -> name for people
     "up_bytes": "uplink",
@@ -149,13 +147,17 @@ def name_score(name: str, *, unit: bool = False) -> str:
 
 
 def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest: float | None = None) -> str:
-    """Returns the mean of a metric over the worlds, its standard deviation, and the number of worlds that have it.
+    """Returns the mean and the standard deviation of a metric over the worlds as text, with the number of worlds.
+
+    A world is one seed of one fold of the data.
 
     Args:
-        value: A mapping with `mean`, `sd` and `n`; `mean` and `sd` may be None.
-        worlds: Number of worlds of the run. Some worlds may lack the metric (worlds that did not reach a target).
-        name: Name of the metric; rounds to a target have one decimal, seconds and bytes to a target their units.
-        largest: The largest of several numbers that are shown in the same unit; None: the unit fits this number alone.
+        value: A mapping with `mean`, `sd` and `n`. `mean` and `sd` may be None.
+        worlds: Number of worlds of the run. Some worlds may lack the metric, for example if they did not reach a
+            target.
+        name: Name of the metric. Rounds to a target have one decimal. Seconds and bytes to a target have units.
+        largest: The largest of several numbers that are shown in the same unit. None means that the unit is chosen for
+            this number alone.
 
     Example:
         >>> format_score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
@@ -231,8 +233,8 @@ def format_total(name: str, value: float | None, largest: float | None = None) -
 
     Args:
         name: Name of the total, in `TOTALS` or `TARGET_NAMES`.
-        value: The total, in bytes or seconds; None stands for infinity, as in JSON.
-        largest: The largest of several numbers that are shown in the same unit; None: the unit fits this number alone.
+        value: The total, in bytes or seconds. None means infinity, as in JSON.
+        largest: As in `format_score`.
 
     Example:
         >>> format_total("up_bytes", 2e6), format_total("sim_seconds", 90)
@@ -249,7 +251,7 @@ def format_total(name: str, value: float | None, largest: float | None = None) -
 
 
 def format_number(value: float, name: str = "") -> str:
-    """Returns the value of the metric `name` as text: shares in percent, other metrics with four digits.
+    """Returns the value of the metric `name` as text. Shares are in percent, and other metrics have four digits.
 
     Example:
         >>> format_number(0.91234, "accuracy"), format_number(1.23456, "rmse")
@@ -259,7 +261,7 @@ def format_number(value: float, name: str = "") -> str:
 
 
 def format_digits(value: float, digits: int, sign: str = "") -> str:
-    """Returns a number with a fixed count of significant digits, trailing zeros included, for aligned columns.
+    """Returns a number with a fixed count of significant digits (with trailing zeros), for aligned columns.
 
     Example:
         >>> format_digits(0.587, 4), format_digits(1000.2, 4), format_digits(-0.013, 3, "+")
@@ -294,7 +296,7 @@ def show_line(message: object, most: int = 300) -> str:
 
     Args:
         message: Any object; `str` gives its text.
-        most: The most characters that are returned.
+        most: The largest number of characters that are returned.
 
     Example:
         >>> show_line("no\nsuch\x1b file ")
@@ -304,9 +306,9 @@ def show_line(message: object, most: int = 300) -> str:
 
 
 def find_nearest(word: str, known: Iterable[str]) -> str | None:
-    """Returns the known word whose spelling is closest to `word`, or None if none is close.
+    """Returns the known word whose spelling is closest to `word`, or None if no known word is close.
 
-    Upper and lower case count as equal, and so do `-` and `_`. If one word contains the other, the two are close, too.
+    Upper and lower case count as equal, and so do `-` and `_`. Two words are also close if one contains the other.
 
     Example:
         >>> find_nearest("Fed-Avg", ["fed_avg", "fedprox"]), find_nearest("xyz", ["fed_avg"])

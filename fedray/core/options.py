@@ -1,4 +1,4 @@
-"""Defines the options of methods, models, partitions and data: allowed values, default and meaning of each."""
+"""Defines how the options of methods, models, partitions and data are described: values, default and meaning."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from weakref import WeakKeyDictionary
 from fedray.core.errors import quote_value, suggest_nearest
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a value may be: each kind is a function value -> value that raises ValueError("is not ...: give ...").
+# Checks of values. A check is a function: value of a scenario -> value that the program uses.
 #
-# The caller, who knows the key, writes `key = value ` before the message. A kind accepts its own results unchanged, and
-# describes what it accepts (`describe_check`), for the reference.
+# A check raises ValueError("is not ...: give ...") for a wrong value. The caller, who knows the key, writes `key =
+# value ` before this message. A check returns its own results unchanged. It has a description of the values that it
+# accepts (`describe_check`), which the reference shows.
 
 Check = Callable[[Any], Any]
 AnyCheck = TypeVar("AnyCheck", bound=Callable[..., Any])
@@ -29,7 +30,7 @@ class Meaning(NamedTuple):
 
     Attributes:
         kind: The kind of value: whole number, number, text, word, list of ...
-        values: The interval or the words that are accepted; empty: every value of the kind.
+        values: The interval or the words that are accepted. Empty means every value of the kind.
         empty: Whether null is accepted, too.
     """
 
@@ -42,7 +43,7 @@ _MEANINGS: WeakKeyDictionary[Callable[..., Any], Meaning] = WeakKeyDictionary()
 
 
 def means(kind: str, values: str = "", empty: bool = False) -> Callable[[AnyCheck], AnyCheck]:
-    """Returns a decorator that attaches a description to a check; the arguments are the fields of `Meaning`."""
+    """Returns a decorator that attaches a description to a check. The arguments are the fields of `Meaning`."""
 
     def remember(check: AnyCheck) -> AnyCheck:
         _MEANINGS[check] = Meaning(kind, values, empty)
@@ -52,7 +53,7 @@ def means(kind: str, values: str = "", empty: bool = False) -> Callable[[AnyChec
 
 
 def describe_check(check: Callable[..., Any]) -> Meaning:
-    """Returns the description of a check; a check without one has the kind `value`.
+    """Returns the description of a check. If a check has no description, the kind is `value`.
 
     Example:
         >>> describe_check(either("all", whole(1, 9))), describe_check(len).kind
@@ -64,12 +65,12 @@ def describe_check(check: Callable[..., Any]) -> Meaning:
 
 
 def _to_number(value: Any) -> Any:
-    """Converts numbers that YAML 1.1 reads as text (`12.5e6`, `1e-3`); returns any other value as it is."""
+    """Converts numbers that YAML 1.1 reads as text (`12.5e6`, `1e-3`). Returns any other value unchanged."""
     return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
 
 
 def whole(low: int, high: int) -> Check:
-    """Accepts a whole number from low to high; `1e3` counts as a whole number, also as text.
+    """Accepts a whole number from low to high. `1e3` counts as a whole number, also as text.
 
     Example:
         >>> whole(1, 10)(3.0), whole(1, 9999)("1e3")
@@ -90,7 +91,7 @@ def whole(low: int, high: int) -> Check:
 
 
 def real(interval: str) -> Check:
-    """Accepts a number in an interval, written as in mathematics. Infinity is accepted only at a closed end.
+    """Accepts a number in an interval such as `(0, 1]`. Infinity is accepted only at a closed end.
 
     Example:
         >>> real("(0, 1]")(1), real("(0, 1]")("1e-3")
@@ -135,7 +136,7 @@ def text(value: Any) -> str:
 
 @means("text")
 def column_name(value: Any) -> str:
-    """Accepts the name of a column; a number may stand without quotes."""
+    """Accepts the name of a column. A name that is a number needs no quotes."""
     return text(str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value)
 
 
@@ -172,7 +173,7 @@ def device(value: Any) -> str:
 
 @means("word", "`tensorboard`, `wandb`, `mlflow`, each also with `:VALUE`")
 def logger(value: Any) -> str:
-    """Accepts a run logger; an appended `:VALUE` replaces its default directory, project or URI."""
+    """Accepts the name of a run logger. An appended `:VALUE` replaces its default directory, project or URI."""
     name, colon, where = value.partition(":") if isinstance(value, str) else (value, "", "")
     one_of("tensorboard", "wandb", "mlflow")(name)
     if colon and not where:
@@ -211,12 +212,12 @@ def maybe(check: Check) -> Check:
 
 
 def list_of(check: Check, most: int, scalar: bool = False) -> Check:
-    """Accepts a list of up to `most` entries; with `scalar` a bare entry counts as a list of one entry.
+    """Accepts a list of up to `most` entries.
 
     Args:
         check: Check of each entry.
-        most: The most entries that are accepted.
-        scalar: Whether a bare entry counts as a list of one entry.
+        most: The largest number of entries.
+        scalar: Whether a single value counts as a list of one entry.
     """
     kind, values, _ = describe_check(check)
 
@@ -238,7 +239,7 @@ def list_of(check: Check, most: int, scalar: bool = False) -> Check:
 
 
 def map_of(check: Check) -> Check:
-    """Accepts a mapping from text to what `check` accepts."""
+    """Accepts a mapping from text to values that `check` accepts."""
 
     @means(f"names, each with a {describe_check(check).kind}", describe_check(check).values)
     def checked(value: Any) -> dict[str, Any]:
@@ -256,7 +257,7 @@ def map_of(check: Check) -> Check:
 
 @means("number", "0, 1/n or 1")
 def gpu_share(value: Any) -> float:
-    """Accepts the GPUs of an actor: Ray schedules 0, 1/n and 1 reliably; 0.33 and 0.333 count as 1/3.
+    """Accepts the number of GPUs of an actor: 0, 1/n or 1, which Ray schedules reliably. 0.33 counts as 1/3.
 
     Example:
         >>> gpu_share(0.25), gpu_share(1)
@@ -272,7 +273,7 @@ def gpu_share(value: Any) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What belongs to a name in a scenario: a line of text, the options beside the name, and further facts about methods.
+# What a name in a scenario stands for: a line of text, options, and further facts if it is the name of a method.
 
 REQUIRED: Any = ...  # the default of an option that must be given
 
@@ -281,8 +282,8 @@ class Needs(NamedTuple):
     """The condition under which a key has an effect.
 
     Attributes:
-        key: Name of another key, dotted. `.kind` is the key `kind` of the same section.
-        values: Values of this other key with which the first key has an effect.
+        key: Dotted name of another key. `.kind` is the key `kind` of the same section.
+        values: The first key has an effect if the other key has one of these values.
 
     Example:
         >>> Needs(".kind", ("step",)).of("server.schedule.at").key
@@ -301,11 +302,12 @@ class Option(NamedTuple):
     """One option of a method, data set, model or partition.
 
     Attributes:
-        default: The option's value if a scenario does not set it. None: the option is then absent; `REQUIRED`: a
-            scenario must set the option.
-        check: The check of the option's value. If `sections` is true, its second argument is a `ReadSections`.
-        text: Meaning of the option, for options of methods.
-        needs: The condition under which the option has an effect; None if the option always has one.
+        default: The option's value if a scenario does not set it. With None the option is then absent. `REQUIRED` means
+            that a scenario must set the option.
+        check: The check of the option's value. If `sections` is true, the second argument of the check is a
+            `ReadSections`.
+        text: Meaning of the option. Only options of methods have it.
+        needs: The condition under which the option has an effect. None means that it always has an effect.
         sections: Whether the option's value consists of sections like `model`.
     """
 
@@ -317,12 +319,12 @@ class Option(NamedTuple):
 
 
 class ReadSections(NamedTuple):
-    """The functions that read sections inside an option; they know the names of networks and classifiers.
+    """The functions that read sections inside an option. They know the names of networks and classifiers.
 
     Attributes:
         network: A function (dotted key, section like `model`, checks of its further keys) -> the section with defaults.
-        classifier: A function (dotted key, section) -> the section of a classifier of scikit-learn; None if the section
-            names no classifier.
+        classifier: A function (dotted key, section) -> the section of a classifier of scikit-learn, or None if the
+            section names no classifier.
         classifiers: Names of the classifiers.
     """
 
@@ -336,10 +338,10 @@ class Section(NamedTuple):
 
     Attributes:
         kind: The dataclass with the section's keys.
-        many: `list` if the scenario has a list of such sections; `dict` if it has several such sections by name; None
-            if it has one section.
-        example: Keys and values that a message suggests if the user gave a single value instead of a section; the key
-            that a bare number belongs to comes last.
+        many: `list` if the scenario has a list of such sections, `dict` if it has several such sections by name, and
+            None if it has one section.
+        example: Keys and values that a message suggests if the user gave a single value instead of a section. If this
+            value is a number, it probably belongs to the last key.
     """
 
     kind: Any
@@ -348,7 +350,7 @@ class Section(NamedTuple):
 
 
 def key(default: Any, check: Check, needs: Needs | None = None) -> Any:
-    """Returns a dataclass field that stands for a key of a scenario; the arguments are fields of `Option`."""
+    """Returns a dataclass field that stands for a key of a scenario. The arguments are fields of `Option`."""
     option = {"key": Option(default, check, needs=needs)}
     if default is REQUIRED:
         return field(metadata=option)
@@ -362,8 +364,8 @@ def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}) -
 
     Args:
         kind: The dataclass with the section's keys.
-        default: None: the section may be absent. A list or dict: there may be several sections, listed or by name.
-            Otherwise there is one section, whose keys have their defaults.
+        default: None means that the section may be absent. A list or dict means that there may be several sections, in
+            a list or by name. Otherwise there is one section. If it is absent, its keys have their defaults.
         example: The keys that messages suggest, see `Section`.
     """
     many = type(default) if isinstance(default, list | dict) else None
@@ -382,8 +384,8 @@ class NameSpec:
 
     Attributes:
         text: One line for `fedray list`.
-        options: The name's own keys; they stand beside the name in a scenario.
-        more: Whether further keys are passed on unchanged to the named function.
+        options: The options of the named model or partition, which are keys of the same section.
+        more: Whether further keys are passed unchanged to the named function.
 
     Example:
         >>> from fedray.core.options import real
@@ -400,15 +402,15 @@ class NameSpec:
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """The facts that are known about a method by its name; they stand in the method's file in `fedray/methods/`.
+    """What scenarios know about a method. The method's file in `fedray/methods/` says it.
 
     Attributes:
         text: One line for `fedray list methods` and the table of all methods.
         family: The method's group in the table of methods.
-        models: The number of models K: `any` number, `one` by definition, or one for each of the `clients`.
-        options: The method's own keys in the section `method`.
-        defaults: Settings of the method's paper, as a tree of scenario keys; keys that a scenario sets take precedence.
-        clients: Number of clients N, if neither the scenario nor the data gives it.
+        models: The number of models K: `any` number, `one` by definition, or one for each client (`clients`).
+        options: The options of the method, which are keys of the section `method`.
+        defaults: Settings of the method's paper, as a tree of scenario keys. Keys that a scenario sets take precedence.
+        clients: Number of clients N, if neither the scenario nor the data set determines it.
         robust: Whether `server.robust` may replace the method's mean.
         optimizer: Whether `server.optimizer` may act on the method's mean delta.
         pooled: Whether one client holds all samples (references without a federation).
@@ -420,32 +422,33 @@ class MethodSpec:
         downloads: Whether clients download anything. Only then has `downlink` of `clients.tiers` an effect.
         samples: Whether a prediction is an average of several predictions, even with one model.
         splits: Whether layers of the network may stay with the clients (`local.private`).
-        own_models: Whether a known client predicts with models of its own. If so, `predict.gamma` has no effect.
-        all_models: Whether every participant trains all K models, for any settings of its tier.
-        in_rounds: The reason why the method needs rounds, as the end of a sentence that starts with the method's name;
-            empty: no reason is known.
-        private: The state that clients keep for themselves between rounds, in words; empty: there is none.
+        own_models: Whether a client of the run predicts with its own models. If so, `predict.gamma` has no effect.
+        all_models: Whether every participant trains all K models, whatever its tier's settings are.
+        in_rounds: Why the method needs rounds, as the end of a sentence that starts with the method's name. Empty
+            means that no such reason is known.
+        private: The state that clients keep between rounds and never send, in words. Empty means that there is none.
         parts: Whether the method has several trainings one after another, each of a part of the model.
-        asks: Whether clients compute predictions of the models and use them in training.
+        asks: Whether clients compute predictions of the received models and use them in training.
         fits: What a round adds to the ensemble if clients fit learners without gradient descent: `one` learner, all
-            learners as one `committee`, or all learners with a vote for `each`. Empty: clients train a network.
-        network: A function (network, options, shape of an input, name of the network) -> the module that is trained in
-            place of the scenario's network; None: the network itself is trained.
+            learners as one `committee`, or all learners with a vote for `each`. Empty means that clients train a
+            network.
+        network: A function (network, options, shape of an input, name of the network) -> the module that is trained
+            instead of the scenario's network. None means that the scenario's network is trained.
         slices: A function (network, widths of the tiers, one sample of inputs, options, name of the method) -> a
-            `TierNet` for each tier, the part of the network that the tier trains. Only with this function has `width`
-            of `clients.tiers` an effect. None: all tiers train the whole network.
+            `TierNet` for each tier, the part of the network that the tier trains. `width` of `clients.tiers` has an
+            effect only with this function. None means that all tiers train the whole network.
         stack: A function (network, number of clients, number of classes, rounds, options) -> the `Stack` of the
-            clients' own networks, and of the model or rule that joins their predictions. None: the method joins no
-            networks of clients.
-        mean_field: A model may hold a Gaussian over the network's weights. `prior`: the model also holds the prior of
-            this Gaussian. `site`: it also holds a client's factor. The first rho of the Gaussian is then an option.
-            Empty: a model is a network.
+            clients' own networks, and of the model or rule that combines their predictions. None means that the method
+            does not combine networks of clients.
+        mean_field: What a model holds in addition to a Gaussian over the network's weights: the prior of this Gaussian
+            (`prior`), or a client's factor (`site`). The initial rho of the Gaussian is then an option. Empty means
+            that a model is a network.
         sparse: Whether uploads may be sparse (`compress.kind` topk or randomk).
         sampled: Whether a model consists of several samples of a client's posterior. Their number is then an option.
-        server_steps: Whether the server makes steps of its own, to distil or to fit. Only then have
-            `server.seconds_per_step` and `server.seconds_per_sample` an effect.
-        step: Name of an option that is another step size beside `local.lr`; training can diverge if this step size is
-            too large. Empty: there is no such option.
+        server_steps: Whether the server makes training steps, to distil or to fit. Only then do
+            `server.seconds_per_step` and `server.seconds_per_sample` have an effect.
+        step: Name of an option that is a further step size, in addition to `local.lr`. Training can diverge if this
+            step size is too large. Empty means that there is no such option.
     """
 
     text: str
@@ -483,31 +486,30 @@ class MethodSpec:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How a user's own data are read: one line per option, for scenarios, the Python interface, loaders and the reference.
+# The options with which a user's own data are read, for scenarios, the Python interface, loaders and the reference.
 
 
 class ReadOptions(NamedTuple):
     """The options with which a user's data are read.
 
     Attributes:
-        target: Name of the column to predict; a regression also has one such column. None if the form of the data fixes
-            it.
-        input: The names of the input columns: one column of images, lists or text, or several columns of numbers, truth
-            values and categories. None: the form of the data fixes the inputs, or all other columns of a table are
-            inputs.
+        target: Name of the column to predict. None if the form of the data fixes it.
+        input: The names of the input columns. There is one column of images, lists or text, or there are several
+            columns of numbers, truth values and categories. None means that the form of the data fixes the inputs, or
+            that all other columns of a table are inputs.
         group: Name of the column that holds the natural client of each sample.
-        test: The test samples, in the form of the data, or the part of the data that holds them. None: the form of the
-            data fixes the test samples, or they are drawn.
-        test_fraction: Share of the samples that are drawn as test samples if none are given; 0 if the samples of whole
-            clients are the test samples (`data.test_clients`).
+        test: The test samples, in the form of the data, or the part of the data that holds them. None means that the
+            form of the data fixes the test samples, or that they are drawn from all samples.
+        test_fraction: Fraction of the samples that are drawn as test samples if no test samples are given. 0 if the
+            samples of whole clients are the test samples (`data.test_clients`).
         task: `auto`, `classification` or `regression`.
         missing: What happens to missing values. `refuse` raises an error. `mean` fills in the mean of the training
             samples; for text it makes missing values a category. `drop` leaves out samples with missing values.
         tokenizer: The tokenizer of text: a function, a tokenizer object, its file, or its name in the user's cache.
-        length: Number of tokens in a sample; shorter samples end in zeros. None: the longest sample's number of tokens,
-            256 at most.
-        size: Height and width in pixels to which pictures are resized. None: pictures keep their size, which must be
-            the same for all pictures.
+        length: Number of tokens in a sample. Shorter samples end in zeros. None means the number of tokens of the
+            longest sample, at most 256.
+        size: Height and width in pixels to which pictures are resized. None means that pictures keep their size, which
+            must then be the same for all pictures.
         input_key: Name of the option `input` in messages.
     """
 
@@ -524,7 +526,7 @@ class ReadOptions(NamedTuple):
     input_key: str = "input"
 
 
-CHECKS: dict[str, Check] = {  # of scenarios; in Python `target`, `input`, `test` and `tokenizer` have further forms
+CHECKS: dict[str, Check] = {  # for scenarios; in Python `target`, `input`, `test` and `tokenizer` may be more
     "target": column_name,
     "input": list_of(column_name, 65_536, scalar=True),
     "group": column_name,

@@ -1,10 +1,10 @@
-"""Computes random numbers from a key, the tuple (seed, purpose, round, client, model), which is called an *address*.
+"""Computes random numbers from an *address*, which is the tuple (seed, purpose, round, client, model).
 
-The same address gives the same numbers on any machine. The results therefore do not depend on the order of execution,
-or on the actors to which clients are assigned. Two forms exist. `stream(seed, "batches", round, client, model)` is a
-NumPy generator (Philox) for one address. `keys`, `bits` and `uniform` give counter-based numbers for whole arrays of
-addresses at once (splitmix64, Steele, Lea and Flood 2014). The second form exists because creating a generator object
-takes longer than training a small client.
+The same address gives the same random numbers on any machine. So results do not depend on the order of execution, or on
+the actors to which clients are assigned. There are two forms. `stream(seed, "batches", round, client, model)` returns a
+NumPy generator (Philox) for one address. `keys` computes a 64-bit *key* for each of many addresses at once, and `bits`
+and `uniform` compute random numbers from keys (splitmix64, Steele, Lea and Flood 2014). The second form exists because
+creating a generator object takes longer than training a small client.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def _word(part: str) -> int:
 
 
 def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
-    """Returns the 64-bit keys of an array of addresses; random numbers are computed from a key.
+    """Returns the 64-bit keys of an array of addresses, from which random numbers are computed.
 
     Args:
         seed: One seed, or an array of seeds.
-        purpose: What the random numbers are used for; numbers of different purposes are independent.
-        address: Further parts of the address, integers. All parts are broadcast against each other and `seed`.
+        purpose: What the random numbers are used for. Random numbers for different purposes are independent.
+        address: Further parts of the address, integers. All parts and `seed` are broadcast against each other.
 
     Example:
         >>> keys(0, "batches", 3, [1, 2]).shape
@@ -64,26 +64,26 @@ def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
 
 
 def fresh(key: ArrayLike, part: ArrayLike) -> Keys:
-    """Returns the keys of addresses that are one part longer: `keys(..., a, b)` equals `fresh(keys(..., a), b)`."""
+    """Returns the keys of addresses with one more part: `fresh(keys(..., a), b)` equals `keys(..., a, b)`."""
     with np.errstate(over="ignore"):
         word = np.asarray(part, dtype=np.int64).astype(np.uint64)
         return _mix((np.asarray(key, dtype=np.uint64) ^ word) * _GOLDEN + word + _GOLDEN)
 
 
 def bits(key: ArrayLike, n: int) -> Keys:
-    """Returns the first n 64-bit numbers of each key, `[..., n]`. Number i depends on the key and i alone."""
+    """Returns the first n random 64-bit numbers of each key, `[..., n]`. Number i depends only on the key and i."""
     base = np.asarray(key, dtype=np.uint64)[..., None]
     with np.errstate(over="ignore"):
         return _mix(base + np.arange(1, n + 1, dtype=np.uint64) * _GOLDEN)
 
 
 def uniform(key: ArrayLike, n: int) -> NDArray[np.float64]:
-    """Returns the first n uniform numbers in [0, 1) of each key, `[..., n]`."""
+    """Returns the first n uniform random numbers in [0, 1) of each key, `[..., n]`."""
     return (bits(key, n) >> _S11).astype(np.float64) * 2.0**-53
 
 
 def normal(key: ArrayLike, n: int) -> NDArray[np.float64]:
-    """Returns the first n standard normal numbers of each key, `[..., n]` (Box and Muller 1958)."""
+    """Returns the first n standard normal random numbers of each key, `[..., n]` (Box and Muller 1958)."""
     u = uniform(key, 2 * ((n + 1) // 2))
     half = u.shape[-1] // 2
     radius, angle = np.sqrt(-2.0 * np.log1p(-u[..., :half])), 2.0 * np.pi * u[..., half:]
@@ -91,7 +91,7 @@ def normal(key: ArrayLike, n: int) -> NDArray[np.float64]:
 
 
 def permutations(key: ArrayLike, n: int) -> NDArray[np.int64]:
-    """Returns a uniform permutation of 0 to n - 1 for each key, `[..., n]`."""
+    """Returns a random permutation of 0 to n - 1 for each key, `[..., n]`."""
     return np.argsort(bits(key, n), axis=-1, kind="stable")
 
 
@@ -99,7 +99,7 @@ def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
     """Returns a NumPy generator for one address.
 
     Args:
-        seed: The seed of the replicate or of the data set.
+        seed: The seed of a world or of a data set.
         purpose: What the random numbers are used for.
         address: Further parts of the address, integers.
 
@@ -112,10 +112,10 @@ def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
 
 @contextmanager
 def torch_scope(key: int, device: Any = None) -> Iterator[None]:
-    """Returns a context in which torch's global generator starts at `key`; at its end the old state is restored.
+    """Returns a context in which torch's global generator is seeded with `key`. At its end the old state is restored.
 
-    The context is for code that can draw only from the global generator: constructors of modules, and dropout. If
-    `device` is a CUDA device, the generator of the device is set as well as the CPU's.
+    The context is for code that can draw only from the global generator, such as constructors of modules and dropout.
+    If `device` is a CUDA device, the generator of the device is seeded, too.
     """
     import torch
 
@@ -129,7 +129,9 @@ def torch_scope(key: int, device: Any = None) -> Iterator[None]:
 
 @contextmanager
 def watch_generators() -> Iterator[Callable[[], bool]]:
-    """Returns a context that tells whether a user's code draws from a global generator; it restores all generators.
+    """Returns a context with a function that tells whether code has drawn from a global generator.
+
+    At the end of the context all generators have their old states.
 
     Example:
         >>> with watch_generators() as have_changed:
@@ -150,11 +152,11 @@ def watch_generators() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def generators_scope() -> Iterator[Callable[[int], None]]:
-    """Returns a context with a function that starts the global generators of torch, NumPy and Python at a key.
+    """Returns a context with a function that seeds the global generators of torch, NumPy and Python with a key.
 
-    At the end of the context all generators have their old states. The context serves a user's code, which may draw
-    from any of these generators. The generators of torch and NumPy are of one kind (MT19937) and start from 32 bits.
-    Each of the two therefore gets its own half of the key.
+    At the end of the context all generators have their old states. The context is for a user's code, which may draw
+    from any of these generators. The generators of torch and NumPy are of the same kind (MT19937), and both are seeded
+    with 32 bits. Each therefore gets a different half of the key.
 
     Example:
         >>> with generators_scope() as start:

@@ -1,4 +1,4 @@
-"""Defines the scores of fedray: unit, whether lower values are better, name for people, and meaning of each score.
+"""Defines the scores of fedray. Each has a unit, a name for people, a meaning, and says which values are better.
 
 Example:
     >>> find_score("hold_out_rmse_mean")[:3]
@@ -22,8 +22,8 @@ class Score(NamedTuple):
     """A score of fedray.
 
     Attributes:
-        unit: Unit of the score; empty if there is none. A `share`, 0 to 1, is written in percent.
-        lower: Whether lower values are better; None: neither lower nor higher values are better.
+        unit: Unit of the score, or an empty text. A `share`, 0 to 1, is written in percent.
+        lower: Whether lower values are better. None means that neither lower nor higher values are better.
         name: Name of the score on pages, in tables, in the live view and in the summary.
         text: Meaning of the score.
     """
@@ -117,7 +117,8 @@ SCORES = {
         "that all clients send once for the threshold of a model; not in `up_bytes`",
     ),
 }
-_DERIVED = {  # suffix of accuracy and rmse -> meaning, name if higher values are better, name if lower ones are
+# suffix of accuracy and rmse -> (meaning, name if higher values are better, name if lower values are better)
+_DERIVED = {
     "min": ("least of the members", "worst member's", "best member's"),
     "mean": ("mean over the members", "members' mean", "members' mean"),
     "max": ("largest of the members", "best member's", "worst member's"),
@@ -135,11 +136,12 @@ BY_TIER = ("accuracy", "nll", "brier", "ece", "rmse", "coverage_95", "width_95",
 
 
 def find_score(name: str) -> Score | None:
-    """Returns a score of fedray by its key; None for any other name, such as the name of a user's metric.
+    """Returns a score of fedray by its key, or None for any other name, such as the name of a user's metric.
 
     Args:
-        name: Key of the score in `rounds.parquet`. The prefix `hold_out_` stands for held-out samples. Accuracy and
-            RMSE may end in `_min`, `_mean` or `_max` over the members, or in `_last3` over the last rounds.
+        name: Key of the score in `rounds.parquet`. The prefix `hold_out_` means that the score is computed on held-out
+            samples. Accuracy and RMSE may have a suffix: `_min`, `_mean` or `_max` over the members of the ensemble, or
+            `_last3` over the last three evaluated rounds.
     """
     inner = name.removeprefix("hold_out_")
     base, _, over = inner.rpartition("_")
@@ -159,7 +161,7 @@ def find_score(name: str) -> Score | None:
 
 
 def leave_out_repeats(metrics: Mapping[str, _T]) -> dict[str, _T]:
-    """Returns the scores without scores of members that only repeat the ensemble's score (as with a single model).
+    """Leaves out scores of the ensemble's members that only repeat the ensemble's score, as with a single model.
 
     Args:
         metrics: Value of each score, by name.

@@ -19,14 +19,14 @@ from fedray.core.kernels.build import FOLDER, LIBRARY, hash_sources
 from fedray.core.types import FloatArray, IntArray, Stats
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Finds the library of compiled kernels, checks that it was built from the present sources, and calls it.
+# The library of compiled kernels (C functions): how it is found, checked and called.
 #
-# The library is built when fedray is installed (`fedray/core/kernels/build.py`), and nothing is compiled later. If
-# the library is missing or older than its sources, or the processor has no fused multiply-add, torch engines do its
-# work. Every caller checks shapes and types before a call; the kernels themselves check indices and labels. A call
-# releases the interpreter's lock, so several threads can train at the same time.
+# The library is built when fedray is installed (`fedray/core/kernels/build.py`). Nothing is compiled later. torch
+# engines do the work instead if the library is missing or older than its sources, or if the processor has no fused
+# multiply-add. Callers check shapes and types before a call. The kernels check indices and labels. A call releases the
+# interpreter's lock, so several threads can train at the same time.
 
-INSTRUCTIONS = {1: "avx2", 2: "avx512", 3: "neon"}  # what `fedray_instructions` returns; 0: none of them
+INSTRUCTIONS = {1: "avx2", 2: "avx512", 3: "neon"}  # what `fedray_instructions` returns; 0 means none of them
 REBUILD = "install fedray again (pip install .), or run python fedray/core/kernels/build.py"
 
 
@@ -35,7 +35,7 @@ class Library(NamedTuple):
 
     Attributes:
         handle: The library as ctypes loads it.
-        instructions: Instruction set of the build that runs here: avx2, avx512 or neon.
+        instructions: Instruction set of the kernels that are used: avx2, avx512 or neon.
         digest: Digest of the sources that the library was built from.
     """
 
@@ -44,14 +44,14 @@ class Library(NamedTuple):
     digest: str
 
     def function(self, name: str, dtype: torch.dtype) -> Callable[..., int]:
-        """Returns a kernel for one type of number, float32 or float64."""
+        """Returns the version of a kernel for float32 or float64."""
         bits = 64 if dtype == torch.float64 else 32
         found: Callable[..., int] = getattr(self.handle, f"fedray_{name}_f{bits}_{self.instructions}")  # keeps it, too
         return found
 
 
 class Missing(NamedTuple):
-    """The reason why there is no library.
+    """Says why there is no library that can be used.
 
     Attributes:
         why: The reason in one sentence for people, with the remedy.
@@ -61,11 +61,11 @@ class Missing(NamedTuple):
 
 
 def open_library(path: Path, instructions: str | None = None) -> Library | Missing:
-    """Loads a library, if it was built from the sources in this package.
+    """Loads a library if it was built from the sources in this package.
 
     Args:
         path: The file.
-        instructions: Instruction set of the build to use; None: the best one for this processor.
+        instructions: Instruction set of the kernels to use. None means the best set for this processor.
     """
     if not path.is_file():
         return Missing(f"the library of compiled kernels was not built: {REBUILD}")
@@ -84,7 +84,7 @@ def open_library(path: Path, instructions: str | None = None) -> Library | Missi
 
 @lru_cache(maxsize=1)
 def load_library() -> Library | Missing:
-    """Returns the library of this installation; each process loads it once."""
+    """Returns the library of this installation. Each process loads it once."""
     return open_library(FOLDER / LIBRARY)
 
 
@@ -94,20 +94,20 @@ def is_available() -> bool:
 
 
 def hash_library() -> str | None:
-    """Returns a digest of the kernels' sources, equal on all machines with the same sources; None without a library."""
+    """Returns a digest of the kernels' sources, or None without a library. It is the same on all machines."""
     library = load_library()
     return library.digest if isinstance(library, Library) else None
 
 
 def address(array: Tensor | NDArray[Any] | None) -> int | None:
-    """Returns the memory address of a contiguous array's numbers; None for None."""
+    """Returns the memory address of a contiguous array's data, or None for None."""
     if array is None:
         return None
     if isinstance(array, Tensor):
         assert array.is_contiguous() and array.device.type == "cpu"
         return array.data_ptr()
     assert array.flags.c_contiguous
-    return int(array.__array_interface__["data"][0])  # a third of the time of `array.ctypes.data`
+    return int(array.__array_interface__["data"][0])  # three times as fast as `array.ctypes.data`
 
 
 class _SumTask(ctypes.Structure):
@@ -130,19 +130,19 @@ def sum_rows(
     limbs: int,
     square: bool,
 ) -> tuple[Tensor, NDArray[np.float64]]:
-    """Sums the limbs of rows (`exact_sum`).
+    """Computes the sums of `exact_sum` by the compiled kernel, limb by limb. Limbs are explained below.
 
-    Returns the sums of each limb, `[limbs, G, d]` float64, and the largest magnitude in each row, `[J]`. The coarse
-    limb, if there is one, comes first. For a row that holds a NaN, the magnitude is NaN.
+    Returns the sums of each limb, `[limbs, G, d]` float64, and the largest magnitude in each row, `[J]`. If there is a
+    coarse limb, it comes first. If a row holds a NaN, its magnitude is NaN.
 
     Args:
         x: Rows, `[J, d]` float32 or float64, contiguous.
         group: Group of each row, `[J]`.
         groups: Number of groups, G.
-        scale: Factor of each row, `[J]`; None means 1.
+        scale: Multiplier of each row, `[J]`; None means 1.
         big: Whether each row uses the coarse limb, `[J]`; None means that no row does.
         limbs: Number of fine limbs, 1 to 8.
-        square: Whether the numbers are squared first.
+        square: Whether the values are squared first.
 
     Example:
         >>> if is_available():
@@ -164,22 +164,19 @@ def sum_rows(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Computes sums that do not depend on their order, statistics made of such sums, and running totals of statistics.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Sums that do not depend on their order, and the statistics that are added with them.
 #
-# Float64 adds multiples of a unit u (a power of two) exactly as long as all sums stay below `2 ** 53 u`, and an exact
-# sum does not depend on order, grouping or number of workers. So each number is split into *limbs*, each with a unit:
-# limb i keeps the multiples of `2 ** -(36 + 28 i)`, and the remainder goes to limb i + 1 (the idea of Demmel and
+# Float64 adds multiples of a unit u (a power of two) exactly as long as all sums stay below `2 ** 53 u`. An exact sum
+# does not depend on order, grouping or number of workers. So each value is split into parts, the *limbs*. Limb i holds
+# a multiple of the unit `2 ** -(36 + 28 i)`, and limb i + 1 continues with the remainder (the idea of Demmel and
 # Nguyen, *Parallel Reproducible Summation*, IEEE TC 2015). A sum over clients is then one matrix product for each
-# limb, in which BLAS may add in any order. On the CPU a compiled kernel (`kernels/sum.c`) computes the same bits.
-# A row with entries above 1 in magnitude also uses a coarse limb; this depends on the row alone.
+# limb, in which BLAS may add in any order. On the CPU a compiled kernel (`kernels/sum.c`) computes the same bits. A row
+# with entries above 1 in magnitude also has a coarse limb. Whether a row has a coarse limb depends on this row alone.
 
 COARSE = -1  # the limb of multiples of 2**-8, for |x| up to LIMIT
-LIMIT = 2.0**28  # numbers of this magnitude or above cannot be added exactly
-_COMPILED = (torch.float32, torch.float64)  # what the compiled kernel adds
-_CHUNK = {"cpu": 1 << 17, "cuda": 1 << 26}  # numbers at a time: 1 MB of float64 stays in a core's cache
+LIMIT = 2.0**28  # values of this magnitude or above cannot be added exactly
+_COMPILED = (torch.float32, torch.float64)  # the types that the compiled kernel adds
+_CHUNK = {"cpu": 1 << 17, "cuda": 1 << 26}  # values at a time: 1 MB of float64 stays in a core's cache
 
 
 @dataclass(frozen=True)
@@ -187,7 +184,7 @@ class ExactSum:
     """Sums of G groups of rows.
 
     Attributes:
-        limbs: The sums of each limb, `[G, d]` float64; `value` adds the limbs up.
+        limbs: The sums of each limb, `[G, d]` float64. `value` adds the limbs.
     """
 
     limbs: dict[int, Tensor]
@@ -200,7 +197,7 @@ class ExactSum:
         return ExactSum({k: v[0] if len(v) == 1 else v[0] + v[1] for k, v in both.items()})
 
     def value(self) -> Tensor:
-        """Returns the sums `[G, d]` in float64; the limbs are added from the finest to the coarsest."""
+        """Returns the sums `[G, d]` in float64. The limbs are added from the finest to the coarsest."""
         total: Tensor | None = None
         for limb in sorted(self.limbs, reverse=True):
             total = self.limbs[limb] if total is None else total + self.limbs[limb]
@@ -260,11 +257,12 @@ def exact_sum(
         group: Group of each row, `[J]` int64, 0 to groups - 1.
         groups: Number of groups, G.
         weight: Integer weight of each row, `[J]`.
-        limbs: Number of fine limbs. 1 limb resolves 1.5e-11; 2 limbs resolve 5e-20 (for squares of small deltas).
+        limbs: Number of fine limbs. 1 limb has a resolution of 1.5e-11, and 2 limbs have a resolution of 5e-20 (for
+            squares of small deltas).
         square: Whether the squares are added.
 
     Raises:
-        Overflow: A row holds NaN, infinity or numbers that are too large to be added.
+        Overflow: A row holds NaN, infinity or values that are too large to be added.
         BadInput: A weight is not a whole number; the sum would then depend on the order.
 
     Example:
@@ -292,7 +290,7 @@ def exact_sum(
 
 
 def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int, square: bool) -> ExactSum:
-    """Returns the result of `exact_sum`, computed with torch: if there is no compiled library, and on other devices.
+    """Computes the result of `exact_sum` with torch, on a GPU or without a compiled library.
 
     Args:
         x: Rows, `[J, d]` float32 or float64.
@@ -327,14 +325,14 @@ def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, lim
 def _split_limbs(
     x: Tensor, into: Tensor | None, *, limbs: int, scale: Tensor | None, square: bool, big: Tensor | None
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yields each limb's number and the part of `scale * x` (or of its square) that belongs to the limb, float64.
+    """Yields for each limb its index, and the part of `scale * x` (or of its square) that belongs to the limb, float64.
 
     Args:
         x: Some columns of the rows, `[J, d]`.
         into: The tensor into which the last part is written; None means a new tensor.
         limbs: Number of fine limbs.
-        scale: Factor of each row, `[J, 1]`; None means 1.
-        square: Whether the numbers are squared first.
+        scale: Multiplier of each row, `[J, 1]`; None means 1.
+        square: Whether the values are squared first.
         big: Whether each row uses the coarse limb, `[J]`; None means that no row does.
     """
     rest = x.to(torch.float64, copy=True) if into is None else into.copy_(x)
@@ -355,7 +353,7 @@ def _split_limbs(
 
 
 def _check_largest(most: FloatArray, weight: FloatArray, square: bool) -> FloatArray:
-    """Returns the largest magnitude that each row adds, `[J]`; raises `Overflow` for rows that cannot be added."""
+    """Returns the largest magnitude that each row adds, `[J]`. Raises `Overflow` if a row cannot be added."""
     with np.errstate(over="ignore", invalid="ignore"):
         adds = (most * most if square else most) * np.abs(weight)
     if not (adds < LIMIT).all():
@@ -364,20 +362,20 @@ def _check_largest(most: FloatArray, weight: FloatArray, square: bool) -> FloatA
 
 
 def check_finite(rows: Tensor) -> None:
-    """Raises `Overflow` if a row of `[n, d]` holds entries without a finite sum."""
+    """Raises `Overflow` if the sum of a row of a matrix `[n, d]` is not finite."""
     bad = torch.nonzero(~torch.isfinite(rows.sum(1))).flatten()
     if len(bad):
         raise Overflow(bad.tolist()[:5])
 
 
 def _round_in_place(x: Tensor, limb: int) -> Tensor:
-    """Rounds numbers in place to the unit of a limb: adding and subtracting 1.5 * 2**52 units rounds in hardware."""
+    """Rounds values in place to the unit of a limb, by adding and then subtracting 1.5 * 2**52 units."""
     magic = 1.5 * 2.0 ** (52 - (36 + 28 * limb))
     return x.add_(magic).sub_(magic)
 
 
 def merge_stats(stats: list[Stats]) -> Stats:
-    """Returns the sum of the statistics of several blocks or actors; every order gives the same bits."""
+    """Returns the sum of the statistics of several blocks or actors. Every order gives the same bits."""
     total: Stats = {}
     for part in stats:
         for name, value in part.items():
@@ -386,9 +384,9 @@ def merge_stats(stats: list[Stats]) -> Stats:
 
 
 def map_arrays(stats: Stats, change: Callable[[Any], Any]) -> Stats:
-    """Applies a function (a move between devices, to or from NumPy) to every array of the statistics."""
+    """Applies a function to every array of the statistics, for example to convert it to NumPy."""
 
-    def change_value(value: Any) -> Any:  # each kind of statistics has one field: an array, or some by name
+    def change_value(value: Any) -> Any:  # each kind of statistics has one field: an array, or a dict of arrays
         (part,) = vars(value).values()
         return type(value)({k: change(v) for k, v in part.items()} if isinstance(part, dict) else change(part))
 
@@ -396,10 +394,9 @@ def map_arrays(stats: Stats, change: Callable[[Any], Any]) -> Stats:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Totals to which statistics are added as they arrive, row by row; so at most one worker's statistics are in memory.
+# Totals to which statistics are added as they arrive, so that the statistics of at most one worker are in memory.
 #
-# Exact sums do not depend on order, and a row of zeros adds nothing. So messages hold only the rows that jobs belong
-# to.
+# A row of zeros adds nothing to an exact sum. So messages hold only the rows of models that were trained.
 
 
 class SomeRows(NamedTuple):
@@ -417,7 +414,7 @@ class SomeRows(NamedTuple):
 
 
 def pick_rows(matrix: Any) -> SomeRows:
-    """Returns the rows of an array `[G, d]` that are not 0; without a copy if these rows are adjacent.
+    """Returns the rows of an array `[G, d]` that are not 0. Adjacent rows are not copied.
 
     Example:
         >>> pick_rows(np.array([[0.0, 0.0], [0.0, 7.0]]))
@@ -430,17 +427,17 @@ def pick_rows(matrix: Any) -> SomeRows:
 
 
 def thin(stats: Stats) -> Stats:
-    """Returns statistics in the form for messages: NumPy arrays; exact sums are sent without their rows of zeros."""
+    """Returns statistics in the form for messages, as NumPy arrays and without rows of zeros in exact sums."""
     arrays = map_arrays(stats, lambda tensor: tensor.numpy())
     sums = {name: value for name, value in arrays.items() if isinstance(value, ExactSum)}
     return arrays | {name: map_arrays({name: value}, pick_rows)[name] for name, value in sums.items()}
 
 
 class Totals:
-    """Running totals: other statistics are added to these in place.
+    """Running totals of statistics.
 
     Attributes:
-        stats: The totals; empty at first.
+        stats: The totals. They are empty at first.
 
     Example:
         >>> parts = [ExactSum({0: torch.tensor([[1.0], [0.0]])}), ExactSum({0: torch.tensor([[2.0], [5.0]])})]
@@ -455,12 +452,12 @@ class Totals:
         self.stats: Stats = {}
 
     def add(self, thinned: Stats) -> None:
-        """Adds statistics that `thin` has returned; their arrays are copied."""
+        """Adds statistics that `thin` has returned. Their arrays are copied."""
         some: Any
         for name, value in thinned.items():
             if isinstance(value, ExactSum):
                 limbs = self.stats.setdefault(name, ExactSum({})).limbs
-                for limb, some in value.limbs.items():  # rows that never came stay zeros, which take no memory
+                for limb, some in value.limbs.items():  # rows that were never sent stay zeros, which take no memory
                     out = limbs[limb].numpy() if limb in limbs else np.zeros((some.groups, some.rows.shape[1]))
                     for g, row in zip(some.places, some.rows, strict=True):
                         out[g] += row

@@ -325,7 +325,9 @@ Stats = dict[str, Any]  # name -> ExactSum, Counts, Largest or Kept of `sums.py`
 
 
 def count_test_clients(wanted: int | float | Sequence[str], clients: int) -> int:
-    """Returns how many of N clients never train: a number, a share that is rounded (1 at least), or a list of names.
+    """Returns how many of N clients never train.
+
+    `wanted` is this number, a fraction of the clients (the result is at least 1), or a list of the clients' names.
 
     Example:
         >>> [count_test_clients(wanted, 24) for wanted in (3, 0.2, ["Rome", "Oslo"])]
@@ -337,12 +339,12 @@ def count_test_clients(wanted: int | float | Sequence[str], clients: int) -> int
 
 
 def round_to_sum(share: FloatArray, total: int) -> IntArray:
-    """Rounds shares `[n]` to whole numbers that add up to `total`, by largest remainders.
+    """Rounds shares `[n]` to whole numbers that add up to `total`.
 
-    If remainders are equal, the first one is rounded up.
+    Shares with the largest remainders are rounded up. Of equal remainders, the first one is rounded up.
 
     Args:
-        share: Shares of at least 0, `[n]`; their sum is `total`, up to rounding errors.
+        share: Shares of at least 0, `[n]`. Their sum is `total`, up to rounding errors.
         total: The sum of the whole numbers.
     """
     whole: IntArray = np.floor(share).astype(np.int64)

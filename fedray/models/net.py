@@ -1,4 +1,8 @@
-"""Turns a module into a `Net`, whose models are rows of numbers; defines networks whose weights come from a vector."""
+"""Turns a module into a `Net`, whose models are vectors, and defines networks with distributions over their weights.
+
+A model is a vector of d numbers: the trainable parameters and the float buffers of the module. Several models are the
+rows of a matrix.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +24,13 @@ from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, Layout, Net, Objective
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Turns a module into a `Net`, whose models are rows of numbers; computes losses and counts arithmetic.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# How a module becomes a `Net`: a template, the layout of its numbers in a row, and an initialization by random key.
+# How a module becomes a `Net`, which consists of a template, a layout of models, and an initialization by random key.
 #
-# A row holds the trainable parameters in the order of `named_parameters`, then the persistent float buffers in the
-# order of `named_buffers`. Persistent integer buffers of one number (BatchNorm's `num_batches_tracked`) are counters
-# and lie in a second matrix. Everything else (frozen parameters, buffers that are not persistent, tables of integers
-# or booleans) is a constant of the template: it is the same for every model, and is neither trained, nor sent, nor
-# averaged.
+# A model holds the trainable parameters in the order of `named_parameters`, and then the persistent float buffers in
+# the order of `named_buffers`. Persistent integer buffers with a single value (BatchNorm's `num_batches_tracked`) are
+# counters and lie in a second matrix. Everything else is a constant of the template: frozen parameters, buffers that
+# are not persistent, tables of integers or booleans. Constants are the same for every model. They are neither trained,
+# nor sent, nor averaged.
 
 TEMPLATE_KEY = 0  # random key of a template's constants
 
@@ -38,15 +39,15 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
     """Makes a `Net` of any module.
 
     Args:
-        module_factory: A function that makes one freshly initialized module; it may draw from torch's global generator
-            only.
+        module_factory: A function that makes a new module with initial values. It may draw random numbers only from
+            torch's global generator.
         name: Name of the network in messages and records.
         objective: The loss that the network is trained with, see `per_sample`.
         outputs: Length of the output for one sample; twice the number of targets for `gaussian_nll`.
 
     Returns:
-        The net. Its `init(key)` makes a new module inside `rng.torch_scope(key)` and returns the module's numbers as a
-        row `[d]`, float32.
+        The net. Its `init(key)` makes a new module inside `rng.torch_scope(key)` and returns it as a model `[d]`,
+        float32.
 
     Example:
         >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
@@ -59,7 +60,7 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
         template = _separate_shared_layers(module_factory(), set())
     layout = layout_of(template, name)
     for counter, value in _counters(template):
-        if int(value) != 0:  # they are constants, and would be changed like counters
+        if int(value) != 0:  # it is probably a constant, and must not be changed like a counter
             raise BadInput(
                 f"model.name = {name}: its integer buffer {counter} starts at {int(value)}, but counters start at 0: "
                 "register a constant with persistent=False"
@@ -78,10 +79,9 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
 
 
 def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
-    """Returns raw outputs `[S, n, C]` of some models of a network, in evaluation mode, with gradients to parameters.
+    """Returns raw outputs `[S, n, C]` of S models in evaluation mode. Gradients flow to the parameters.
 
-    The float buffers of normalization layers have gradient 0. In a row, they are the numbers from `layout.trainable`
-    on.
+    Float buffers (the entries of a model from `layout.trainable` on) have gradient 0.
 
     Args:
         net: The network.
@@ -89,7 +89,7 @@ def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
         x: Network inputs, `[n, ...]`.
 
     Raises:
-        BadInput: `models` has another shape.
+        BadInput: `models` has a different shape.
 
     Example:
         >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
@@ -108,7 +108,7 @@ def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
 
 
 def layout_of(module: nn.Module, name: str = "module") -> Layout:
-    """Returns the order of a module's numbers in a row; `name` is the network's name in messages.
+    """Returns the order of a module's parameters and buffers in a vector. `name` is the network's name in messages.
 
     Example:
         >>> layout_of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))).counters
@@ -131,12 +131,12 @@ def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> d
     """Returns one model as a plain torch state dict, for `module.load_state_dict` or `torch.save`.
 
     Args:
-        layout: The order of the numbers in the row.
+        layout: The layout of the model.
         row: The model, `[d]`.
         counters: Integer buffers of the model, `[c]` int64; None means zeros.
 
     Returns:
-        Copies of the tensors by name; counters are int64 scalars.
+        Copies of the tensors by name. Counters are int64 scalars.
 
     Example:
         >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
@@ -149,7 +149,7 @@ def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> d
 
 
 def whole_state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> dict[str, Tensor]:
-    """Returns one model as a torch state dict with all entries of its module, also frozen parameters and constants.
+    """Returns one model as a torch state dict with all entries of the module, including frozen parameters.
 
     Args:
         net: The network.
@@ -157,7 +157,7 @@ def whole_state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> d
         counters: Integer buffers of the model, `[c]` int64; None means zeros.
 
     Returns:
-        Copies of the tensors by name; `load_state_dict` takes them as they are.
+        Copies of the tensors by name, for `load_state_dict`.
 
     Example:
         >>> body = nn.Linear(3, 2).requires_grad_(False)
@@ -167,7 +167,7 @@ def whole_state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> d
     """
     trained = state_dict(net.layout, row, counters)
     named = dict(net.module.named_parameters(remove_duplicate=False))
-    first = {id(value): name for name, value in net.module.named_parameters()}  # of a tensor that has several names
+    first = {id(value): name for name, value in net.module.named_parameters()}  # the first name of a shared tensor
     found = {}
     for name, value in net.module.state_dict().items():
         known = first[id(named[name])] if name in named else name
@@ -176,24 +176,24 @@ def whole_state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> d
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Returns whether only the last layer has parameters and is linear; outputs are then linear in the parameters."""
+    """Returns whether outputs are linear in the parameters: only the last layer has parameters, and it is linear."""
     parts = list(module) if isinstance(module, nn.Sequential) else [module]
     before = any(True for part in parts[:-1] for _ in part.parameters())
     return bool(parts) and isinstance(parts[-1], nn.Linear) and not before
 
 
 def last_layer_inputs(module: nn.Module, x: Tensor) -> Tensor:
-    """Returns the inputs `[n, p]` of the last layer of a linear model, from the model's inputs `[n, ...]`."""
+    """Returns the inputs of a linear model's last layer, `[n, p]`. `x` holds the inputs of the model, `[n, ...]`."""
     for part in list(module)[:-1] if isinstance(module, nn.Sequential) else []:
         x = part(x)
     return x.flatten(1)
 
 
 def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
-    """Returns the module, with each layer that occurs twice replaced by two layers that share their parameters.
+    """Returns the module, in which a layer that occurs twice is replaced by two layers that share their parameters.
 
-    Without this, `functional_call` would leave its tensors in a layer that has two names. `known` holds the ids of the
-    layers that occurred before.
+    Otherwise `functional_call` would leave the given tensors in a layer that has two names. `known` holds the ids of
+    the layers that occurred before.
     """
     for name, child in module._modules.items():
         if child is None:
@@ -209,13 +209,13 @@ def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
 
 
 def _in_row(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields the name and the tensor of each part of a model's row, in the order of the row."""
+    """Yields the name and the tensor of each part of a model, in the order of the layout."""
     yield from ((name, p) for name, p in module.named_parameters() if p.requires_grad)
     yield from ((name, b) for name, b in _persistent(module) if b.is_floating_point() or b.is_complex())
 
 
 def _counters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields the name and the value of each integer buffer with a single number."""
+    """Yields the name and the tensor of each integer buffer with a single value."""
     for name, buffer in _persistent(module):
         is_integer = not (buffer.is_floating_point() or buffer.is_complex() or buffer.dtype == torch.bool)
         if is_integer and buffer.ndim == 0:
@@ -229,7 +229,7 @@ def _persistent(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Loss functions: one number for each sample, from a network's raw outputs.
+# Losses of each sample, computed from a network's raw outputs.
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
@@ -250,12 +250,12 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
     """Returns the loss of each sample.
 
     `cross_entropy` is -log softmax(f)[y]. `half_mse` is 1/2 |f - y|^2 and `mse` is |f - y|^2, both summed over the
-    outputs (`half_mse` is the loss of FE Theorem 2). `gaussian_nll` is (log v + (m - y)^2 / v + log 2 pi) / 2 with
-    (m, v) of `split_gaussian`, summed over the targets.
+    outputs. (`half_mse` is the loss in Theorem 2 of Fed-ensemble.) `gaussian_nll` is (log v + (m - y)^2 / v + log 2 pi)
+    / 2 with (m, v) of `split_gaussian`, summed over the targets.
 
     Args:
         objective: Name of the loss.
-        outputs: Raw outputs f, `[..., B, outputs]`; the first axes may be lanes, for example.
+        outputs: Raw outputs f, `[..., B, outputs]`. The first axes may be lanes, for example.
         y: Class numbers `[..., B]` int64, or targets `[..., B]` or `[..., B, targets]`.
 
     Returns:
@@ -282,7 +282,7 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
-    """Returns vectors `[j, outputs]` whose outer products sum to the Fisher information about one sample's outputs.
+    """Returns vectors `[j, outputs]` whose outer products sum to the Fisher matrix of the outputs for one sample.
 
     Up to a constant, the loss is the negative log-likelihood of a distribution. The Fisher information of this
     distribution is `diag(p) - p p'` for `cross_entropy`, the identity for `half_mse`, and twice the identity for `mse`.
@@ -313,7 +313,7 @@ def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
 def split_gaussian(outputs: Tensor) -> Gaussian:
     """Splits the outputs `[..., B, 2 targets]` of a Gaussian head into means and variances.
 
-    The first half of the outputs are the means. The softplus of the second half, plus 1e-6, is the variances.
+    The first half of the outputs are the means. The variances are the softplus of the second half, plus 1e-6.
 
     Source: Lakshminarayanan, Pritzel and Blundell 2017, section 2.2.1 (softplus, and 1e-6 against collapse).
     """
@@ -322,23 +322,23 @@ def split_gaussian(outputs: Tensor) -> Gaussian:
 
 
 def _like(y: Tensor, outputs: Tensor) -> Tensor:
-    """Returns targets `[..., B]` or `[..., B, targets]` in the shape of the outputs; they are never broadcast."""
+    """Returns targets `[..., B]` or `[..., B, targets]` in the shape of the outputs. They are never broadcast."""
     return y.reshape(outputs.shape).to(outputs.dtype)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How much arithmetic a network needs.
+# How many floating-point operations a network needs.
 
-_PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers whose outputs are products with all their weights
+_PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # the layers whose operations are counted
 
 
 def count_forward_flops(net: Net, row: Tensor) -> float:
-    """Returns the floating-point operations that linear and convolution layers need in a forward pass of one sample.
+    """Returns how many floating-point operations linear layers and convolutions need in a forward pass of one sample.
 
-    The result is at least two operations per number of the network; for text, two per number and token.
+    The result is at least two operations per parameter of the network, and for text two per parameter and token.
 
     Args:
-        net: The network; training or evaluation mode stays as it is.
+        net: The network. Its training or evaluation mode is not changed.
         row: A network input, `[1, ...]`.
 
     Example:
@@ -366,20 +366,18 @@ def count_forward_flops(net: Net, row: Tensor) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Defines networks whose weights come from a vector: with a Gaussian, a factor or samples beside them.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A network without weights of its own: they are taken out, and come from a vector in every forward pass.
+# A network whose weights are removed from its layers. Every forward pass takes them from a vector instead.
 
 
 class FlatWeights(NamedTuple):
-    """The assignment of the numbers of a vector `[p]` to the tensors of a network.
+    """Says which entries of a vector `[p]` form which tensors of a network.
 
     Attributes:
-        names: Name of each trainable tensor, in the order of a row.
+        names: Name of each trainable tensor, in the order of the vector.
         shapes: Shape of each trainable tensor.
         sizes: Number of elements of each trainable tensor.
-        places: Pairs of two names of a parameter: in the network, and in `names`. Shared weights have several pairs.
+        places: Pairs (name of a parameter in the network, name of the parameter in `names`). Shared weights have
+            several pairs.
     """
 
     names: tuple[str, ...]
@@ -400,10 +398,10 @@ class FlatWeights(NamedTuple):
 
 
 def take_out_weights(net: nn.Module, name: str = "module") -> tuple[Tensor, FlatWeights]:
-    """Takes the trainable parameters out of a network; returns their numbers `[p]` and their assignment to tensors.
+    """Removes the trainable parameters from a network. Returns them as a vector `[p]`, and their places in the network.
 
     Args:
-        net: The network; it keeps its buffers and frozen parameters.
+        net: The network. It keeps its buffers and frozen parameters.
         name: Name of the network in messages.
 
     Example:
@@ -422,7 +420,7 @@ def take_out_weights(net: nn.Module, name: str = "module") -> tuple[Tensor, Flat
 
 
 def _take_out(net: nn.Module) -> list[tuple[str, str]]:
-    """Takes the trainable parameters out; returns pairs of the names of a parameter in the network and in a row."""
+    """Removes the trainable parameters from a network, and returns the pairs of names (`FlatWeights.places`)."""
     first = {id(part): name for name, part in net.named_parameters() if part.requires_grad}
     every = net.named_parameters(remove_duplicate=False)  # weights that are shared have several places
     places = [(place, first[id(part)]) for place, part in every if id(part) in first]
@@ -437,10 +435,10 @@ def _take_out(net: nn.Module) -> list[tuple[str, str]]:
 def wrap_networks(
     make: Callable[[], nn.Module], kind: Callable[..., nn.Module], *about: Any
 ) -> Callable[[], nn.Module]:
-    """Returns a function that wraps the networks of another function, in a form that can be pickled.
+    """Returns a function that makes a network and wraps it in a module. The function can be pickled.
 
     Args:
-        make: A function that makes one freshly initialized network.
+        make: A function that makes a new network with initial values.
         kind: The class that wraps the network, called as (network, *about) -> module.
         about: Further arguments of the class, such as the number of samples.
     """
@@ -452,23 +450,23 @@ def _make(make: Callable[[], nn.Module], kind: Callable[..., nn.Module], about: 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A network under a Gaussian over its weights (the own Gaussian), and a second Gaussian, which is the prior.
+# A network with a Gaussian over its weights, and a second Gaussian, which is the prior of the first one (pFedBayes).
 #
-# A model is a row `[own mean, own rho, prior mean, prior rho]` of p numbers each, and the network's float buffers.
-# The standard deviation is `softplus(rho)`. The network predicts with the own mean.
+# A model is `[own mean, own rho, prior mean, prior rho]`, each of length p, and the network's float buffers. The
+# standard deviation is `softplus(rho)`. The network predicts with the mean of the first Gaussian (own mean).
 
-OWN = "own"  # the layer of a client's posterior; the prior is the layer after it
-NAMES = ("own.mean", "own.rho", "prior.mean", "prior.rho")  # names of the first vectors of a row
+OWN = "own"  # name of the layer that holds a client's posterior; the prior is the layer after it
+NAMES = ("own.mean", "own.rho", "prior.mean", "prior.rho")  # names of the first vectors of a model
 PARTS = len(NAMES)
 
 
 class MeanField(nn.Module):
-    """A network whose p trainable numbers have a Gaussian distribution, with the prior of this Gaussian.
+    """A network with a Gaussian over its p trainable parameters, and with the prior of this Gaussian.
 
     Attributes:
         own: The Gaussian whose mean predicts.
-        prior: The prior of `own`; both are equal at first.
-        net: The network with its buffers and without its trainable parameters, which come from a row.
+        prior: The prior of `own`. Both are equal at first.
+        net: The network with its buffers, without its trainable parameters.
 
     Example:
         >>> pair = MeanField(nn.Linear(3, 2), rho=0.0)
@@ -479,10 +477,10 @@ class MeanField(nn.Module):
     """
 
     def __init__(self, net: nn.Module, rho: float, name: str = "module") -> None:
-        """Makes both Gaussians; the initial parameters of the network are their means.
+        """Makes both Gaussians. Their means are the initial parameters of the network.
 
         Args:
-            net: The network, freshly initialized.
+            net: A new network with initial values.
             rho: Value of every rho of both Gaussians.
             name: Name of the network in messages.
         """
@@ -492,41 +490,41 @@ class MeanField(nn.Module):
         self.net = net
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns raw outputs `[n, C]` for inputs `[n, ...]`; the weights are the own mean."""
+        """Returns raw outputs `[n, C]` for inputs `[n, ...]`. The weights are the mean of `own`."""
         return self._weights.answer(self.net, self.own["mean"], x)
 
 
 def make_gaussian(mean: Tensor, rho: float) -> nn.ParameterDict:
-    """Returns mean `[p]` and rho `[p]` of a Gaussian, in this order; every rho has the same value."""
+    """Returns mean `[p]` and rho `[p]` of a Gaussian, in this order. All entries of rho have the same value."""
     return nn.ParameterDict({"mean": mean.clone(), "rho": torch.full_like(mean, rho)})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A network under a Gaussian over its weights, with a client's factor of this Gaussian (PVI).
+# A network with a Gaussian over its weights, and with a client's factor of this Gaussian (PVI).
 #
-# A model is a row `[mean, rho, linear, precision, is_prior]`: of the Gaussian p numbers each, whose standard
-# deviation is `softplus(rho)`; of the factor `exp(linear w - precision w^2 / 2)` p numbers each; and one number. The
-# network's float buffers come last. The network predicts with the mean.
+# A model is `[mean, rho, linear, precision, is_prior]` and the network's float buffers. The Gaussian has means and
+# values of rho, `[p]` each, and its standard deviation is `softplus(rho)`. The factor `exp(linear w - precision w^2 /
+# 2)` has linear terms and precisions, `[p]` each. `is_prior` is a single value. The network predicts with the mean.
 
-SITE = "site"  # the layer of a client's factor
+SITE = "site"  # name of the layer that holds a client's factor
 SITE_NAMES = (
     "posterior.mean",
     "posterior.rho",
     "site.linear",
     "site.precision",
     "start.is_prior",
-)  # of the row's vectors
+)  # names of the vectors of a model
 
 
 class Partitioned(nn.Module):
-    """A network whose p trainable numbers have a Gaussian distribution, with a client's factor of this Gaussian.
+    """A network with a Gaussian over its p trainable parameters, and with a client's factor of this Gaussian.
 
     Attributes:
         posterior: The Gaussian whose mean predicts.
         site: A client's factor, as natural parameters. These parameters are 0 at first, so the factor is 1 everywhere.
         start: Holds `is_prior`, which is 1 until the Gaussian has been learned from data. Until then the true posterior
-            is the prior, and the numbers in `posterior` only say where training begins.
-        net: The network with its buffers and without its trainable parameters, which come from a row.
+            is the prior, and the values in `posterior` only say where training begins.
+        net: The network with its buffers, without its trainable parameters.
 
     Example:
         >>> one = Partitioned(nn.Linear(3, 2), rho=0.0)
@@ -537,10 +535,10 @@ class Partitioned(nn.Module):
     """
 
     def __init__(self, net: nn.Module, rho: float, name: str = "module") -> None:
-        """Makes the Gaussian; the initial parameters of the network are its mean.
+        """Makes the Gaussian. Its mean is the initial parameters of the network.
 
         Args:
-            net: The network, freshly initialized.
+            net: A new network with initial values.
             rho: Value of every rho of the Gaussian.
             name: Name of the network in messages.
         """
@@ -552,24 +550,24 @@ class Partitioned(nn.Module):
         self.net = net
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns raw outputs `[n, C]` for inputs `[n, ...]`; the weights are the mean."""
+        """Returns raw outputs `[n, C]` for inputs `[n, ...]`. The weights are the mean of the Gaussian."""
         return self._weights.answer(self.net, self.posterior["mean"], x)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A network as M samples of its weights: the last sample is trained, and the mean of all samples predicts.
+# A network with M samples of its weights. The last sample is trained, and the mean prediction of all samples predicts.
 #
-# A model is a row of M times p numbers, sample after sample. All samples are equal at first. In training the network
-# is its last sample, which is the state of a Markov chain (`fedray.components.one_shot`); otherwise it returns the
-# logarithm of the mean probabilities of all samples.
+# A model is a vector of length M p, sample after sample. All samples are equal at first. In training the network has
+# the weights of the last sample, which is the state of a Markov chain (`fedray.components.one_shot`). In evaluation the
+# network returns the logarithm of the mean probabilities of all samples.
 
 
 class Samples(nn.Module):
-    """A classifier that averages its predictions over M samples of its p trainable numbers.
+    """A classifier that averages its predictions over M samples of its p trainable parameters.
 
     Attributes:
-        samples: The numbers of each sample, `[M, p]`.
-        net: The network without its trainable parameters, which come from a sample.
+        samples: The parameters of each sample, `[M, p]`.
+        net: The network without its trainable parameters.
 
     Example:
         >>> several = Samples(nn.Linear(3, 2), number=4)
@@ -578,10 +576,10 @@ class Samples(nn.Module):
     """
 
     def __init__(self, net: nn.Module, number: int, name: str = "module") -> None:
-        """Makes the samples; each of them equals the initial parameters of the network.
+        """Makes the samples. Each sample equals the initial parameters of the network.
 
         Args:
-            net: The network, freshly initialized.
+            net: A new network with initial values.
             number: Number of samples, M.
             name: Name of the network in messages.
         """
@@ -591,7 +589,10 @@ class Samples(nn.Module):
         self.net = net
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns logits `[n, C]`: in training the logits of the last sample, else `log 1/M sum_m p(y | x, w_m)`."""
+        """Returns logits `[n, C]`.
+
+        In training these are the logits of the last sample. In evaluation they are `log 1/M sum_m p(y | x, w_m)`.
+        """
         if self.training:
             return self._weights.answer(self.net, self.samples[-1], x)
         each = torch.stack([self._weights.answer(self.net, one, x) for one in self.samples])
@@ -599,9 +600,15 @@ class Samples(nn.Module):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Dropout with reproducible masks: in training, and in predictions of networks whose dropout stays on.
+# Dropout with reproducible masks, in training and in predictions of networks whose dropout stays on.
+#
+# In training the mask of a sample is a function of the client's random key in this round, the step, the sample's
+# position in the batch and the layer. So every engine drops the same units. Predictions with dropout follow the public
+# code of Fed-ensemble, which never calls `eval()`. In these predictions, the mask of a sample is a function of the
+# seed, the index of the model, the layer and the sample's inputs. So a prediction does not depend on the other samples,
+# their order, or the runtime. An unchanged model gives the same prediction for a sample in every round.
 
-_TRAINING = -2  # an extra part of the address, for masks in training; it keeps them independent of permutations
+_TRAINING = -2  # an extra part of the random keys of masks, so that they differ from the keys of permutations
 CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)  # they drop whole channels
 
 
@@ -630,7 +637,7 @@ def key_rows(key: rng.Keys, x: Tensor) -> rng.Keys:
     """Returns a random key for each sample, computed from the sample's inputs, `[n]`.
 
     Args:
-        key: Random key that all samples have in common.
+        key: Random key that is common to all samples.
         x: Raw inputs, `[n, ...]`.
     """
     flat = np.ascontiguousarray(x.cpu().numpy()).reshape(len(x), -1).view(np.uint8)
@@ -644,7 +651,7 @@ def key_rows(key: rng.Keys, x: Tensor) -> rng.Keys:
 
 @contextmanager
 def dropping(module: nn.Module, keys: rng.Keys) -> Iterator[None]:
-    """Returns a context in which the masks of a module's dropout layers are computed from these keys alone.
+    """Returns a context in which the masks of a module's dropout layers are computed only from `keys`.
 
     Args:
         module: The module, in training or in evaluation mode.
@@ -678,7 +685,7 @@ def _make_hook(part: Any, keys: rng.Keys) -> Callable[[nn.Module, Any, Tensor], 
 
 
 def answer_with_dropout(module: nn.Module, keys: rng.Keys, models: int, answer: Callable[[int], Tensor]) -> Tensor:
-    """Returns raw outputs `[M, n, C]` of models whose dropout stays on; each model has masks of its own.
+    """Returns raw outputs `[M, n, C]` of models whose dropout stays on. Each model has its own masks.
 
     Args:
         module: The network.

@@ -19,19 +19,16 @@ from fedray.core.types import Net, Objective
 from fedray.models.net import net_of
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Defines the networks of fedray's catalogue, as plain torch modules.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Normalization layers: batch or group, in any network.
+# Normalization layers: batch or group normalization, in any network.
 
 NORM_GROUPS = 2  # Hsieh et al. 2020, appendix; Reddi et al. 2021, ResNet-18 with group normalization
 
 
 def norm_layer(norm: str, channels: int) -> nn.Module:
-    """Returns a BatchNorm2d, or a GroupNorm with 2 groups (1 if the number of channels is odd).
+    """Returns a BatchNorm2d, or a GroupNorm with 2 groups (with 1 group if the number of channels is odd).
 
-    Group normalization has no running statistics. So no statistics have to be averaged over clients, and training and
-    evaluation do not differ.
+    Group normalization has no running statistics. So no statistics have to be averaged over clients, and it does the
+    same in training and in evaluation.
     """
     if norm == "batch":
         return nn.BatchNorm2d(channels)
@@ -40,7 +37,7 @@ def norm_layer(norm: str, channels: int) -> nn.Module:
 
 
 def replace_norms(module: nn.Module, norm: str) -> nn.Module:
-    """Replaces every BatchNorm2d of a network by `norm`, in place, and returns the network.
+    """Replaces every BatchNorm2d of a network by the normalization `norm`, in place, and returns the network.
 
     Example:
         >>> type(replace_norms(nn.Sequential(nn.BatchNorm2d(4)), "group")[0]).__name__
@@ -70,8 +67,8 @@ def linear(
         input_shape: Shape of one sample.
         outputs: Length of the output.
         bias: Whether the model has the bias b.
-        weight_sd: Standard deviation of the initial parameters, drawn from N(0, weight_sd^2); None keeps torch's
-            initialization.
+        weight_sd: Standard deviation of the initial parameters, which are drawn from N(0, weight_sd^2). None keeps
+            torch's initialization.
 
     Example:
         >>> linear((1, 8, 8), 10)
@@ -92,12 +89,14 @@ def mlp(
     norm: str | None = None,
     weight_sd: float | None = None,
 ) -> nn.Sequential:
-    """Returns a multi-layer perceptron: Flatten; Linear, normalization, activation for each hidden layer; Linear.
+    """Returns a multi-layer perceptron.
+
+    It consists of Flatten, then Linear, normalization and activation for each hidden layer, and a last Linear.
 
     Args:
         input_shape: Shape of one sample.
         outputs: Length of the output.
-        hidden: Width of each hidden layer; the default is FedAG's.
+        hidden: Width of each hidden layer. The default is the network of FedAG.
         activation: Name of the activation, relu or tanh.
         norm: Name of the normalization, batch or layer; None means no normalization.
         weight_sd: Standard deviation of the initial parameters, see `linear`.
@@ -111,10 +110,10 @@ def mlp(
 
 
 class RBF(nn.Module):
-    """Radial features `phi_j(x) = exp(-|x - c_j|^2 / (2 width^2))`, from `[B, p]` to `[B, J]`.
+    """Computes radial features `phi_j(x) = exp(-|x - c_j|^2 / (2 width^2))`, `[B, J]`, of inputs `[B, p]`.
 
     Attributes:
-        centers: The centers c_j, `[J, p]`; they are constants of the network and are not trained.
+        centers: The centers c_j, `[J, p]`. They are constants of the network and are not trained.
         width: Width of the features in the unit of x, above 0.
     """
 
@@ -141,16 +140,16 @@ def rbf(
     bias: bool = False,
     weight_sd: float | None = None,
 ) -> nn.Sequential:
-    """Returns a linear model on radial features: RBF, Linear. The tangent kernel of this model is exactly `phi phi^T`.
+    """Returns a linear model on radial features (RBF, Linear). The tangent kernel of this model is exactly `phi phi^T`.
 
-    Source: FE section V-A (100 features, width 0.08, centers uniform on [-1, 1] and fixed).
+    Source: Fed-ensemble, section V-A (100 features, width 0.08, centers drawn uniformly from [-1, 1]).
 
     Args:
         input_shape: `(p,)`.
         outputs: Length of the output.
         features: Number of centers, at least 1.
         width: Width of the features, above 0.
-        seed: Seed of the centers; networks with the same seed have the same centers.
+        seed: Seed of the centers. Networks with the same seed have the same centers.
         bias: Whether the linear layer has a bias.
         weight_sd: Standard deviation of the initial parameters, see `linear`.
     """
@@ -171,7 +170,7 @@ def _normal(module: nn.Sequential, weight_sd: float | None) -> nn.Sequential:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Convolutional networks as plain `nn.Sequential`s: the small ones of FE and SHEFL, and VGG-11.
+# Convolutional networks as plain `nn.Sequential`s: the small networks of Fed-ensemble and SHEFL, and VGG-11.
 
 SMALL_KERNEL_BELOW = 16  # pixels; images with a shorter side get padded 3 x 3 kernels
 VGG11: tuple[tuple[int, ...], ...] = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # blocks between poolings
@@ -187,12 +186,13 @@ def cnn(
     padding: int | None = None,
     dropout: float = 0.0,
 ) -> nn.Sequential:
-    """Returns Conv2d, ReLU, MaxPool2d(2) for each of `channels`; Flatten; Linear, ReLU for each of `hidden`; Linear.
+    """Returns a small convolutional network.
 
-    The network of McMahan et al. 2017 has channels (32, 64), hidden (512,) and padding 2. The network of SHEFL (2
-    convolutions and 2 hidden layers) has two entries in `hidden`. The network in the public code of Fed-ensemble is the
-    default one with dropout 0.5. Dropout acts on whole channels of the last convolution, and on units of the hidden
-    layers.
+    It has Conv2d, ReLU and MaxPool2d(2) for each entry of `channels`, then Flatten, then Linear and ReLU for each entry
+    of `hidden`, and a last Linear. The network of McMahan et al. 2017 has channels (32, 64), hidden (512,) and padding
+    2. The network of SHEFL (2 convolutions and 2 hidden layers) has two entries in `hidden`. The network in the public
+    code of Fed-ensemble has the default settings and dropout 0.5. Dropout acts on whole channels of the last
+    convolution, and on units of the hidden layers.
 
     Args:
         input_shape: `(channels, height, width)`.
@@ -231,9 +231,10 @@ def cnn(
 
 
 def vgg11(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Sequential:
-    """Returns a VGG-11 (Simonyan and Zisserman 2015, column A) with the one-layer classifier usual for 32 x 32 images.
+    """Returns a VGG-11 (Simonyan and Zisserman 2015, column A).
 
-    Poolings round an odd side up, so images may have any size (a side of 28 becomes 14, 7, 4, 2, 1).
+    The classifier has one layer, as is usual for images of 32 x 32 pixels. Poolings round an odd side up, so images may
+    have any size (a side of 28 becomes 14, 7, 4, 2, 1).
 
     Args:
         input_shape: `(channels, height, width)`.
@@ -281,7 +282,7 @@ def read_image_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, int,
 
 
 class NextCharacter(nn.Module):
-    """A network that predicts the next character: embedding, LSTM, and a linear layer on the last position."""
+    """A network that predicts the next character by an embedding, an LSTM, and a linear layer on the last position."""
 
     def __init__(self, vocabulary: int, outputs: int, *, embedding: int, hidden: int, layers: int) -> None:
         nn.Module.__init__(self)
@@ -305,7 +306,7 @@ def lstm(
     hidden: int = 256,
     layers: int = 2,
 ) -> nn.Module:
-    """Returns the Shakespeare model of McMahan et al. 2017 and FE section V: embedding 8, two LSTM layers of 256.
+    """Returns the network for Shakespeare of McMahan et al. 2017: embeddings of length 8, two LSTM layers of 256 units.
 
     Args:
         input_shape: `(L,)`, the length of a window.
@@ -346,7 +347,7 @@ def resnet8(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, n
     Args:
         input_shape: `(channels, height, width)`.
         outputs: Number of classes.
-        width: Factor on the number of channels, which is 16 in the first stage and doubles in both further stages.
+        width: Multiplier of the number of channels, which is 16 in the first stage and doubles in each later stage.
         norm: Name of the normalization, batch or group.
 
     Example:
@@ -362,7 +363,7 @@ def resnet18(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, 
     Args:
         input_shape: `(channels, height, width)`.
         outputs: Number of classes.
-        width: Factor on the number of channels, which is 64 in the first stage and doubles in each further stage.
+        width: Multiplier of the number of channels, which is 64 in the first stage and doubles in each later stage.
         norm: Name of the normalization, batch or group.
 
     Example:
@@ -378,7 +379,7 @@ def resnet34(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, 
     Args:
         input_shape: `(channels, height, width)`.
         outputs: Number of classes.
-        width: Factor on the number of channels, which is 64 in the first stage and doubles in each further stage.
+        width: Multiplier of the number of channels, which is 64 in the first stage and doubles in each later stage.
         norm: Name of the normalization, batch or group.
     """
     return _resnet([3, 4, 6, 3], input_shape, outputs, width, norm)
@@ -417,20 +418,20 @@ def mobilenet_v2(
 ) -> nn.Module:
     """Returns a MobileNetV2 (Sandler et al. 2018).
 
-    For small images the first two strides are 1; 32 x 32 pixels then become 4 x 4.
+    For small images the first two strides are 1, so that 32 x 32 pixels become 4 x 4.
 
     Args:
         input_shape: `(channels, height, width)`.
         outputs: Number of classes.
-        width: Factor on the channels.
-        dropout: Share of dropped inputs of the classifier (torchvision: 0.2).
+        width: Multiplier of the numbers of channels.
+        dropout: Probability with which an input of the classifier is dropped (torchvision has 0.2).
         norm: Name of the normalization, batch or group.
     """
     from torchvision.models import MobileNetV2
 
     depth, small = _channels_and_stem("mobilenet_v2", input_shape)
     rows = [[1, 16, 1, 1], [6, 24, 2, 2], [6, 32, 3, 2], [6, 64, 4, 2], [6, 96, 3, 1], [6, 160, 3, 2], [6, 320, 1, 1]]
-    rows[1][3] = 1 if small else 2  # expansion, channels, repeats, stride: table 2 of the paper
+    rows[1][3] = 1 if small else 2  # a row is (expansion, channels, repeats, stride), as in table 2 of the paper
     net: Any = MobileNetV2(outputs, width, inverted_residual_setting=rows, dropout=dropout)
     first = net.features[0]
     first[0] = _stem(depth, first[0].out_channels) if small else _match_channels(first[0], depth)
@@ -463,7 +464,7 @@ def _resnet(layers: list[int], input_shape: tuple[int, ...], outputs: int, width
     if len(layers) == 3:
         net.layer4 = nn.Identity()
     if width != 1 or len(layers) == 3:
-        net.inplanes = channels = max(1, round(64 * width))  # of the first stage; torchvision fixes 64
+        net.inplanes = channels = max(1, round(64 * width))  # of the first stage; in torchvision it is always 64
         net.conv1, net.bn1 = nn.Conv2d(3, channels, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(channels)
         for stage, blocks in enumerate(layers):
             made = net._make_layer(BasicBlock, channels * 2**stage, blocks, stride=1 if stage == 0 else 2)
@@ -486,7 +487,7 @@ def _stem(depth: int, channels: int) -> nn.Conv2d:
 
 
 def _match_channels(conv: nn.Conv2d, depth: int) -> nn.Conv2d:
-    """Returns the original stem, with as many input channels as the images have."""
+    """Returns the original stem with `depth` input channels."""
     if conv.in_channels == depth:
         return conv
     stride, padding = (conv.stride[0], conv.stride[1]), (int(conv.padding[0]), int(conv.padding[1]))
@@ -496,7 +497,7 @@ def _match_channels(conv: nn.Conv2d, depth: int) -> nn.Conv2d:
 
 
 def _channels_and_stem(name: str, input_shape: tuple[int, ...]) -> tuple[int, bool]:
-    """Returns the channels of an image, and whether the network gets the small stem."""
+    """Returns the number of channels of an image, and whether the network has the stem for small images."""
     channels, *sides = read_image_shape(name, input_shape)
     return channels, min(sides) < SMALL_STEM_BELOW
 
@@ -519,7 +520,7 @@ _BUILDERS: dict[str, Builder] = {
     "shufflenet_v2": shufflenet_v2,
     "lstm": lstm,
 }
-MODEL_NAMES = tuple(_BUILDERS)  # the built-in ones; `model_names` has the registered ones, too
+MODEL_NAMES = tuple(_BUILDERS)  # names of built-in networks; `model_names` also returns registered names
 
 
 def model_names() -> tuple[str, ...]:
@@ -530,11 +531,12 @@ def model_names() -> tuple[str, ...]:
 def register_model(name: str, builder: Builder) -> None:
     """Registers a network of your own under a name for scenarios.
 
-    A built-in name cannot be taken. A name of your own may be registered again, as when a module is imported twice.
+    The name must not be that of a built-in network. Your own name may be registered again, for example when a module is
+    imported twice.
 
     Args:
         name: The value of `model.name` that selects the network.
-        builder: A function `builder(input_shape, outputs, **options)` that makes the network, freshly initialized.
+        builder: A function `builder(input_shape, outputs, **options)` that makes a new network with initial values.
 
     Example:
         >>> register_model("tiny", lambda input_shape, outputs: nn.Linear(input_shape[0], outputs))
@@ -564,7 +566,7 @@ def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: 
 
 
 def model_maker(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any) -> Callable[[], nn.Module]:
-    """Returns a function that makes a network by name, freshly initialized.
+    """Returns a function that makes a new network of this name with initial values.
 
     Args:
         name: One of `model_names()`.
@@ -581,24 +583,24 @@ def model_maker(name: str, input_shape: tuple[int, ...], outputs: int, **options
     builder = _BUILDERS[name]
     try:
         inspect.signature(builder).bind(input_shape, outputs, **options)
-    except TypeError as error:  # an option that it does not have, or that it needs
+    except TypeError as error:  # the network does not have an option, or a required option is missing
         allowed = ", ".join(list(inspect.signature(builder).parameters)[2:]) or "none"
         raise BadInput(f"model.name = {name}: {error}: its options are {allowed}") from None
     return partial(builder, tuple(input_shape), outputs, **options)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Builds networks with early exits: blocks one after another, and a head after each block (DepthFL).
+# Networks with early exits (DepthFL): a network is cut into blocks, with a head (an output layer) after each block.
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 class Exits(nn.Module):
-    """A network of blocks one after another, with heads after some of the blocks.
+    """A network that applies blocks one after another, and has heads after some of the blocks.
 
     Attributes:
         blocks: The D blocks.
-        heads: The H heads. The key of a head is the number of its block, from 0, as text.
+        heads: The H heads. The key of a head is the index of its block, from 0, as text.
     """
 
     def __init__(self, blocks: Sequence[nn.Module], heads: Mapping[str, nn.Module]) -> None:
@@ -606,7 +608,7 @@ class Exits(nn.Module):
         self.blocks, self.heads = nn.ModuleList(blocks), nn.ModuleDict(heads)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the logits of all heads, `[n, H, C]`, in training; otherwise the mean over the heads, `[n, C]`."""
+        """Returns the logits of all heads, `[n, H, C]`, in training, and their mean, `[n, C]`, in evaluation."""
         each = []
         for number, block in enumerate(self.blocks):
             x = block(x)
@@ -617,15 +619,15 @@ class Exits(nn.Module):
 
 
 def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who: str) -> Exits:
-    """Cuts a network into blocks, and gives each block a head; the last block has the network's own head.
+    """Cuts a network into blocks, and adds a head after each block. The last head is the network's last layer.
 
     The network must call its layers one after another, as an `nn.Sequential` or a ResNet does, and end in a linear
-    layer. Each layer with weights, except normalization, begins a stage; a Flatten just before such a layer belongs to
-    the stage. The L stages are dealt to `D = min(most, L)` blocks in order, stage i to block `i D // L`. A new head is
-    a linear layer. For pictures, the mean of each channel is the input of this layer.
+    layer. Each layer with weights, except normalization, begins a stage. A Flatten just before such a layer belongs to
+    this stage. Stage i of the L stages becomes part of block `i D // L`, where `D = min(most, L)` is the number of
+    blocks. An added head is a linear layer. For pictures, the inputs of this layer are the means of the channels.
 
     Args:
-        net: The network, freshly initialized.
+        net: A new network with initial values.
         most: Largest number of blocks.
         shape: Shape of one input.
         name: Name of the network in messages.
@@ -696,7 +698,7 @@ def keep_exits(net: Net, depth: int, heads: Sequence[int]) -> Net:
     Args:
         net: A network of `Exits`.
         depth: Number of blocks, at least 1.
-        heads: Numbers of the blocks whose heads remain, from 0.
+        heads: Indices of the blocks whose heads remain, from 0.
     """
 
     def build() -> nn.Module:

@@ -37,7 +37,7 @@ def try_network(net: Net, rows: Tensor, kind: str) -> None:
 
     Raises:
         BadInput: The network fails on the samples, its outputs have the wrong shape, or its outputs are probabilities
-            where the loss needs logits.
+            although the loss needs logits.
 
     Example:
         >>> import torch
@@ -70,17 +70,17 @@ def try_network(net: Net, rows: Tensor, kind: str) -> None:
 
 
 def check_outputs(net: Net, out: Any, rows: int, when: str = "", *, heads: bool = False) -> None:
-    """Checks that a network's outputs are a tensor of C real numbers for each input.
+    """Checks that a network's outputs are a tensor of real numbers with the expected shape, `[n, C]`.
 
     Args:
         net: The network.
         out: The value that the network's module returned.
         rows: Number of inputs, n.
-        when: When the network was called, for the message, such as " in training".
+        when: When the network was called, such as " in training", for the message.
         heads: Whether outputs of several heads, `[n, H, C]`, are accepted, too.
 
     Raises:
-        BadInput: The outputs are not such a tensor.
+        BadInput: The outputs are not a tensor, or have the wrong shape or type.
     """
     where = f"model.name = {net.name} puts out"
     if not isinstance(out, Tensor):
@@ -101,7 +101,7 @@ def check_finite_outputs(net: Net, out: Tensor, when: str) -> None:
     Args:
         net: The network.
         out: Outputs of the network, `[..., C]`.
-        when: When the network was called, for the message, such as " in evaluation".
+        when: When the network was called, such as " in evaluation", for the message.
 
     Raises:
         FedrayError: An output is NaN or infinite.
@@ -114,8 +114,8 @@ def check_finite_outputs(net: Net, out: Tensor, when: str) -> None:
 def try_training(net: Net, rows: Tensor) -> None:
     """Checks the outputs of a user's own network in training mode, and that the outputs have a gradient.
 
-    The check runs on a copy of the module, so that no statistics of a batch remain in the template. A module that
-    cannot be copied is not checked.
+    The check runs on a copy of the module, so that it leaves no batch statistics in the template. A module that cannot
+    be copied is not checked.
 
     Args:
         net: The network.
@@ -143,7 +143,7 @@ def try_training(net: Net, rows: Tensor) -> None:
 
 
 def guard_factory(make: Callable[[], Any], name: str) -> Callable[[], nn.Module]:
-    """Returns a user's function that makes modules, with a check of what every call returns.
+    """Adds a check to a user's function that makes modules: every call must return a module.
 
     Args:
         make: The user's function.
@@ -167,11 +167,11 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
     Args:
         make: The user's function.
         name: Name of the network in messages.
-        models: Number of models with initial values of their own; a single model may begin at fixed values.
+        models: Number of models with different initial values. A single model may begin at fixed values.
 
     Raises:
-        BadInput: Two calls share parameters, two calls with the same random key differ, or all calls give the same
-            values.
+        BadInput: Two calls share parameters, two calls with the same random key differ, or all calls return the same
+            values. Or parameters have a wrong type or are not finite.
 
     Example:
         >>> one = nn.Linear(4, 2)
@@ -213,30 +213,30 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
 
 
 def _same(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
-    """Returns whether two modules have the same values; True for modules of different shapes (`net_of` finds these)."""
+    """Returns whether two modules have the same values. It is True for different shapes, which `net_of` finds."""
     return [p.shape for p in a] != [q.shape for q in b] or all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Finds whether the outputs for a sample depend on the other samples of the batch, as with batch statistics.
+# Finds out whether the outputs for a sample depend on the other samples of the batch, as with batch statistics.
 #
-# In evaluation the score of such a network depends on how the test samples are cut into batches, and on their order.
-# In training the batches of such a network must not be padded.
+# In evaluation the score of such a network depends on the batches into which test samples are cut. In training the
+# batches of such a network must not be padded.
 
-_FEW, _ALL = 3, 8  # number of samples that are computed alone, and of the whole batch that contains them
+_FEW, _ALL = 3, 8  # how many samples are computed alone, and how many samples the batch has that contains them
 
 
 def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
-    """Returns the reason why the samples of a network's batch depend on each other; None if they do not.
+    """Says why the outputs for a sample may depend on the other samples of the batch. None means that they do not.
 
     Outputs for three samples (in training also the gradients) are computed twice: alone, and in a batch with further
-    samples. This is done for the initial parameters and for others nearby, because a gate that is initially closed
-    hides the layers after it. In training the numbers have double precision if the module accepts it.
+    samples. This is done for the initial parameters and for parameters nearby, because a gate that is initially closed
+    would hide the layers after it. In training double precision is used if the module accepts it.
 
     Args:
         net: The network.
-        example: One network input; its values do not matter.
-        training: Whether the network is in training mode; otherwise it is in evaluation mode.
+        example: One network input. Its values do not matter.
+        training: Whether the network is in training mode. If not, it is in evaluation mode.
 
     Example:
         >>> from fedray.models.net import net_of
@@ -256,7 +256,7 @@ def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
                 scale = 1.0 + torch.nan_to_num(few).abs().max()
                 if not torch.allclose(few, among, rtol=0.0, atol=float(tolerance * scale), equal_nan=True):
                     return MIXES
-        except Exception as error:  # single precision is tried next; then nothing is known, and nothing is padded
+        except Exception as error:  # single precision is tried next; if it fails, too, batches are not padded
             failure = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
         else:
             return None
@@ -266,20 +266,20 @@ def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
 def make_inputs(example: Tensor, number: int, *, like: Tensor, key: rng.Keys) -> Tensor:
     """Returns random network inputs for a trial, `[number, ...]`.
 
-    Real numbers are standard normal. Tokens are 0 or 1, which every vocabulary has.
+    Real-valued inputs are standard normal. Tokens are 0 or 1, which every vocabulary has.
 
     Args:
-        example: One network input; its shape is used, and for tokens its type.
+        example: One network input. Its shape is used, and for tokens also its type.
         number: Number of inputs.
-        like: A tensor that has the device, and for real numbers the type, of the result.
-        key: The key that the random numbers are computed from.
+        like: A tensor on the device of the result. Real-valued inputs also get the type of this tensor.
+        key: The random key from which the inputs are computed.
     """
     numbers = torch.from_numpy(rng.normal(key, number * max(1, example.numel()))).view(number, *example.shape)
     return numbers.to(like) if example.is_floating_point() else (numbers > 0).to(like.device, example.dtype)
 
 
 def _answer_rows(net: Net, module: nn.Module, row: Tensor, example: Tensor, n: int) -> Tensor:
-    """Returns a vector: outputs for the first 3 of n samples, and in training the gradient of their weighted sum."""
+    """Returns a vector of the outputs for the first 3 of n samples, and in training also of their gradient."""
     x = make_inputs(example, _ALL, like=row, key=rng.keys(1, "padding"))
     tensors = {name: view.clone().requires_grad_() for name, view in net.layout.views(row).items()}
     with rng.torch_scope(0, row.device):

@@ -25,13 +25,17 @@ from fedray.training.block import BatchSource, Block, Couple, rows_of
 from fedray.training.choice import Engine
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The private vectors of clients, one row for each (vector name, world, client, model), on the client's worker.
+# The private vectors of clients, which never leave the worker on which a client lives. Examples are SCAFFOLD's control
+# variates and the models of personal methods.
+#
+# There is one row for each (name of the vector, world, client, model). Saved rows do not depend on how clients were
+# assigned to workers, so a run can resume on a different cluster.
 
 RowKey = tuple[int, int, int]  # (world, client, model)
 
 
 class Private:
-    """The private vectors of the clients of one worker, one row for each client and model."""
+    """The private vectors of the clients of one worker. A row that was never written is 0."""
 
     def __init__(self, d: int, dtype: torch.dtype) -> None:
         self._zero = torch.zeros(d, dtype=dtype)
@@ -49,17 +53,20 @@ class Private:
             rows[key] = value.clone()
 
     def rows_or(self, name: str, plan: Plan, default: Tensor) -> Tensor:
-        """Returns the rows of a plan's jobs `[J, d]`; a row that was never written is taken from `default`."""
+        """Returns the rows of a plan's jobs, `[J, d]`. If a row was never written, the row of `default` replaces it."""
         has = torch.tensor(self.has(name, plan), device=default.device)[:, None]
         return torch.where(has, self.read(name, plan).to(default), default)
 
     def has(self, name: str, plan: Plan) -> list[bool]:
-        """Returns for each job whether its row was written before, `[J]`."""
+        """Returns for each job whether its row was ever written, `[J]`."""
         rows = self._rows.get(name, {})
         return [key in rows for key in _row_keys(plan)]
 
     def state(self) -> dict[str, Tensor]:
-        """Returns all rows: for each name, `NAME/keys` `[n, 3]` int64 and `NAME/rows` `[n, d]`, sorted by key."""
+        """Returns all rows in the form in which they are saved.
+
+        Each vector has two entries, sorted by key: `NAME/keys` `[n, 3]` int64 and `NAME/rows` `[n, d]`.
+        """
         out = {}
         for name, rows in self._rows.items():
             if rows:
@@ -80,17 +87,17 @@ def _row_keys(plan: Plan) -> list[RowKey]:
 
 
 def _vector_names(*states: dict[str, Tensor]) -> list[str]:
-    """Returns names of the vectors in some saved states, sorted."""
+    """Returns the names of the vectors in saved states, sorted."""
     return sorted({key.rsplit("/", 1)[0] for state in states for key in state})
 
 
 def keep_vectors(state: dict[str, Tensor], names: Sequence[str] | None) -> dict[str, Tensor]:
-    """Returns the vectors of a saved state whose name is one of `names`; None: all vectors."""
+    """Returns the vectors of a saved state whose name is one of `names`. None means all vectors."""
     return state if names is None else {key: rows for key, rows in state.items() if key.rsplit("/", 1)[0] in names}
 
 
 def merge_private(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Joins the saved states of several workers, sorted by key. Which worker had a client makes no difference."""
+    """Joins the saved states of several workers. The result is sorted by key, so it does not depend on the workers."""
     out = {}
     for name in _vector_names(*parts):
         with_name = [part for part in parts if f"{name}/keys" in part]
@@ -104,7 +111,7 @@ def merge_private(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 def deal_private(
     state: dict[str, Tensor], worker_of: Callable[[IntArray], IntArray], workers: int
 ) -> list[dict[str, NDArray[Any]]]:
-    """Splits a saved state by worker: the inverse of `merge_private`.
+    """Splits a saved state by worker. This is the inverse of `merge_private`.
 
     Args:
         state: A saved state: `NAME/keys` `[n, 3]` and `NAME/rows` `[n, d]` for each name.

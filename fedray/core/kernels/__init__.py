@@ -1,1 +1,1 @@
-"""C sources of the compiled kernels, and what builds them; `fedray.core.sums` loads the library."""
+"""Holds the C sources of the compiled kernels, and the program that builds them. `fedray.core.sums` loads them."""

@@ -38,10 +38,10 @@ class BuildFailed(Exception):
 
 
 class InstructionSet(NamedTuple):
-    """A set of vector instructions; every kernel is built once for each set.
+    """A set of vector instructions. Every kernel is built once for each set.
 
     Attributes:
-        name: Name of the set; functions that are built for the set have names that end in it.
+        name: Name of the set. The names of functions that are built for the set end in it.
         bytes: Length of a vector register in bytes.
         cpu: Zig's name of the processor.
         flags: Flags for compilers other than zig.
@@ -59,7 +59,7 @@ class Compiler(NamedTuple):
     Attributes:
         name: Name of the compiler in messages.
         command: The words that start the compiler on a command line.
-        is_zig: Whether the compiler is zig, which has its own names of processors.
+        is_zig: Whether the compiler is zig, which has its own names for processors.
     """
 
     name: str
@@ -80,7 +80,7 @@ def find_sources() -> list[Path]:
 
 
 def hash_sources() -> str:
-    """Returns a digest of all sources and compiler flags; a library with another digest is out of date.
+    """Returns a digest of all sources and compiler flags. A library with a different digest is out of date.
 
     The digest covers the flags of all compilers and processors, so it is the same on every machine.
     """
@@ -108,7 +108,7 @@ def _machine() -> str:
 
 
 def _zig_target() -> str | None:
-    """Returns Zig's name of this machine, with an old C library: the result then runs on every current system."""
+    """Returns Zig's name of this machine, with an old C library, so that the result runs on every current system."""
     system = {"linux": "linux", "darwin": "macos"}.get(sys.platform)
     if system is None or _machine() not in ("x86_64", "aarch64"):
         return None
@@ -146,7 +146,7 @@ def compile_library(out: Path, compiler: Compiler, more: Sequence[str] = ()) -> 
         _call((*shared, "-shared", "-s", *sorted(map(str, folder.glob("*.o"))), "-o", str(folder / LIBRARY)), env)
         fresh = out.with_name(f".{out.name}.{os.getpid()}")
         shutil.copy(folder / LIBRARY, fresh)
-        fresh.replace(out)  # at once: other processes may be loading it
+        fresh.replace(out)  # in one step, because other processes may be loading the library
     return out
 
 
@@ -160,7 +160,7 @@ def build_library(out: Path) -> str:
     """Builds the library with the first compiler that succeeds, and returns the compiler's name.
 
     Raises:
-        BuildFailed: No compiler succeeds; the message gives one reason per compiler.
+        BuildFailed: No compiler succeeds. The message gives one reason per compiler.
     """
     why = []
     for compiler in find_compilers():
