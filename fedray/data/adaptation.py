@@ -1,4 +1,7 @@
-"""Converts a user's own data, in any known form, to a data set: the argument `data=` of the Python API."""
+"""Converts a user's own data, in any known form, to a data set. These data are the argument `data=` of the Python API.
+
+A *natural client* is a client that the data name, such as the writer of a text or a hospital.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from fedray.files.plain import expand_user_path
 # The forms of a user's data, and the readers of these forms. An object is read by the first form in `FORMS` that
 # recognizes it. To add a form, add an entry to `FORMS`, and the function that the entry names.
 #
-# A reader may pass on the content to another reader: a table with its labels is a table, and a file may hold a table.
+# A reader may call the reader of a different form. For example, a file may hold a table.
 
 
 class Form(NamedTuple):
@@ -38,9 +41,10 @@ class Form(NamedTuple):
         name: Name of the form in messages.
         is_it: Function that returns whether an object has this form. If the object is a `Path`, the path exists.
         open: Function that reads an object of this form with the given options.
-        options: Names of the options that act on this form; other options are refused. None: `open` refuses options.
-        join: Function that joins the data of several clients. The data of each client have this form, or another form
-            with the same function. None: the data of a single client cannot have this form.
+        options: Names of the options that act on this form; other options are refused. None means that `open` itself
+            refuses options.
+        join: Function that joins the data of several clients. The data of each client have this form, or a different
+            form with the same function. None means that the data of a single client cannot have this form.
     """
 
     name: str
@@ -72,9 +76,9 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
 
 
 def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
-    """Finds the form of some data; returns the data (with `~` in a path expanded) and the form.
+    """Returns the data, with `~` in a path expanded, and the form of the data.
 
-    If `of_client` is True, the function refuses forms that the data of a client cannot have.
+    If `of_client` is True, the function refuses forms that the data of a single client cannot have.
     """
     if isinstance(thing, Path):
         place = expand_user_path("data", str(thing))
@@ -100,7 +104,7 @@ def _read_table_with_labels(pair: Any, reading: ReadOptions) -> Dataset:
 
 
 def _join_target(pair: Any) -> tuple[Any, str]:
-    """Joins a table of inputs and a column of labels; returns the joined table and the name of the column of labels."""
+    """Returns a table of inputs joined with a column of labels, and the name of this column in the table."""
     import pandas as pd
 
     if not is_pair(pair) or not is_frame(pair[0]):
@@ -209,7 +213,7 @@ FORMS = (
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conversion of new inputs, in a form that the user has, to the form of the inputs in the data set of a run.
+# Conversion of new inputs of a user to the form of the inputs in the data set of a run.
 
 REMEDY = "fill them, or drop those rows"
 
@@ -221,8 +225,8 @@ def read_inputs(data: Dataset, x: Any) -> Array:
 
     Args:
         data: The data set that the run was trained on.
-        x: The new inputs: an array, a tensor, a list of samples, or a table. Columns of a table are found by name and
-            encoded as in training. Columns that were not inputs in training, such as the target, are ignored.
+        x: The new inputs, as an array, a tensor, a list of samples, or a table. Columns of a table are found by name
+            and encoded as in training. Columns that were not inputs in training, such as the target, are ignored.
 
     Raises:
         BadInput: The inputs are not numbers, numbers are missing, or a column differs from the training table.
@@ -258,7 +262,7 @@ def read_inputs(data: Dataset, x: Any) -> Array:
 
 
 def _encode_table(data: Dataset, frame: Any) -> Array:
-    """Converts the inputs of a table to numbers, `[n, f]`; columns are found by name."""
+    """Converts the inputs of a table to numbers, `[n, f]`. Columns are found by name."""
     known = data.table or dict.fromkeys(data.features)
     if not known:
         raise BadInput("x is a table, but the data of this run name no columns: give an array, such as x.to_numpy()")
@@ -274,7 +278,7 @@ def _encode_table(data: Dataset, frame: Any) -> Array:
 
 
 def _check_column(name: str, column: Any, values: list[str] | None, *, fill: bool) -> None:
-    """Refuses an input column with missing values, text among numbers, or infinity, unless training allowed these."""
+    """Refuses an input column with missing values, text or infinite values, if these were not allowed in training."""
     gaps = column.isna().to_numpy(dtype=bool)
     if not fill if values is None else GAP not in values:
         arrays.refuse_rows(gaps, "x", f"no value in column {name}", REMEDY)
@@ -287,7 +291,7 @@ def _check_column(name: str, column: Any, values: list[str] | None, *, fill: boo
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conversion of a user's own data to a data set: the argument `data=` of the Python API.
+# The function `adapt`, which converts a user's own data to a data set.
 
 SCENARIO_KEYS = (  # keys of `data` for data of any kind
     "name", "object", "root", "fold", "hold_out", "test_clients", "scale", "partition",
@@ -312,29 +316,30 @@ def adapt(
     """Converts your own data, in one of many forms, to a data set of fedray.
 
     Args:
-        thing: The data, in one of these forms: a pair (x, y) of arrays or tensors, or of a list of texts and labels;
-            two pairs (train, test); a pandas, polars or pyarrow table; a `datasets.Dataset` or `DatasetDict`; a
+        thing: The data, in one of these forms: a pair (x, y) of arrays or tensors; a pair of a list of texts and their
+            labels; two pairs (train, test); a pandas, polars or pyarrow table; a `datasets.Dataset` or `DatasetDict`; a
             map-style `torch.utils.data.Dataset`, or two of them; the `pathlib.Path` of a table, of a folder with a
             folder of pictures for each class, or of a folder with a table for each client; or a mapping from clients,
             or from parts (`train`, `test`), to any of these.
         target: The column to predict, or several columns for a regression with several targets.
-        input: The input columns: a single column of pictures, lists or text, or columns of numbers and categories.
-            None: the only column of pictures, lists or text. If there is no such column: all columns except target and
-            group.
+        input: The input columns, which are a single column of pictures, lists or text, or columns of numbers and
+            categories. None means the only column of pictures, lists or text. If there is no such column, it means all
+            columns except target and group.
         group: The column that names the natural client of each sample.
         test: The test data in the same form as `thing`, or the name of the split or folder in `thing` that holds the
-            test data. None: the test part of `thing`; if `thing` has no test part, test samples are drawn at random.
+            test data. None means the test part of `thing`. If `thing` has no test part, test samples are drawn at
+            random.
         test_fraction: Share of the samples that are drawn as test samples. The seed is fixed, and the share is the same
             in each class.
-        task: Kind of the task: `classification`, `regression` or `auto`. `auto` takes text, truth values, one-hot
-            labels and whole numbers as classes, and real numbers as targets.
-        missing: Treatment of missing values. `refuse`: raise an error. `mean`: replace a missing number by the mean of
-            the training samples, and missing text by an extra category. `drop`: leave out samples with missing values.
-        tokenizer: Converter from text to tokens: a function from a text to whole numbers, a tokenizer of `tokenizers`
+        task: Kind of the task: `classification`, `regression` or `auto`. With `auto`, text, booleans, one-hot labels
+            and integers are classes, and floating-point numbers are targets.
+        missing: Treatment of missing values. `refuse` raises an error. `mean` replaces a missing number by the mean of
+            the training samples, and missing text by an extra category. `drop` leaves out samples with missing values.
+        tokenizer: Converter from text to tokens. It is a function from a text to integers, a tokenizer of `tokenizers`
             or `transformers`, or the file of such a tokenizer.
-        length: Number of tokens of each sample. None: the length of the longest text, at most 256. Shorter texts are
-            filled with zeros at the end.
-        size: Height and width in pixels to which pictures are resized; None: pictures are not resized.
+        length: Number of tokens of each sample. Shorter texts are filled with zeros at the end. None means the length
+            of the longest text, at most 256.
+        size: Height and width in pixels to which pictures are resized. None means that pictures are not resized.
 
     Raises:
         BadInput: The data have no known form or cannot be read. The message is one line with a remedy.
@@ -362,7 +367,7 @@ def adapt(
 
 
 def names_data(thing: Any) -> bool:
-    """Returns whether the argument `data=` is a name, or keys of a scenario, rather than the data themselves.
+    """Returns whether the argument `data=` is a name or a dict of scenario keys, and not the data themselves.
 
     Example:
         >>> names_data("digits"), names_data({"name": "digits"}), names_data({"Rome": ([[1.0], [2.0]], [0, 1])})
@@ -388,7 +393,7 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
         overrides: Values by dotted key. The function removes the keys of `data` that scenarios do not have.
 
     Raises:
-        BadInput: `adapt` has no such option. Or the data are a `Dataset` already, to which no option applies.
+        BadInput: `adapt` has no such option, or the data are already a `Dataset`, on which options have no effect.
     """
     known = ReadOptions._fields[:-1]
     found = [key for key in overrides if key.startswith("data.") and key.split(".")[1] not in SCENARIO_KEYS]
@@ -401,7 +406,7 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
             raise BadInput(f"{key} is no option of data that are an object: {remedy}")
     given = {key.removeprefix("data."): overrides.pop(key) for key in found}
     if overrides.get("data.test_clients") is not None and "test" not in given and not isinstance(thing, Dataset):
-        given = {"test_fraction": 0.0, **given}  # the rows of these clients are the test rows
+        given = {"test_fraction": 0.0, **given}  # samples of these clients are the test samples
     return {key: arrays.spell_columns(one) if key in arrays.COLUMNS else one for key, one in given.items()}
 
 
@@ -415,7 +420,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
-    """Returns a name and a key that identify data without a look at the samples; None if there is no such key."""
+    """Returns a name and a key that identify data without reading the samples, or None if there is no such key."""
     if not all(is_plain(value) for value in reading):
         return None
     if isinstance(thing, Path) and reading.test is None and reading.tokenizer is None:
@@ -430,7 +435,7 @@ def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
 
 
 def _keep_rows(data: Dataset) -> Dataset:
-    """Puts a large data set into the store, and returns the data set."""
+    """Puts a data set of at least `STORED_BYTES` into the store, and returns the data set."""
     from fedray.data.shards import hash_array  # that module imports torch
 
     rows = (data.train.x, data.train.y, data.test.x, data.test.y)
@@ -444,14 +449,16 @@ def _keep_rows(data: Dataset) -> Dataset:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Names of clients. A client has a name if all of its samples carry the same name. The names come from a mapping from
-# clients to data, or from a column of natural groups.
+# Names of clients. A client has a name if all of its samples have the same value in a column of names. The user gives
+# the names as the keys of a mapping from clients to data, or as a column of natural clients.
 
 MOST_NAMES = 10_000
 
 
 def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
-    """Returns the names of the N clients; an empty tuple if a client has several names, or two clients share a name.
+    """Returns the names of the N clients.
+
+    The tuple is empty if a client has several names or no name, or if two clients share a name.
 
     Args:
         shards: The clients' data.
@@ -477,10 +484,10 @@ def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
 
 
 def find_client(client: int | str, names: tuple[str, ...], number: int) -> int:
-    """Finds a client by name or by number, and returns the number.
+    """Returns the number of a client that is given by its name or its number.
 
     Args:
-        client: Name of the client, or number of the client, 0 to N - 1.
+        client: Name of the client, or its number, 0 to N - 1.
         names: Names of the clients, as `name_clients` returns them.
         number: Number of clients, N.
 

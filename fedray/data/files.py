@@ -28,14 +28,16 @@ from fedray.files.plain import expand_user_path, explain_missing_path
 
 
 def find_cache_root() -> Path:
-    """Returns the folder for data that fedray computes from files: `FEDRAY_CACHE`, or else the user's cache folder."""
+    """Returns the folder for data that fedray computes from files: `FEDRAY_CACHE`, or else a cache folder of the user."""
     import platformdirs
 
     return Path(os.environ.get("FEDRAY_CACHE") or platformdirs.user_cache_dir("fedray")).expanduser()
 
 
 def find_data_root(root: Path | None) -> Path:
-    """Returns the folder of data files: `data.root`, or else `FEDRAY_DATA`, or else a folder in the user's cache.
+    """Returns the folder of data files.
+
+    This is `root` (the key `data.root`) if given, else `FEDRAY_DATA` if set, else a folder in the user's cache.
 
     Example:
         >>> find_data_root(Path("/data"))
@@ -71,11 +73,12 @@ def find_file(root: Path | None, name: str, candidates: list[str], needs: str = 
         root: Folder of data files that `data.root` names, or None.
         name: Name of the data set, for the message.
         candidates: Paths to try, relative to the folder of data files.
-        needs: Pattern of file names; the path must be a folder with a matching file. Empty: any path will do.
+        needs: Pattern of file names. The path must be a folder with a matching file. If the pattern is empty, any path
+            that exists is right.
         fetchable: Whether `fedray data get` can download the data set.
 
     Raises:
-        BadInput: None of the paths exists; the message names the first path and the remedy.
+        BadInput: None of the paths exists. The message names the first path and the remedy.
     """
     base = find_data_root(root)
     for candidate in candidates:
@@ -93,7 +96,7 @@ DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, Asse
 
 @contextmanager
 def blame_file(name: str, path: Path) -> Iterator[None]:
-    """Runs a block that reads a data file; turns an error of the block into `BadInput` with the name of the file.
+    """Runs a block that reads a data file. An error of the block becomes a `BadInput` that names the file.
 
     Args:
         name: Name of the data set.
@@ -143,11 +146,11 @@ def untar(name: str, source: Path, target: Path) -> None:
         target: The folder to write to.
 
     Raises:
-        BadInput: The archive is damaged, or holds anything but files and folders inside `target`.
+        BadInput: The archive is damaged, or has an entry that is no plain file or folder inside `target`.
     """
     root = target.resolve()
     with blame_file(name, source), tarfile.open(source) as archive:
-        for member in archive:  # early releases of Python 3.11 have no filters of `extractall`
+        for member in archive:  # `extractall` has no filters in early releases of Python 3.11
             path = (root / member.name).resolve()
             if not path.is_relative_to(root) or not (member.isreg() or member.isdir()):
                 raise OSError(f"{member.name[:100]} is no file or folder inside it")
@@ -158,24 +161,27 @@ def untar(name: str, source: Path, target: Path) -> None:
 
 
 def list_stamps(path: Path) -> list[tuple[str, int, int]]:
-    """Returns path, size and time of change of a file, or of each file in a folder. Changed data have other stamps."""
+    """Returns (path, size, time of the last change) of a file, or of each file in a folder.
+
+    If data change, these values change, too.
+    """
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     stats = [(file, file.stat()) for file in files]
     return [(str(file.relative_to(path.parent)), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Samples that arrive in pieces, and arrays that may be too large to keep in memory.
+# Arrays that may be too large for memory.
 #
 # Small arrays stay in memory. Large arrays are written to a file without a name in the temporary directory, and
-# mapped from there. The space on the disk is freed when the array is no longer used.
+# mapped into memory from there. The space on the disk is freed when the array is no longer used.
 
 LARGE_BYTES = 1 << 26  # arrays of this size and above go to a file
 PIECE_BYTES = 1 << 24
 
 
 class Spool:
-    """Collects samples, which arrive in pieces and have one shape and type, in one array.
+    """Joins pieces of samples to one array. All samples must have the same shape and type.
 
     Example:
         >>> spool = Spool()
@@ -195,7 +201,7 @@ class Spool:
         """Adds a piece with n samples, `[n, ...]`.
 
         Raises:
-            ValueError: The samples have another shape or type than the samples added before.
+            ValueError: The samples do not have the shape and type of the samples added before.
         """
         if not len(piece):
             return
@@ -210,7 +216,7 @@ class Spool:
             self._write(piece)
 
     def finish(self) -> NDArray[Any]:
-        """Returns all samples as one array, `[n, ...]`; an empty array if no piece was added."""
+        """Returns all samples as one array, `[n, ...]`. The array is empty if no piece was added."""
         if self._file is None:
             return np.concatenate(self._pieces) if self._pieces else np.empty((0, 1), np.float32)
         self._file.flush()
@@ -220,7 +226,7 @@ class Spool:
         return np.frombuffer(mapped, form.dtype).reshape(self.rows, *form.shape[1:])
 
     def _move_to_file(self) -> None:
-        """Moves all pieces to a file; one sample stays in memory to record shape and type."""
+        """Moves all pieces to a file. One sample stays in memory, because it has the shape and type."""
         pieces, self._pieces = self._pieces, [self._pieces[0][:1].copy()]
         self._file = tempfile.TemporaryFile(prefix="fedray-rows-")  # noqa: SIM115  (`finish` closes it)
         for piece in pieces:
@@ -241,8 +247,8 @@ def read_pieces(array: NDArray[Any], mapped: mmap.mmap | None = None) -> Iterato
 
     Args:
         array: An array in memory, or a view of a mapped file.
-        mapped: The mapped file, if nothing was written to its pages. None: the function looks for the mapped file if
-            the array is read-only.
+        mapped: The mapped file, if nothing was written to its pages. None means that the function itself looks for the
+            mapped file of a read-only array.
     """
     rows = max(1, PIECE_BYTES // max(1, array[:1].nbytes))
     if mapped is None and array.nbytes >= LARGE_BYTES and not array.flags.writeable:
@@ -257,7 +263,7 @@ def read_pieces(array: NDArray[Any], mapped: mmap.mmap | None = None) -> Iterato
 
 
 def take_rows(array: NDArray[Any], rows: IntArray) -> NDArray[Any]:
-    """Returns the entries `array[rows]` for rising indices; a large array is not copied into memory.
+    """Returns `array[rows]` for indices in ascending order. A large array is not copied into memory.
 
     Example:
         >>> take_rows(np.arange(4) * 10, np.array([0, 3])).tolist()
@@ -276,6 +282,6 @@ def take_rows(array: NDArray[Any], rows: IntArray) -> NDArray[Any]:
 
 
 def release(mapped: mmap.mmap) -> None:
-    """Frees the memory that this process uses for a mapped file; nothing may have been written to the file's pages."""
-    with suppress(AttributeError, OSError, ValueError):  # a system without this advice
+    """Frees the memory that this process uses for a mapped file. Nothing may have been written to the file's pages."""
+    with suppress(AttributeError, OSError, ValueError):  # some systems have no such call
         mapped.madvise(mmap.MADV_DONTNEED)

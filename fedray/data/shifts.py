@@ -1,4 +1,7 @@
-"""Makes clients differ (turned or noisy inputs, permuted labels, wrong labels), and defines augmentations."""
+"""Makes the samples of clients differ, by rotated or noisy inputs and changed labels, and defines augmentations.
+
+A *world* is one seed of one fold of the data, and a `Cut` says which client holds which samples of a world.
+"""
 
 from __future__ import annotations
 
@@ -17,33 +20,30 @@ from fedray.data.partition import Cut
 from fedray.data.types import Array, Dataset
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Differences between the samples of clients.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Shifts: clients with turned images, noisy inputs, or permuted labels.
+# Shifts: clients with rotated images, noisy inputs, or permuted labels.
 #
 # A shift changes the training samples, the withheld samples and the server's samples of a client, for every partition.
-# Test samples are not changed, unless every group has a copy of all samples (`fedray.data.deal`). The shift of each
-# client is drawn with the world's seed; the true cluster of each client is therefore known. Shifted inputs are stored
-# world after world: R worlds take R times the memory.
+# Test samples are not changed, unless every group of clients has a copy of all samples (`fedray.data.deal`). The shift
+# of each client is drawn with the world's seed, so the true cluster of each client is known. Shifted inputs are stored
+# for each world: R worlds take R times the memory.
 
-PIECE_NUMBERS = 1 << 21  # most random numbers drawn at once
+PIECE_NUMBERS = 1 << 21  # largest number of random numbers that are drawn at once
 
 
 class Shifts(NamedTuple):
     """The differences between the samples of clients.
 
     Attributes:
-        rotation: Number of groups of clients with turned images: 2 or 4 groups of equal size. The images of group g are
-            turned by `360 g / rotation` degrees. 0: no images are turned. Source: Ghosh et al. 2020 (IFCA, rotated
-            MNIST).
+        rotation: Number of groups of clients, 2 or 4, whose images are rotated by different angles. The groups have
+            equal sizes, and the images of group g are rotated by `360 g / rotation` degrees. 0 means that no images are
+            rotated. Source: Ghosh et al. 2020 (IFCA, rotated MNIST).
         feature_noise: Strength of Gaussian noise on the inputs. The clients get ranks r from 1 to N in random order.
             The noise of the client with rank r has `feature_noise r / N` times the standard deviation of the inputs.
-            Images stay whole numbers from 0 to 255. Source: Li et al. 2022 (NIID-Bench, section 4.2, noise-based
-            feature imbalance).
-        permute_labels: Number of groups of clients with permuted labels; the groups have equal sizes. Each group except
-            the first has its own permutation of the classes. 0: no labels are permuted. Source: Sattler et al. 2020
-            (clustered federated learning, permuted labels).
+            Images stay integers from 0 to 255. Source: Li et al. 2022 (NIID-Bench, section 4.2, noise-based feature
+            imbalance).
+        permute_labels: Number of groups of clients with different permutations of the labels. The groups have equal
+            sizes, and the first group has the true labels. 0 means that no labels are permuted. Source: Sattler et al.
+            2020 (clustered federated learning, permuted labels).
         copies: Whether each of these groups has its own shifted copy of all training and test samples. Source: Ghosh et
             al. 2020 (IFCA: 4 x 60,000 samples of rotated MNIST).
     """
@@ -60,7 +60,7 @@ class Shifts(NamedTuple):
 
 
 def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], Shifts | None]:
-    """Splits options into the partition's own options and the shifts; the shifts are None if no option sets one.
+    """Splits options into the partition's own options and the shifts. Without options of shifts, the shifts are None.
 
     Raises:
         BadInput: The data cannot be shifted in this way.
@@ -87,11 +87,11 @@ def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any]
 
 
 def draw_groups(seed: int, purpose: str, clients: int, groups: int) -> IntArray:
-    """Draws the group of each client, 0 to `groups` - 1, `[N]`; the sizes of groups differ by at most 1.
+    """Draws the group of each client, 0 to `groups` - 1, `[N]`. The sizes of groups differ by at most 1.
 
     Args:
         seed: Seed of the world.
-        purpose: Purpose of the groups, such as `rotation`; each purpose has its own random numbers.
+        purpose: Purpose of the groups, such as `rotation`. Each purpose has its own random numbers.
         clients: Number of clients, N.
         groups: Number of groups.
     """
@@ -100,7 +100,9 @@ def draw_groups(seed: int, purpose: str, clients: int, groups: int) -> IntArray:
 
 
 def draw_clusters(seed: int, clients: int, shifts: Shifts) -> IntArray:
-    """Draws the true cluster of each client, 0 to `shifts.clusters` - 1, `[N]`, from its rotation and permutation.
+    """Draws the true cluster of each client, 0 to `shifts.clusters` - 1, `[N]`.
+
+    Clients with the same rotation and the same permutation of labels are in the same cluster.
 
     Args:
         seed: Seed of the world.
@@ -116,7 +118,7 @@ def draw_clusters(seed: int, clients: int, shifts: Shifts) -> IntArray:
 
 
 def draw_meanings(seed: int, shifts: Shifts, classes: int) -> IntArray:
-    """Draws the label that each group of clients uses for each class, `[groups, C]`; group 0 uses the true labels.
+    """Draws the label that each group of clients uses for each class, `[groups, C]`. Group 0 uses the true labels.
 
     Args:
         seed: Seed of the world.
@@ -129,12 +131,12 @@ def draw_meanings(seed: int, shifts: Shifts, classes: int) -> IntArray:
 
 
 def shift_inputs(x: Array, scales: list[Array], cuts: list[Cut], seeds: list[int], shifts: Shifts) -> Array:
-    """Returns the shifted inputs of all worlds, `[R * n, ...]`; the inputs of world w begin at `w * n`.
+    """Returns the shifted inputs of all worlds, `[R * n, ...]`. The inputs of world w begin at `w * n`.
 
     Args:
-        x: Raw inputs, `[n, ...]`; this array is not changed.
+        x: Raw inputs, `[n, ...]`, which are not changed.
         scales: Standard deviation of the inputs for each world, `[*s]`, which broadcasts to a sample.
-        cuts: For each world, the cut that says which client holds each sample.
+        cuts: The partition of each world.
         seeds: Seed of each world.
         shifts: The differences between clients.
 
@@ -160,7 +162,7 @@ def shift_inputs(x: Array, scales: list[Array], cuts: list[Cut], seeds: list[int
 
 
 def _add_noise(x: Array, rows: IntArray, level: Array, scale: Array, seed: int) -> None:
-    """Adds noise of strength `level`, `[n]`, to the samples `rows` in place; bytes are rounded and stay bytes."""
+    """Adds noise of strength `level`, `[n]`, to the samples `rows` in place. Bytes are rounded and stay bytes."""
     numbers = int(np.prod(x.shape[1:]))
     each = max(1, PIECE_NUMBERS // numbers)
     for start in range(0, len(rows), each):
@@ -172,11 +174,11 @@ def _add_noise(x: Array, rows: IntArray, level: Array, scale: Array, seed: int) 
 
 
 def permute_labels(y: IntArray, cuts: list[Cut], seeds: list[int], shifts: Shifts, classes: int) -> IntArray:
-    """Returns the permuted labels of all worlds, `[R * n]`; the labels of world w begin at `w * n`.
+    """Returns the permuted labels of all worlds, `[R * n]`. The labels of world w begin at `w * n`.
 
     Args:
         y: True labels, `[n]`.
-        cuts: For each world, the cut that says which client holds each sample.
+        cuts: The partition of each world.
         seeds: Seed of each world.
         shifts: The differences between clients.
         classes: Number of classes, C.
@@ -190,7 +192,8 @@ def permute_labels(y: IntArray, cuts: list[Cut], seeds: list[int], shifts: Shift
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Clients whose training labels are wrong, to compare robust servers with others.
+# Clients whose training labels are wrong. They serve to compare robust servers with ordinary ones.
+#
 # A share `flipped` of the clients (rounded to whole clients) has label `(c + 1) mod C` instead of c. A share `noisy` of
 # the clients has labels drawn uniformly. The clients and the labels are drawn with the world's seed. Test samples and
 # withheld samples keep their true labels. The label counts that describe a client count true labels.
@@ -210,14 +213,14 @@ class LabelNoise(NamedTuple):
     noisy: float = 0.0
 
     def kinds(self, seeds: list[int], clients: int) -> IntArray:
-        """Draws the kind of each client in each world, `[R, N]`: 0 (true labels), `FLIPPED` or `NOISY`.
+        """Draws the kind of each client in each world, `[R, N]`. Kinds are 0 (true labels), `FLIPPED` and `NOISY`.
 
         Args:
             seeds: Seed of each world.
             clients: Number of clients, N.
 
         Raises:
-            BadInput: A share above 0 rounds to no client.
+            BadInput: A share above 0 is less than half a client.
         """
         for key, share in zip(self._fields, self, strict=True):
             if share and not round(share * clients):
@@ -232,7 +235,10 @@ class LabelNoise(NamedTuple):
 
 
 def split_options(options: dict[str, Any], classes: int) -> tuple[dict[str, Any], LabelNoise | None]:
-    """Splits options into the partition's own options and the shares of wrong labels; None if all labels are true."""
+    """Splits options into the partition's own options and the shares of clients with wrong labels.
+
+    The shares are None if all labels are true.
+    """
     rest = {key: value for key, value in options.items() if key not in LabelNoise._fields}
     noise = LabelNoise(*(float(options.get(key, 0.0)) for key in LabelNoise._fields))
     if noise == LabelNoise():
@@ -247,12 +253,12 @@ def split_options(options: dict[str, Any], classes: int) -> tuple[dict[str, Any]
 
 
 def mislabel(y: IntArray, kind: IntArray, key: rng.Keys, classes: int) -> IntArray:
-    """Returns the labels with which clients train, `[n]`: true, flipped or random labels.
+    """Returns the true, flipped or random labels with which clients train, `[n]`.
 
     Args:
         y: True labels, `[n]`.
-        kind: For each sample, the kind of the client that holds it, `[n]`: 0 (true labels), `FLIPPED` or `NOISY`.
-        key: For each sample, the key from which a random label is computed, `[n]`.
+        kind: Kind of each sample's client, `[n]`: 0 (true labels), `FLIPPED` or `NOISY`.
+        key: Key from which the random label of each sample is computed, `[n]`.
         classes: Number of classes.
 
     Example:
@@ -266,11 +272,11 @@ def mislabel(y: IntArray, kind: IntArray, key: rng.Keys, classes: int) -> IntArr
 # ---------------------------------------------------------------------------------------------------------------------
 # fedray's own augmentations, which are usual for small pictures.
 
-PADDED = 8  # pictures are padded by 1 / PADDED of their side: by 4 pixels of 32, as is usual for CIFAR-10
+PADDED = 8  # pictures are padded by 1 / PADDED of their side, so by 4 pixels of 32, as is usual for CIFAR-10
 
 
 def crop(x: Tensor, numbers: FloatArray) -> Tensor:
-    """Moves each picture at random, vertically and horizontally, by up to an eighth of its size; new pixels are 0.
+    """Moves each picture at random, vertically and horizontally, by up to an eighth of its size. New pixels are 0.
 
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning for Image Recognition*, CVPR 2016, section 4.2.
 
