@@ -28,7 +28,7 @@ from fedray.files.plain import expand_user_path, explain_missing_path
 
 
 def find_cache_root() -> Path:
-    """Returns the folder for data that fedray computes from files: `FEDRAY_CACHE`, or else a cache folder of the user."""
+    """Returns the folder for data that fedray computes from files: `FEDRAY_CACHE`, else a cache folder of the user."""
     import platformdirs
 
     return Path(os.environ.get("FEDRAY_CACHE") or platformdirs.user_cache_dir("fedray")).expanduser()

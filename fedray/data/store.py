@@ -1,4 +1,4 @@
-"""Finds data sets by name, and stores each data set as one file that all processes of a node map into memory."""
+"""Loads data sets by name, and stores each data set as one file that all processes of a node map into memory."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ from fedray.own_code.user_code import name_type
 # ---------------------------------------------------------------------------------------------------------------------
 # scikit-learn's digits and tumors, the data sets of torchvision, and LEAF's FEMNIST.
 
-IDX = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}  # name of torchvision's class and of the folder
-CIFAR = {"cifar10": ("CIFAR10", "cifar-10"), "cifar100": ("CIFAR100", "cifar-100")}  # class, and start of file names
+IDX = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}  # name of torchvision's class, which is also the folder
+CIFAR = {"cifar10": ("CIFAR10", "cifar-10"), "cifar100": ("CIFAR100", "cifar-100")}  # (class, start of file names)
 
 
 def load_digits(_root: Path | None) -> Dataset:
-    """Loads 1,797 handwritten digits, 8 x 8 pixels with levels 0 to 16; a fixed fifth of each class is for testing.
+    """Loads 1,797 handwritten digits of 8 x 8 pixels with levels 0 to 16. A fixed fifth of each class is for testing.
 
     Example:
         >>> load_digits(None).train.x.shape
@@ -80,7 +80,7 @@ def load_digits(_root: Path | None) -> Dataset:
 
 
 def load_breast_cancer(_root: Path | None) -> Dataset:
-    """Loads 569 tumors, 30 measures of each, malignant or benign; a fixed fifth of each class is for testing.
+    """Loads 30 measures of 569 malignant or benign tumors. A fixed fifth of each class is for testing.
 
     Source: Wolberg, Street and Mangasarian 1995, "Breast Cancer Wisconsin (Diagnostic)", from scikit-learn.
 
@@ -96,7 +96,7 @@ def load_breast_cancer(_root: Path | None) -> Dataset:
 
 @cache
 def _read_bundled(name: str, skiprows: int = 0) -> FloatArray:
-    """Returns a table in scikit-learn's own files, without the slow import of scikit-learn."""
+    """Reads a table from scikit-learn's own files, without the slow import of scikit-learn."""
     home = importlib.util.find_spec("sklearn")
     assert home is not None and home.origin is not None
     table: FloatArray = np.loadtxt(
@@ -106,7 +106,7 @@ def _read_bundled(name: str, skiprows: int = 0) -> FloatArray:
 
 
 def find_torchvision_folder(name: str, root: Path | None) -> Path:
-    """Returns the folder of a torchvision data set; raises BadInput if there is no such folder."""
+    """Returns the folder of a torchvision data set. Raises BadInput if there is no such folder."""
     if name in IDX:
         return find_file(root, name, [f"{IDX[name]}/raw"], "*-ubyte*")
     if name == "svhn":
@@ -129,7 +129,10 @@ def load_torchvision(name: str, root: Path | None) -> Dataset:
 
 
 def _unpack_archives(name: str, folder: Path, space: Path) -> Path:
-    """Returns the root folder for torchvision: the user's folder, or `space` after unpacking the user's files there."""
+    """Returns the root folder for torchvision.
+
+    This is the user's folder, or the folder `space` if packed files of the user had to be unpacked there.
+    """
     if name == "svhn":
         return folder
     if name in IDX:
@@ -167,7 +170,7 @@ def open_torchvision(name: str, root: Path, *, download: bool = False) -> list[A
 
 
 def _read_torchvision(name: str, root: Path) -> tuple[Split, Split, tuple[str, ...]]:
-    """Returns the training part, the test part and the names of the classes; pictures are `[n, C, H, W]`."""
+    """Returns the training part, the test part and the names of the classes. Pictures are `[n, C, H, W]`."""
     parts, made = open_torchvision(name, root), list[Split]()
     for part in parts:
         x, y = np.asarray(part.data), part.labels if name == "svhn" else part.targets
@@ -184,7 +187,10 @@ def find_femnist_folder(root: Path | None) -> Path:
 
 
 def load_femnist(root: Path | None) -> Dataset:
-    """Loads LEAF's FEMNIST: dark characters on white (255), `[n, 1, 28, 28]`, 62 classes; each writer is a client."""
+    """Loads LEAF's FEMNIST, `[n, 1, 28, 28]`, with 62 classes of dark characters on white (255).
+
+    Each writer is a client.
+    """
     folder = find_femnist_folder(root)
     train, test = _read_leaf(folder / "train"), _read_leaf(folder / "test")
     writers = {user: i for i, user in enumerate(sorted(train))}
@@ -209,14 +215,14 @@ def _read_leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
 
 
 def _by_writer(found: dict[str, tuple[Any, IntArray]], writers: dict[str, int]) -> Split:
-    """Joins the samples of all writers, sorted by writer; a writer without training samples is no client (group -1)."""
+    """Joins the samples of all writers, sorted by writer. A writer without training samples has group -1."""
     users = sorted(found)
     group = np.repeat([writers.get(u, -1) for u in users], [len(found[u][1]) for u in users]).astype(np.int64)
     return Split(np.concatenate([found[u][0] for u in users]), np.concatenate([found[u][1] for u in users]), group)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Tables: UCI regression data sets with their standard splits, the printers, and any table of the user.
+# Tables: the UCI regression data sets with their standard splits, the vibration of printers, and tables of the user.
 
 
 def load_uci(name: str, root: Path | None) -> Dataset:
@@ -249,7 +255,7 @@ def _read_numbers(name: str, path: Path) -> FloatArray:
 
 
 def _read_rows(name: str, path: Path, limit: int) -> IntArray:
-    """Reads the indices in a file, `[n]`, and checks that they are from 0 to `limit` - 1; the file holds floats."""
+    """Reads the indices in a text file, `[n]`, and checks that they are from 0 to `limit` - 1."""
     index = _read_numbers(name, path).ravel().astype(np.int64)
     with blame_file(name, path):
         if index.min() < 0 or index.max() >= limit:
@@ -260,15 +266,16 @@ def _read_rows(name: str, path: Path, limit: int) -> IntArray:
 def load_printers(
     root: Path | None, speed: Literal["nominal", "measured"] = "nominal", test_speed: int = 30
 ) -> Dataset:
-    """Loads the vibration of 3D printers: predict `sqrt(rms_x^2 + rms_y^2)` from print speed and printer (one-hot).
+    """Loads the vibration of 3D printers, whose target is `sqrt(rms_x^2 + rms_y^2)`.
 
-    Each printer is a client. Every row (measured speed, rms_x, rms_y) of a CSV file is a sample. rms_x and rms_y are
-    root mean squares of the acceleration over a stretch of printing. The test samples are all samples with one nominal
-    speed, from all printers.
+    The inputs are the print speed and the printer (one-hot). Each printer is a client. Every row (measured speed,
+    rms_x, rms_y) of a CSV file is a sample. rms_x and rms_y are root mean squares of the acceleration over a stretch of
+    printing. The test samples are all samples with one nominal speed, from all printers.
 
     Args:
         root: Folder of data files; None for the usual folder.
-        speed: Speed to use as input: `nominal` (from the file name) or `measured` (column 0; hardly exceeds 43).
+        speed: Speed that is used as input: `nominal` (from the file name) or `measured` (column 0, which hardly exceeds
+            43).
         test_speed: Nominal speed of the test samples.
     """
     folder = find_file(root, "printers", ["printer_vibration", "printers"], "*Printer*_Speed*.csv", fetchable=False)
@@ -297,7 +304,7 @@ def load_table(root: Path | None, reading: ReadOptions, *, path: str | None = No
 
     Args:
         root: Folder of data files; not used, because `path` does not depend on it.
-        reading: The options for reading. `reading.test` is another file with the test samples, or the name of the test
+        reading: The options for reading. `reading.test` is a second file with the test samples, or the name of the test
             part.
         path: Path of the file or the folder.
 
@@ -316,9 +323,9 @@ def load_table(root: Path | None, reading: ReadOptions, *, path: str | None = No
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Shakespeare: predict the character that follows 80 characters (LEAF's task); each role is a client.
+# Shakespeare. The task is to predict the character that follows 80 characters (LEAF's task). Each role is a client.
 #
-# The text of a role is cut into a training part and a test part; no character is in both parts. A window of 80
+# The text of a role is cut into a training part and a test part, which have no character in common. A window of 80
 # characters and its target (the next character) lie in the same part. Windows are tokens `[n, 80]`, uint8.
 
 # LEAF's 80 characters, in its order (leaf/models/utils/language_utils.py).
@@ -335,7 +342,9 @@ _FOLDERS = {  # source -> folder, and pattern of its files
 
 
 def encode(text: str) -> NDArray[np.uint8]:
-    r"""Converts a text to tokens, one for each character; runs of white space and unknown characters become a space.
+    r"""Converts a text to tokens, one for each character.
+
+    Accents are removed. A run of white space becomes one space, and so does an unknown character.
 
     Example:
         >>> ALPHABET[encode("na\u00efve")[2]]
@@ -348,7 +357,7 @@ def encode(text: str) -> NDArray[np.uint8]:
 
 
 def find_shakespeare_folder(root: Path | None, source: str = "mit_plays", **_: Any) -> Path:
-    """Returns the folder of one of the three editions, see `load_shakespeare`."""
+    """Returns the folder of one of the three editions that `load_shakespeare` lists."""
     folder, needs = _FOLDERS[source]
     return find_file(root, "shakespeare", [f"shakespeare/{folder}", folder], needs, fetchable=False)
 
@@ -360,7 +369,8 @@ def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int =
         root: Folder of data files; None for the usual folder.
         source: Edition of the text: `mit_plays` (five plays in the public domain), `tiny` (roles by name), or
             `complete` (the edition that LEAF uses).
-        stride: Number of characters from the start of one window to the start of the next; 80: windows do not overlap.
+        stride: Number of characters from the start of one window to the start of the next. With 80, windows do not
+            overlap.
         train: Share of each role's text that is used for training, between 0 and 1.
     """
     folder = find_shakespeare_folder(root, source)
@@ -379,7 +389,7 @@ def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int =
 
 
 def _cut_windows(texts: list[NDArray[np.uint8]], stride: int) -> Split:
-    """Cuts texts into windows; each text is a natural group. A text of at most 80 characters has no windows."""
+    """Cuts texts into windows. Each text is a natural client. A text of at most 80 characters has no windows."""
     view = np.lib.stride_tricks.sliding_window_view
     cut = [view(t, LENGTH)[: len(t) - LENGTH : stride] if len(t) > LENGTH else t[:0] for t in texts]
     count = [len(c) for c in cut]
@@ -393,7 +403,7 @@ Roles = dict[str, list[str]]  # name of the role -> lines of the role
 
 
 def _parse_mit_plays(folder: Path) -> Roles:
-    """Returns the lines of all roles in the CSV files; a role is named `play_ROLE`. Stage directions are left out."""
+    """Returns the lines of all roles in the CSV files by name (`play_ROLE`). Stage directions are left out."""
     roles: Roles = {}
     for path in sorted(folder.glob("*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
@@ -407,7 +417,7 @@ def _parse_mit_plays(folder: Path) -> Roles:
 
 
 def _parse_tiny(path: Path) -> Roles:
-    """Returns the lines of each role by name. A speech begins with a line `Name:` after an empty line."""
+    """Returns the lines of each role by name. A speech begins with a line `Name:` behind an empty line."""
     roles: Roles = {}
     for speech in re.split(r"\n\s*\n", path.read_text(encoding="utf-8")):
         name, _, text = speech.strip().partition(":\n")
@@ -417,12 +427,15 @@ def _parse_tiny(path: Path) -> Roles:
 
 
 def _parse_complete(path: Path) -> Roles:
-    """Returns the lines of each role `play_ROLE` with more than two lines, as LEAF's parser finds them in 36 plays."""
+    """Returns the lines of each role by name (`play_ROLE`), as LEAF's parser finds them in 36 plays.
+
+    Roles with at most two lines are left out.
+    """
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as file:
         lines = str(file.read()).splitlines()
-    titles = [i for i, line in enumerate(lines) if "by William Shakespeare" in line][1:]  # the first is of the sonnets
-    end = min(124196, len(lines))  # LEAF's last line: poems follow
+    titles = [i for i, line in enumerate(lines) if "by William Shakespeare" in line][1:]  # the first is the sonnets'
+    end = min(124196, len(lines))  # LEAF stops here, because poems follow
     roles: Roles = {}
     for start, stop in zip(titles, [*titles[1:], end], strict=True):
         title = next((t for t in (lines[start - k].strip() for k in range(2, 8)) if t), "")
@@ -435,7 +448,7 @@ def _parse_complete(path: Path) -> Roles:
 
 
 def _parse_play(lines: list[str], flush: bool) -> Roles:
-    """Returns the lines of each role of one play; `flush` is True for the one play without indentation."""
+    """Returns the lines of each role of one play. `flush` is True for the only play whose lines are not indented."""
     speech = re.compile(r"^([a-zA-Z][a-zA-Z ]*)\. (.*)" if flush else r"^  ([a-zA-Z][a-zA-Z ]*)\. (.*)")
     more = re.compile(r"^(.*)" if flush else r"^    (.*)")
     roles: Roles = {}
@@ -460,11 +473,11 @@ def _parse_play(lines: list[str], flush: bool) -> Roles:
 
 
 def load_leaf(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
-    """Loads JSON files of LEAF; each user is a client.
+    """Loads JSON files of LEAF. Each user is a client.
 
     Args:
         root: Folder of data files; None for the usual folder.
-        reading: The options for reading. `reading.test` is another file or folder with the test samples.
+        reading: The options for reading. `reading.test` is a second file or folder with the test samples.
         path: Path of a file, of a folder of files, or of a folder with folders `train` and `test`.
 
     Example:
@@ -478,7 +491,7 @@ def load_leaf(root: Path | None, reading: ReadOptions, *, path: str | None = Non
 
 
 def find_leaf_place(root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
-    """Returns the file or folder that `data.path` names; a relative path may also start at the folder of data files."""
+    """Returns the file or folder that `data.path` names. A relative path may also start at the folder of data files."""
     home, key = find_data_root(root), f"data.{key}"
     wanted = "a file of LEAF's JSON, or a folder of them"
     if path and not expand_user_path(key, path).exists() and (home / path).exists():
@@ -498,11 +511,11 @@ class Source(NamedTuple):
     """The functions that belong to the name of a data set.
 
     Attributes:
-        load: Function that reads the data set: `load(root, **options)`. If `own` is True:
+        load: Function `load(root, **options)` that reads the data set. If `own` is True, it is
             `load(root, reading, **options)`.
-        where: Function `where(root, **options)` that returns the source file or folder. None: the data set is not
-            stored, because the store would save no time.
-        own: Whether the files are a user's own files, which are read with the options in `ReadOptions`.
+        where: Function `where(root, **options)` that returns the source file or folder. None means that the data set is
+            not stored, because the store would save no time.
+        own: Whether the files belong to the user. Then they are read with the options in `ReadOptions`.
     """
 
     load: Callable[..., Dataset]
@@ -541,7 +554,7 @@ DATA_NAMES = (*_SOURCES, *UCI_NAMES)
 
 
 def register_data(name: str, loader: Callable[..., Dataset]) -> None:
-    """Registers a data set of your own under a name for scenarios in this process.
+    """Registers your own data set under a name for scenarios in this process.
 
     You may register the same name again, for example when a notebook cell runs twice.
 
@@ -569,7 +582,7 @@ def find_source(name: str) -> Source:
 
 
 def has_data(name: str) -> bool:
-    """Returns whether a data set has this name: a data set of fedray, a registered one, or a UCI data set.
+    """Returns whether there is a data set of this name: one of fedray, a registered one, or a UCI data set.
 
     Example:
         >>> has_data("digits"), has_data("nowhere")
@@ -579,11 +592,11 @@ def has_data(name: str) -> bool:
 
 
 def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
-    """Reads a data set from its files, without the store; `store.open_dataset`, which uses the store, is faster.
+    """Reads a data set from its files, without the store. `open_dataset` uses the store and is faster.
 
     Args:
         name: Name of the data set, as in the scenario.
-        root: Folder of data files; None: the folder `FEDRAY_DATA`, or else a folder in the user's cache.
+        root: Folder of data files. None means the folder `FEDRAY_DATA` if set, else a folder in the user's cache.
         options: Options of the data set.
 
     Example:
@@ -598,11 +611,11 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
         given = {key: options.pop(key) for key in (*ReadOptions._fields, "features") if key in options}
         return source.load(root, make_reading(**given), **options)
     data = source.load(root, **options)
-    return data if name in DATA_NAMES else check_dataset(data)  # others are files of the user's own
+    return data if name in DATA_NAMES else check_dataset(data)  # files of `uci/...` may be the user's
 
 
 def _check_loaded(found: Any, *_: Any) -> str | None:
-    """Returns a description of what is wrong with the result of a user's loader; None if the result is a data set."""
+    """Returns in words what is wrong with the result of a user's loader, or None if the result is a data set."""
     wanted = "return what fedray.data.classification or fedray.data.regression makes"
     return None if isinstance(found, Dataset) else f"{name_type(found)}: {wanted}"
 
@@ -611,7 +624,7 @@ def download_data(name: str, root: Path | None = None) -> Path:
     """Downloads a data set from torchvision or the UCI collection, and returns the folder of the data set."""
     target = find_data_root(root)
     if name not in (*TORCHVISION_NAMES, *UCI_NAMES):
-        find_source(name)  # an unknown name has its own message
+        find_source(name)  # if the name is unknown, this raises an error
         raise BadInput(f"data get {name}: it cannot be downloaded, or needs no download: put its files below {target}")
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -630,7 +643,7 @@ def _fetch_pictures(name: str, root: Path) -> Path:
 
 
 def _fetch_uci(name: str, root: Path) -> Path:
-    """Downloads the UCI data sets with the splits of Gal's Dropout experiments; the folder appears when complete."""
+    """Downloads a UCI data set with the splits of Gal's Dropout experiments. The folder appears when it is complete."""
     import shutil
     import tempfile
     from urllib.request import urlopen
@@ -655,22 +668,22 @@ def _fetch_uci(name: str, root: Path) -> Path:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The store of data sets: one file of arrays for each data set, which all processes of a node map and share.
+# The store of data sets. It has one file of arrays for each data set, which all processes of a node map and share.
 #
 # The name of the file contains a hash of the data set's name and options, and of the sizes and times of the source
-# files. A new file replaces an older one only when it is complete; several writers or a crash do no harm. A file begins
-# with the length of a JSON text (8 bytes). The JSON text follows; it holds notes, and the type, shape and offset of
-# each array. The arrays come last.
+# files. A new file replaces an older file only when it is complete. So several writers or a crash do no harm. A file
+# begins with the length of a JSON text (8 bytes). The JSON text follows, with notes and with the type, shape and offset
+# of each array. The arrays come last.
 
-FORMAT = 6  # enters the hash: raise this number when a loader or the layout of files changes
-UNUSED_DAYS = 30  # files unused for longer are deleted when another file is written
-ALIGNED = 64  # bytes: each array begins at a multiple of this
+FORMAT = 6  # a part of the hash: raise this number when a loader or the layout of files changes
+UNUSED_DAYS = 30  # files that were not used for longer are deleted when a new file is written
+ALIGNED = 64  # each array begins at a multiple of so many bytes
 STATISTICS = ("shift", "scale", "y_shift", "y_scale", "means", "origin")
 WORDS = ("class_names", "remarks", "features")
 
 
 def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | None = None) -> Dataset:
-    """Opens a data set from the store; a data set that is not stored yet is loaded, and stored if that saves time.
+    """Opens a data set from the store. If it is not there, loads it, and stores it if that saves time later.
 
     The arrays of a stored data set are views of mapped files. Writing to an array does not change the store. The
     remarks of the data set are issued as warnings.
@@ -694,34 +707,34 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
 
 
 def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
-    """Returns a data set from the store; a data set that is not stored yet is loaded and stored first.
+    """Returns a data set from the store. If it is not there, loads and stores it first.
 
     Args:
         name: Name of the data set.
-        key: Facts that tell this data set from others with the same name, such as options and times of files.
+        key: Values in which data sets of the same name differ, such as options and times of files.
         load: Function that reads or makes the data set.
     """
     text = json.dumps([FORMAT, name, *key], sort_keys=True, default=str)
     file = find_cache_root() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.store"
     try:
         data = _unpack(name, *map_store(file))
-        with suppress(OSError):  # a file of another user stays as it is
+        with suppress(OSError):  # the file may belong to a different user
             os.utime(file)
         return data
-    except (OSError, ValueError, KeyError, TypeError):  # no such file yet, or an unreadable one
+    except (OSError, ValueError, KeyError, TypeError):  # the file is missing or damaged
         data = load()
     oldest = time.time() - UNUSED_DAYS * 24 * 3600  # a process that has mapped an older file keeps its arrays
     for old in file.parent.glob("*.store"):
-        with suppress(OSError):  # another process removed it
+        with suppress(OSError):  # a different process has removed the file
             if max(old.stat().st_mtime, old.stat().st_atime) < oldest:
                 old.unlink()
     write_store(file, *_pack(data))
-    del data  # its rows may be large
+    del data  # frees its samples, which may be large
     return _unpack(name, *map_store(file))
 
 
 def _pack(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Splits a data set into its arrays, by name, and all other facts, as notes."""
+    """Splits a data set into its arrays by name, and all other fields, which are called notes."""
     parts = (("train", data.train), ("test", data.test))
     rows = {f"{part} {key}": values for part, split in parts for key, values in zip(Split._fields, split)}
     found = {**rows, **{key: getattr(data, key) for key in STATISTICS}}
@@ -740,12 +753,12 @@ def _unpack(name: str, arrays: dict[str, Array], notes: dict[str, Any]) -> Datas
 
 
 def write_store(path: Path, arrays: Mapping[str, Array], notes: dict[str, Any]) -> None:
-    """Writes arrays of numbers and text as one file; readers see the complete file or no file.
+    """Writes arrays of numbers and text as one file. Readers see the complete file or no file.
 
     Args:
         path: The file.
         arrays: The arrays by name.
-        notes: Further facts, as JSON values, which are written into the same file.
+        notes: Further values for the same file, which JSON can hold.
 
     Raises:
         FedrayError: The file cannot be written.
@@ -780,11 +793,11 @@ def write_store(path: Path, arrays: Mapping[str, Array], notes: dict[str, Any]) 
 
 
 def map_store(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Maps a file of the store, and returns its arrays and notes; numbers are read from the disk when first used.
+    """Maps a file of the store, and returns its arrays and notes. Values are read from the disk when first used.
 
     Raises:
         OSError: The file is missing or cannot be mapped.
-        ValueError: The file is damaged; a damaged file may also raise `KeyError` or `TypeError`.
+        ValueError: The file is damaged. A damaged file may also raise `KeyError` or `TypeError`.
     """
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

@@ -1,4 +1,7 @@
-"""Makes data sets with random numbers from a seed: toys from papers, and populations of generated clients."""
+"""Makes data sets from random numbers: small data sets of papers (*toys*), and populations of generated clients.
+
+Also joins several data sets to one.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ from fedray.data.shifts import LabelNoise, mislabel
 from fedray.data.types import Dataset, Float32, Population, Split, add_back, classification, regression
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Data sets made with random numbers from a seed: toys from papers, and populations of generated clients.
+# Toys and populations.
 #
-# A toy has one input, one target and a known mean E[y|x], and every client is a natural group. A population stores no
-# training samples: fedray generates the samples of a client when they are needed. The first argument of every loader is
-# the folder of data files; the loaders here do not use it.
+# A toy has one input, one target and a known mean E[y|x], and it names the client of each sample. A population stores
+# no training samples: the samples of a client are generated when they are needed. The first argument of every loader is
+# the folder of data files, which the loaders here do not use.
 
 SINE_SD = 0.2  # standard deviation of the amplitudes of the sines, and of the noise
 
@@ -31,7 +34,10 @@ SINE_SD = 0.2  # standard deviation of the amplitudes of the sines, and of the n
 def _toy(
     name: str, x: FloatArray, y: FloatArray, *, grid: FloatArray, mean: FloatArray, standardize: bool, noise: float
 ) -> Dataset:
-    """Makes a toy from inputs x and targets y, `[clients, samples]`; test inputs are `grid`, test targets E[y|x]."""
+    """Makes a toy from training inputs x and targets y, `[clients, samples]` each, and test inputs and targets.
+
+    The test inputs are `grid`, and the test targets are `mean`, which is E[y|x] at these inputs.
+    """
     group = np.repeat(np.arange(x.shape[0], dtype=np.int64), x.shape[1])
     train = Split(x.reshape(-1, 1).astype(np.float32), y.reshape(-1, 1).astype(np.float32), group)
     test = Split(grid[:, None].astype(np.float32), mean[:, None].astype(np.float32))
@@ -48,8 +54,8 @@ def make_sine(_root: Path | None, seed: int = 0, clients: int = 50, samples: int
         seed: Seed of the random numbers.
         clients: Number of clients.
         samples: Number of samples of each client.
-        name: Name of the toy: `sine`, or `interval`. In `interval`, training inputs lie in [-1, -0.5] and [0.5, 1]; the
-            test samples are the same.
+        name: Name of the toy, `sine` or `interval`. In `interval`, training inputs lie in [-1, -0.5] and [0.5, 1], and
+            the test samples are the same as in `sine`.
 
     Example:
         >>> make_sine(None).train.x.shape
@@ -98,13 +104,13 @@ def make_population(
     test: int = 2000,
     seed: int = 0,
 ) -> Dataset:
-    """Makes a data set with generated clients: test samples are stored, training samples are generated when needed.
+    """Makes a data set with generated clients. Test samples are stored; training samples are generated when needed.
 
     Args:
-        samples: Number of samples of each client; if `spread` is above 0, the median of these numbers.
+        samples: Number of samples of each client. If `spread` is above 0, this is the median over the clients.
         features: Length of an input.
         classes: Number of classes.
-        separation: Standard deviation of the means of the classes; the noise has standard deviation 1.
+        separation: Standard deviation of the means of the classes. The noise around a mean has standard deviation 1.
         spread: Standard deviation of the logarithm of a client's number of samples.
         per_client: Number of different classes that each client holds; 0 means all classes.
         test: Number of test samples.
@@ -134,15 +140,15 @@ def draw_class_means(population: Population) -> Float32:
 # ---------------------------------------------------------------------------------------------------------------------
 # Clients whose samples are generated when they are needed. A million clients need no storage.
 #
-# The samples of a client are computed from the seed and the number of the client. A sample is the mean of its class
-# plus noise. The noise is the sum of two random rows of a table, which holds numbers drawn from N(0, 1/2). A table of
-# 2^16 rows gives 2^32 different noises, all standard normal, for two look-ups each.
+# The samples of a client are computed from the seed and the id of the client. A sample is the mean of its class plus
+# noise. The noise is the sum of two random rows of a table, whose entries are drawn from N(0, 1/2). So with two
+# look-ups, a table of 2^16 rows gives 2^32 different noise vectors, which are standard normal.
 
-POOL_NUMBERS = 1 << 22  # float32 numbers in the table of noise: 16 MB
+POOL_NUMBERS = 1 << 22  # number of float32 entries in the table of noise (16 MB)
 
 
 class GeneratedShards:
-    """The samples of generated clients; `fedray.data.shards.Shards` describes the methods.
+    """The samples of generated clients. `fedray.data.shards.Shards` describes the methods.
 
     Example:
         >>> from fedray.data.synthetic import make_population
@@ -164,7 +170,7 @@ class GeneratedShards:
         label_noise: LabelNoise | None = None,
         owners: int | None = None,
     ) -> None:
-        """Draws the table of noise.
+        """Makes the shards, and draws the table of noise.
 
         Args:
             data: The data set, which holds the test samples.
@@ -173,10 +179,10 @@ class GeneratedShards:
             seeds: Seed of each world.
             hold_out: Share of each client's samples that is withheld from training.
             server: Size of the server's data. The server gets the samples of further generated clients. Their number is
-                this share of the N clients, or of the first `EVALUATED_CLIENTS` clients.
+                this share of the N clients, or of the first `EVALUATED_CLIENTS` clients if there are more.
             label_noise: The shares of clients with wrong labels; None if all labels are true.
-            owners: Number of clients before pooling. Each of these clients has either true or wrong labels. One of the
-                N clients pools the samples of `owners / N` of these clients. None: N, which means no pooling.
+            owners: Number of clients before pooling, each of which has either true or wrong labels. Each of the N
+                clients pools the samples of `owners / N` of these clients. None means no pooling.
         """
         self.data, self.number, self.worlds = data, clients, len(seeds)
         self.data_folds = [0] * len(seeds)
@@ -191,10 +197,10 @@ class GeneratedShards:
         self._table = torch.from_numpy(table)  # [classes + pool, features]
         self._owners = owners or clients
         self._kinds = None if label_noise is None else label_noise.kinds(seeds, self._owners)
-        self._held: dict[int, IntArray] = {}  # world -> begin of the withheld rows of each known client
+        self._held: dict[int, IntArray] = {}  # world -> index of each client's first withheld sample
 
     def _total(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the number of samples of each client, training and withheld samples together, `[J]`."""
+        """Returns the number of training and withheld samples of each client, `[J]`."""
         p = self._population
         if not p.spread:
             return np.full(len(client), p.samples, dtype=np.int64)
@@ -203,7 +209,7 @@ class GeneratedShards:
         return size
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the number of training samples of each job's client, `[J]`; random if the population has a spread."""
+        """Returns the number of training samples of each job's client, `[J]`."""
         total = self._total(world, client)
         kept: IntArray = total - count_withheld(total, self._hold_out)
         return kept
@@ -251,7 +257,7 @@ class GeneratedShards:
         return torch.from_numpy(self.data.test.x), torch.from_numpy(self.data.test.y)
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the withheld samples of the first `EVALUATED_CLIENTS` clients: the last samples of each client."""
+        """Returns the withheld samples, which are the last samples of each of the first `EVALUATED_CLIENTS` clients."""
         client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)
         kept = self.sizes(worlds, client)
@@ -259,7 +265,7 @@ class GeneratedShards:
         return held.x, held.y
 
     def server(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the server's samples, which are those of further generated clients."""
+        """Returns the server's samples, which are the samples of further generated clients."""
         number = math.ceil(min(self.number, EVALUATED_CLIENTS) * self._server)
         client = self.number + np.arange(number)
         worlds = np.full_like(client, world)
@@ -287,7 +293,7 @@ class GeneratedShards:
         return np.arange(*self._held[world][client : client + 2].tolist())
 
     def label_counts(self, world: int) -> IntArray:
-        """Counts the true labels of each client, even if clients train on wrong labels."""
+        """Returns the number of each client's samples of each class, `[N, C]`, by the true labels."""
         client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)
         size = self.sizes(worlds, client)
@@ -299,16 +305,16 @@ class GeneratedShards:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Joining of several data sets to one; the column `domain` has the name of each sample's original data set.
+# Joining several data sets to one, in which the column `domain` names the original data set of each sample.
 
 
 def join_datasets(parts: Sequence[Dataset], apart: bool = False) -> Dataset:
-    """Joins several data sets to one, sample after sample; standardizes the inputs of all data sets together.
+    """Joins several data sets to one. The inputs of all data sets are standardized together.
 
     Args:
-        parts: The data sets. Each must have classes and stored samples; all inputs must have one shape and type.
-        apart: Whether the classes of the data sets are all different; otherwise class c is the same class in every data
-            set.
+        parts: The data sets. Each must have classes and stored samples. All inputs must have the same shape and type.
+        apart: Whether the classes of different data sets are different classes. Otherwise class c is the same class in
+            every data set.
 
     Raises:
         BadInput: The data sets cannot be joined.

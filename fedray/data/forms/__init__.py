@@ -1,1 +1,1 @@
-"""Reads data in the forms in which people have them; every reader returns a `Dataset`."""
+"""Reads a user's data in many forms, such as tables, folders of pictures or data sets of torch."""

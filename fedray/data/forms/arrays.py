@@ -1,4 +1,7 @@
-"""Converts people's arrays, tensors, tables and labels to the NumPy arrays of a `Split`, and checks them."""
+"""Converts a user's arrays, tensors, tables and labels to the NumPy arrays of a `Split`, and checks them.
+
+A *natural client* is a client that the data name, such as the writer of a text.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,7 @@ from fedray.data.files import read_pieces
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conversion of people's arrays, tensors and labels to the NumPy arrays of a `Split`, with checks.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Tests of the values in a column of a table (numbers, text, truth values), because the type of a column says little.
+# Checks whether a column of a table holds numbers, text or booleans. The type of the column alone does not tell this.
 
 NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")  # pandas' names for objects that are numbers
 PLAIN = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
@@ -43,7 +43,7 @@ def holds_truth_values(column: Any) -> bool:
 
 
 def holds_words(column: Any) -> bool:
-    """Returns whether all values of a column are text or numbers, and none is a list, a date or the like."""
+    """Returns whether all values of a column are text, numbers or booleans, and not lists or dates, for example."""
     return column.dtype.name != "object" or all(isinstance(v, str | int | float | bool) for v in column.dropna())
 
 
@@ -65,13 +65,13 @@ def unbox(column: Any) -> Any:
 
 
 def is_number_text(column: Any) -> bool:
-    """Returns whether every text of a column is a number, whole or with a decimal point."""
+    """Returns whether every text of a column is an integer or a number with a decimal point."""
     there = column.dropna()
     return bool(len(there)) and all(isinstance(value, str) and PLAIN.fullmatch(value) for value in there)
 
 
 def holds_marked_numbers(column: Any) -> bool:
-    """Returns whether all texts of a column are numbers, some of them with marks other than a point (`1,234`)."""
+    """Returns whether all texts of a column are numbers, and some contain marks other than a point, as in `1,234`."""
     there = column.dropna()
     if not len(there) or not all(isinstance(value, str) and MARKED.fullmatch(value) for value in there):
         return False
@@ -87,7 +87,7 @@ MOST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def list_classes(thing: Any) -> set[str]:
-    """Returns package and name of an object's class and of all base classes, without the import of any package.
+    """Returns `PACKAGE.NAME` of an object's class and of all base classes, without importing any package.
 
     Example:
         >>> "numpy.ndarray" in list_classes(np.zeros(2))
@@ -110,7 +110,7 @@ def as_array(values: Any, where: str) -> NDArray[Any]:
         where: Name of the values in messages.
 
     Raises:
-        BadInput: The values are masked, have rows of different lengths, or are no array at all.
+        BadInput: The values are masked, are lists of different lengths, or are no array at all.
     """
     classes = list_classes(values)
     if isinstance(values, np.ma.MaskedArray):
@@ -139,9 +139,9 @@ def _stack(values: Any, where: str) -> NDArray[Any]:
 
 
 def as_inputs(x: NDArray[Any], where: str) -> NDArray[Any]:
-    """Converts inputs to the form of `RawRows`: real numbers, tokens (whole numbers), or images with channels first.
+    """Converts inputs to the form of `RawRows`: floating-point numbers, tokens (integers), or images `[n, C, H, W]`.
 
-    Another function converts inputs to float32 later, when all samples are known (`narrow` of `fedray.data.types`).
+    `narrow` of `fedray.data.types` converts inputs to float32 later, when all samples are known.
 
     Args:
         x: Inputs `[n]`, `[n, f]`, `[n, L]`, `[n, H, W]`, `[n, C, H, W]` or `[n, H, W, C]`.
@@ -180,7 +180,7 @@ def as_inputs(x: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def as_float32(x: NDArray[Any]) -> NDArray[Any]:
-    """Converts an array of real numbers to float32 if all numbers fit; returns all other arrays unchanged."""
+    """Converts a floating-point array to float32 if all values fit into float32. Returns other arrays unchanged."""
     if x.dtype.kind != "f" or x.dtype == np.float32 or isinstance(x, np.ma.MaskedArray):
         return x
     with np.errstate(over="ignore"):
@@ -192,7 +192,7 @@ def refuse_coarse_targets(parts: Sequence[NDArray[Any]], where: str) -> None:
     """Refuses targets that float32 rounds by more than a thousandth of their standard deviation.
 
     fedray keeps targets in float32, and would compare predictions with the rounded targets. Constant targets may be
-    rounded. To save time, all targets of a column are compared only if the largest target may be too large.
+    rounded. To save time, the targets of a column are rounded for the check only if the largest one may be too large.
 
     Args:
         parts: Targets of each part, `[n, q]` or `[n]`. The targets of a part are compared with the standard deviation
@@ -228,7 +228,7 @@ def refuse_coarse_targets(parts: Sequence[NDArray[Any]], where: str) -> None:
 
 
 def _read_objects(x: NDArray[Any], where: str) -> NDArray[Any]:
-    """Converts an array of objects to numbers or text; stacks objects that are arrays."""
+    """Converts an array of objects to numbers or text. Objects that are arrays are stacked."""
     if len(x) and x.ndim == 1 and (is_array(x[0]) or isinstance(x[0], list | tuple)):
         return _stack(list(x), where)
     if all(isinstance(value, str) for value in x.ravel().tolist()):
@@ -254,8 +254,7 @@ def _order_channels(x: NDArray[Any]) -> NDArray[Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Search for samples with missing numbers or labels, means that replace missing numbers, and the message about wrong
-# samples.
+# Samples with missing numbers or labels: finding them, means that replace missing numbers, and the error message.
 
 
 def find_gaps(values: NDArray[Any]) -> NDArray[Any]:
@@ -272,9 +271,9 @@ def find_gaps(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def find_rows(values: NDArray[Any], wrong: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-    """Returns for each sample whether the function `wrong` flags one of its real numbers, `[n]` bool.
+    """Returns for each sample whether the function `wrong` is true for one of its values, `[n]` bool.
 
-    For arrays of other types, all entries are False.
+    If the array is not of a floating-point type, all entries are False.
     """
     if values.dtype.kind != "f" or not len(values):
         return np.zeros(len(values), bool)
@@ -282,7 +281,10 @@ def find_rows(values: NDArray[Any], wrong: Callable[[NDArray[Any]], NDArray[Any]
 
 
 def mean_of_columns(x: NDArray[Any]) -> NDArray[Any]:
-    """Returns the mean of each input column without missing values, `[...]` float32; 0 for a column without values."""
+    """Returns the mean of each input column, `[...]` float32. Missing values do not count.
+
+    The mean of a column without values is 0.
+    """
     total, count = np.zeros(x.shape[1:]), np.zeros(x.shape[1:])
     for piece in read_pieces(x):
         total += np.nansum(piece, axis=0, dtype=np.float64)
@@ -291,14 +293,14 @@ def mean_of_columns(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def refuse_rows(wrong: NDArray[Any], where: str, what: str, remedy: str, kind: str = "") -> None:
-    """Raises an error if there are wrong samples; the message has their number and the index of the first.
+    """Raises an error if there are wrong samples. The message has their number and the index of the first.
 
     Args:
-        wrong: Flag of each sample, `[n]` bool; True if the sample is wrong.
+        wrong: Whether each sample is wrong, `[n]` bool.
         where: Name of the data in the message.
         what: The fault of the wrong samples, such as `no label`.
         remedy: The end of the message.
-        kind: Kind of the samples with a space at the end, such as `test `; empty if there is one kind only.
+        kind: Kind of the samples with a space at the end, such as `test `; empty if there is only one kind.
 
     Example:
         >>> refuse_rows(np.array([False, True]), "data", "no label", "fill them")
@@ -311,14 +313,15 @@ def refuse_rows(wrong: NDArray[Any], where: str, what: str, remedy: str, kind: s
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conversion of labels: to numbers of classes 0 to C - 1 with their names, or to targets.
-# Text, truth values, whole numbers of any type and one-hot labels become classes. Real numbers become targets, even if
-# each sample has a single number. Every class has a name.
+# Conversion of labels to classes 0 to C - 1 with names, or to targets.
+#
+# Text, booleans, integers of any type and one-hot labels become classes. Floating-point numbers become targets. Every
+# class has a name.
 
-Numbered = tuple[list[NDArray[Any]], tuple[str, ...], tuple[str, ...]]  # classes of each part, their names, remarks
-FEW_CLASSES = 20  # more different whole numbers may be quantities
-MOST_RARE = 10  # many different real numbers are no classes, if each occurs in so few rows on average
-MOST_CLASSES = 1000  # more different labels are classes only if they are at most half as many as the rows
+Numbered = tuple[list[NDArray[Any]], tuple[str, ...], tuple[str, ...]]  # (classes of each part, class names, remarks)
+FEW_CLASSES = 20  # if there are more different integers, they may be quantities
+MOST_RARE = 10  # many different floating-point numbers are no classes if each occurs in so few samples on average
+MOST_CLASSES = 1000  # if there are more different labels, they are classes only if they are at most half of the samples
 
 
 class Labels(NamedTuple):
@@ -338,13 +341,13 @@ class Labels(NamedTuple):
 
 
 def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names: Sequence[str] = ()) -> Labels:
-    """Converts labels of any type to numbers of classes, or to targets.
+    """Converts labels of any type to classes 0 to C - 1, or to targets.
 
     Args:
-        train: Labels of the training samples, `[n]` or `[n, q]`, of any type; no label may be missing.
+        train: Labels of the training samples, `[n]` or `[n, q]`, of any type. No label may be missing.
         test: Labels of the test samples, in the same form; None without test samples.
         task: Kind of the task: `auto`, `classification` or `regression`.
-        names: Names of the C classes; empty if unknown. If there are names, whole numbers must be 0 to C - 1, or 1 to
+        names: Names of the C classes; empty if unknown. If there are names, integer labels must be 0 to C - 1, or 1 to
             C.
 
     Raises:
@@ -385,7 +388,7 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
 
 
 def _as_plain(values: NDArray[Any], where: str) -> NDArray[Any]:
-    """Converts an array of objects to truth values, numbers or text; returns other arrays unchanged."""
+    """Converts an array of objects to booleans, numbers or text. Returns other arrays unchanged."""
     if values.dtype.kind != "O":
         return values
     kinds = {type(value) for value in values.ravel().tolist()}
@@ -398,10 +401,10 @@ def _as_plain(values: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def _read_number_text(parts: list[NDArray[Any]], task: str) -> tuple[list[NDArray[Any]], bool]:
-    """Converts text of numbers to targets if the task is a regression or the numbers are real.
+    """Converts labels that are texts of numbers to targets, if the task is a regression or a number has a point.
 
     Returns:
-        The parts, and whether the user should get a remark on the conversion.
+        The parts, and whether the user should get a remark about the conversion.
     """
     if task == "classification" or any(part.dtype.kind != "U" or part.ndim != 1 for part in parts):
         return parts, False
@@ -413,7 +416,7 @@ def _read_number_text(parts: list[NDArray[Any]], task: str) -> tuple[list[NDArra
 
 
 def _find_kind(parts: list[NDArray[Any]], task: str) -> str:
-    """Finds the kind of labels: `targets`, `one-hot` or `classes`."""
+    """Returns the kind of labels: `targets`, `one-hot` or `classes`."""
     first, shape = parts[0], list(parts[0].shape)
     if first.ndim > 2 or any(part.shape[1:] != first.shape[1:] for part in parts):
         other = "" if first.ndim > 2 else f", those of the test rows {list(parts[-1].shape)}"
@@ -446,10 +449,10 @@ def _is_one_hot(rows: NDArray[Any]) -> bool:
 
 
 def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
-    """Returns a remark if targets may be meant as classes (whole numbers that repeat); otherwise an empty tuple.
+    """Returns a remark if targets may be meant as classes, because they are integers that repeat. Else returns ().
 
     Args:
-        values: The targets of a regression, `[n]` or `[n, q]`. There is no remark unless they are real numbers.
+        values: The targets of a regression, `[n]` or `[n, q]`. There is a remark only for floating-point arrays.
         task: Kind of the task as the user wrote it: `auto`, `classification` or `regression`.
     """
     if task != "auto" or values.dtype.kind != "f" or not len(values) or values.reshape(len(values), -1).shape[1] > 1:
@@ -466,7 +469,7 @@ def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
 
 
 def is_whole_with_gaps(values: NDArray[Any]) -> bool:
-    """Returns whether labels are whole numbers that were stored as real numbers because some labels are missing."""
+    """Returns whether labels are integers that are stored as floats because some labels are missing."""
     if values.dtype.kind != "f" or values.ndim != 1:
         return False
     there = values[~np.isnan(values)]
@@ -474,7 +477,7 @@ def is_whole_with_gaps(values: NDArray[Any]) -> bool:
 
 
 def doubt_classes(values: NDArray[Any], task: str) -> tuple[str, ...]:
-    """Returns a remark if labels may be meant as targets (many different numbers); otherwise an empty tuple.
+    """Returns a remark if labels may be meant as targets, because there are many different numbers. Else returns ().
 
     Args:
         values: The labels of a classification, `[n]`.
@@ -490,7 +493,7 @@ def doubt_classes(values: NDArray[Any], task: str) -> tuple[str, ...]:
 
 
 def _number(parts: list[NDArray[Any]], names: Sequence[str]) -> Numbered:
-    """Numbers the classes from 0 to C - 1; returns the numbers of each part, the names of the classes, and remarks."""
+    """Converts labels to classes 0 to C - 1. Returns the classes of each part, their names, and remarks."""
     if parts[0].dtype.kind == "f":
         parts = [part.astype(np.int64) for part in parts]
     different = np.unique(np.concatenate([np.unique(part) for part in parts]))
@@ -512,7 +515,10 @@ def _number(parts: list[NDArray[Any]], names: Sequence[str]) -> Numbered:
 
 
 def _match(parts: list[NDArray[Any]], different: NDArray[Any], names: tuple[str, ...]) -> Numbered:
-    """Numbers classes with known names: text must be one of the names; whole numbers must begin at 0 or 1."""
+    """Converts labels to classes if the names of the classes are known.
+
+    Text must be one of the names, and integers must begin at 0 or 1.
+    """
     if parts[0].dtype.kind not in "iub":
         place = {name: code for code, name in enumerate(names)}
         if unknown := [str(value) for value in different.tolist() if str(value) not in place]:
@@ -529,10 +535,7 @@ def _match(parts: list[NDArray[Any]], different: NDArray[Any], names: tuple[str,
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Choice of the input columns of a table, and remarks on the columns that are left out.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The names of columns. fedray keeps names as text; in a pandas table they may be numbers or dates.
+# The names of columns. fedray keeps names as text, while names in a pandas table may be numbers or dates.
 
 
 COLUMNS = ("target", "input", "group")  # the options of `adapt` that name columns
@@ -542,7 +545,7 @@ def spell_columns(given: Any) -> Any:
     """Converts the name of a column, or a list of names, to text.
 
     Args:
-        given: The user's names of columns: one name, several names, or None.
+        given: One name of a column, several names, or None.
 
     Example:
         >>> spell_columns(3), spell_columns([0, "age"]), spell_columns(None)
@@ -564,7 +567,7 @@ def refuse_twins(names: Iterable[str], where: str) -> None:
         where: Name of the table in messages.
 
     Raises:
-        BadInput: Two columns have the same name; the message has the first such name.
+        BadInput: Two columns have the same name. The message has the first such name.
     """
     if twice := [name for name, number in Counter(names).items() if number > 1]:
         raise BadInput(f"data: {where} has two columns {twice[0]}: rename one")
@@ -573,14 +576,14 @@ def refuse_twins(names: Iterable[str], where: str) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Columns that number the rows of a table: the index that pandas writes, and ids.
 
-MANY_ROWS = 20  # in fewer rows than this, the whole numbers of a column may all differ by chance
+MANY_ROWS = 20  # in a table with fewer rows, the integers of a column may all differ by chance
 _INDEX = re.compile(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__")  # no name, or a name that pandas or pyarrow made
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Choice of the input columns of a table, and remarks on the other columns.
+# Choice of the input columns of a table, and remarks about the other columns.
 
-MOST_VALUES = 64  # a text column with more different values is an input only if the user names it
+MOST_VALUES = 64  # a text column with more different values is an input only if the user names the column
 
 
 TOLD = {  # the remark on each kind of column that `_find_kind` returns
@@ -596,7 +599,7 @@ TOLD = {  # the remark on each kind of column that `_find_kind` returns
 
 
 def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> tuple[list[str], tuple[str, ...]]:
-    """Finds the input columns among all columns except targets and group; returns their names and remarks.
+    """Returns the names of the input columns among all columns except targets and group, and remarks.
 
     Args:
         frame: The table.
@@ -605,7 +608,7 @@ def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> 
         key: The option of `data` by which the user names the inputs, for messages.
 
     Raises:
-        BadInput: No column can be an input; the message says how to make an input.
+        BadInput: No column can be an input. The message says how to make an input.
 
     Example:
         >>> import pandas as pd
@@ -627,12 +630,12 @@ def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> 
 
 
 def is_category(column: Any) -> bool:
-    """Returns whether an input column is a category: text, but not numbers as text with too many different values."""
+    """Returns whether an input column is a category. Text is a category, except many different numbers as text."""
     return is_text(column) and not (_has_many(column) and is_number_text(column))
 
 
 def check_input(frame: Any, column: str, key: str) -> tuple[str, ...]:
-    """Checks that an input column named by the user holds numbers, truth values or text.
+    """Checks that an input column that the user names holds numbers, booleans or text.
 
     Returns:
         A remark if the column is text and hardly any value occurs twice; otherwise an empty tuple.
@@ -643,7 +646,7 @@ def check_input(frame: Any, column: str, key: str) -> tuple[str, ...]:
         key: The option of `data` by which the user names the column, for messages.
 
     Raises:
-        BadInput: The column cannot be an input; the message says how to convert it.
+        BadInput: The column cannot be an input. The message says how to convert the column.
     """
     values = frame[column]
     if values.dtype.kind in "iufb" or holds_truth_values(values):
@@ -672,7 +675,7 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
         remedy: The end of the message.
 
     Raises:
-        BadInput: The column has such values; the message has the first value that is no number.
+        BadInput: The column has such values. The message has the first value that is no number.
     """
     import pandas as pd
 
@@ -692,11 +695,11 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
 
 
 def _find_column_kind(frame: Any, column: str, key: str) -> str:
-    """Finds the kind that a column would have as an input: `number`, or a key of `TOLD`."""
+    """Returns the kind that a column would have as an input, which is `number` or a key of `TOLD`."""
     values = frame[column]
     if _INDEX.fullmatch(str(column)):
         return "index"
-    if values.dtype.kind in "iuf":  # different whole numbers in all rows may be the ids of patients, for example
+    if values.dtype.kind in "iuf":  # if all integers differ, they may be ids of patients, for example
         there = values.dropna()
         whole = len(there) >= MANY_ROWS and (there.dtype.kind != "f" or (there == np.floor(there)).all())
         return "id" if whole and there.is_unique else "number"

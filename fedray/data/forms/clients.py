@@ -1,4 +1,4 @@
-"""Reads pairs of inputs and labels, and data that are given client by client.
+"""Reads pairs of inputs and labels, and data that are given for each client.
 
 Example:
     >>> from fedray.data.adaptation import adapt
@@ -39,7 +39,7 @@ MOST_NAMED = 4
 
 
 def describe_thing(thing: Any) -> str:
-    """Returns a description of an object of unknown form, for messages."""
+    """Describes an object of unknown form in a few words, for messages."""
     if isinstance(thing, tuple | list):
         inner = ", ".join(name_type(part) for part in thing[:MOST_NAMED])
         return f"{name_type(thing)} of {len(thing)} ({inner}{', ...' if len(thing) > MOST_NAMED else ''})"
@@ -56,14 +56,14 @@ def read_thing(thing: Any, reading: ReadOptions) -> Dataset:
 
 
 def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows | None]:
-    """Reads training and test samples from arrays, tensors, texts or data sets of torch; the test part may be None.
+    """Reads training and test samples from arrays, tensors, texts or data sets of torch. The test part may be None.
 
     Args:
         thing: A pair (x, y), two pairs (train, test), a data set of torch, or two of them.
         reading: The options for reading.
 
     Raises:
-        BadInput: The object is none of these, or cannot be read.
+        BadInput: The object has a different form, or cannot be read.
 
     Example:
         >>> train, held = read_raw_parts((np.eye(2), ["no", "yes"]), ReadOptions())
@@ -104,7 +104,7 @@ def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
 
 
 def is_pair(thing: Any) -> bool:
-    """Returns whether an object is a tuple or list of two objects, and neither of the two is a plain value."""
+    """Returns whether an object is a tuple or list of two objects that are no plain values such as numbers or text."""
     return isinstance(thing, tuple | list) and len(thing) == 2 and not any(np.isscalar(part) for part in thing)
 
 
@@ -113,10 +113,10 @@ def _are_torch_sets(thing: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Map-style data sets of torch. Each item is a pair of an input and a label; fedray fetches each item once.
+# Map-style data sets of torch. Each item is a pair of an input and a label, and is fetched once.
 
 PIECE_ROWS = 1024
-ASKED_AGAIN = 8  # first items, which are fetched twice to notice random transforms
+ASKED_AGAIN = 8  # so many first items are fetched twice, to notice random transforms
 
 
 def is_torch_set(thing: Any) -> bool:
@@ -125,10 +125,12 @@ def is_torch_set(thing: Any) -> bool:
 
 
 def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
-    """Reads the samples of a map-style data set, and the names of the classes from the attribute `classes`, if any.
+    """Reads the samples of a map-style data set.
+
+    If the data set has an attribute `classes`, the names of the classes are read, too.
 
     Args:
-        dataset: The data set, which has a length; `dataset[i]` is a pair of an input and a label.
+        dataset: The data set, which has a length. `dataset[i]` is a pair of an input and a label.
         reading: The options for reading pictures and text.
 
     Raises:
@@ -185,9 +187,9 @@ def _as_input(value: Any, i: int) -> Array:
 
 
 def _warn_of_draws(dataset: Any, first: list[Array], reading: ReadOptions) -> None:
-    """Warns if a transform draws at random; to find out, fetches the first items again.
+    """Warns if a transform of the data set is random. To notice this, fetches the first items a second time.
 
-    fedray fetches each item only once, so that the transform would act only once.
+    fedray fetches the items before training, so a random transform would not draw anew in each epoch.
     """
     for i, array in enumerate(first):
         with blame_user_code(f"data: item {i}"):
@@ -204,7 +206,7 @@ def _warn_of_draws(dataset: Any, first: list[Array], reading: ReadOptions) -> No
 
 
 def _flush(waiting: list[Array], spool: Spool, last: int) -> None:
-    """Appends the waiting inputs to the spool."""
+    """Moves the waiting inputs to the spool. `last` is the index of the last item, for messages."""
     if not waiting:
         return
     try:
@@ -225,11 +227,10 @@ def _as_label(label: Any) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Readers of data given client by client: a mapping from clients to data, a folder of tables, or LEAF's JSON.
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The clients are numbered in the order of the mapping, or of the file names. The samples are joined client after
-# client. The partition `natural` deals each client the samples that the user gave for this client.
+# Readers of data that are given for each client: a mapping from clients to data, a folder of tables, or LEAF's JSON.
+#
+# The clients are numbered in the order of the mapping or of the file names. The samples are joined client after
+# client. With the partition `natural`, each client gets the samples that the user gave for this client.
 
 
 def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
@@ -237,7 +238,7 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
 
     Args:
         folder: The folder of the files.
-        reading: The options for reading; `reading.test` names the file of the test part.
+        reading: The options for reading. `reading.test` names the file of the test part.
 
     Raises:
         BadInput: There are no such files, two files have the same name, or an option has no effect.
@@ -273,7 +274,7 @@ def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
         reading: The options for reading.
 
     Raises:
-        BadInput: The data of one client do not fit the data of the others; the message names the client.
+        BadInput: The data of a client do not fit the data of the other clients. The message names the client.
     """
     refuse_idle(reading, OPTIONS, NAME)
     names, parts = list(clients), []
@@ -326,7 +327,7 @@ def refuse_empty(sizes: Sequence[int], names: list[str]) -> None:
         names: Names of the clients.
 
     Raises:
-        BadInput: A client has no samples, although others have samples; the message names the first such client.
+        BadInput: A client has no samples, although other clients have samples. The message names the first such client.
     """
     if 0 in sizes and any(sizes):
         raise BadInput(f"data: client {names[sizes.index(0)]} has no rows: leave it out")
@@ -336,12 +337,12 @@ def join_tables(clients: Mapping[str, Any], reading: ReadOptions, name: str = "c
     """Joins the tables of several clients, or the files with these tables, to one data set.
 
     Args:
-        clients: For each client, by name: a table, or the file of a table.
+        clients: The table of each client, or the file with the table, by the name of the client.
         reading: The options for reading.
         name: Name of the data set.
 
     Raises:
-        BadInput: A client has no rows or lacks a column of the first client; the message names the client.
+        BadInput: A client has no rows, or lacks a column of the first client. The message names the client.
 
     Example:
         >>> import pandas as pd
@@ -394,11 +395,11 @@ def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# LEAF's JSON with samples of users: a dict, a file, or a folder with folders `train` and `test`. Each user is a client.
+# LEAF's JSON, as a dict, a file, or a folder with folders `train` and `test`. Each of its users is a client.
 
 
 def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -> Dataset:
-    """Converts the samples of all users to a data set; each user with training samples is a client.
+    """Converts the samples of all users to a data set. Each user with training samples is a client.
 
     Args:
         train: Contents of the files of the training part.
@@ -406,7 +407,7 @@ def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -
         reading: The options for reading.
 
     Raises:
-        BadInput: A user has no training samples, or the samples of a user do not fit the samples of others.
+        BadInput: A user has no training samples, or the samples of a user do not fit the samples of other users.
     """
     names, rows = _read_users(train, reading)
     refuse_empty([len(part.x) for part in rows], names)
@@ -420,7 +421,7 @@ def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -
 
 
 def read_leaf_files(place: Path, reading: ReadOptions) -> Dataset:
-    """Reads LEAF's JSON from a file or folder; `reading.test` is None, or a file, folder or dict of test samples."""
+    """Reads LEAF's JSON from a file or folder. `reading.test` may be a file, folder or dict of test samples."""
     parts = layout.list_leaf_files(place)
     tests = [files for part, files in parts.items() if part != "train"]
     test = [layout.load_json(file) for file in (tests[0] if tests else [])]
@@ -435,7 +436,7 @@ def read_leaf_files(place: Path, reading: ReadOptions) -> Dataset:
 
 
 def holds_users(thing: Any) -> bool:
-    """Returns whether an object holds LEAF's JSON: a dict, two dicts (train, test), a file, or a folder of files."""
+    """Returns whether an object is LEAF's JSON, as a dict, two dicts (train, test), a file, or a folder of files."""
     if isinstance(thing, Path):
         return bool(layout.list_leaf_files(thing))
     return layout.is_leaf(thing) or (is_pair(thing) and all(layout.is_leaf(part) for part in thing))
@@ -452,7 +453,7 @@ def read_users(thing: Any, reading: ReadOptions) -> Dataset:
 
 
 def _read_users(files: Sequence[Any], reading: ReadOptions) -> tuple[list[str], list[RawRows]]:
-    """Reads the users of some files, in order; returns the name and the samples of each user."""
+    """Reads the users of some files, in order. Returns the name and the samples of each user."""
     found: dict[str, RawRows] = {}
     for data in files:
         if not layout.is_leaf(data):

@@ -1,4 +1,4 @@
-"""Reads Hugging Face data sets: chooses splits and columns, and converts the columns."""
+"""Reads Hugging Face data sets. Chooses splits and columns, and converts the columns to arrays."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_hugging_face(thing: Any) -> bool:
 
 
 def tell_transform(thing: Any) -> list[str]:
-    """Returns a list with a remark if a data set transforms samples when they are fetched; else an empty list."""
+    """Returns a list with a remark if a data set transforms samples when they are fetched, else an empty list."""
     parts = list(thing.values()) if _DICT in list_classes(thing) else [thing]
     if not any(_DATASET in list_classes(part) and part.format["type"] == "custom" for part in parts):
         return []
@@ -56,9 +56,9 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
 
     Args:
         thing: The `Dataset`, or the `DatasetDict` with several splits.
-        reading: The options for reading; `reading.test` is the name of the split with the test samples, or another
-            `Dataset`.
-        split: Name of the training split. None: the split `train`, or the only split.
+        reading: The options for reading. `reading.test` is the name of the split with the test samples, or a `Dataset`
+            of test samples.
+        split: Name of the training split. None means the split `train`, or the only split.
         name: Name of the data set.
 
     Raises:
@@ -87,7 +87,7 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
 
 
 def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, list[str]]:
-    """Finds the training part and the test part (or None); returns both, and remarks on splits that are left out."""
+    """Returns the training part, the test part (or None), and remarks about splits that are left out."""
     classes = list_classes(thing)
     if any(name.endswith(("IterableDataset", "IterableDatasetDict")) for name in classes):
         raise BadInput("data is read as a stream: load it without streaming=True")
@@ -116,7 +116,7 @@ def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, li
 
 
 def _kind_of(feature: Any) -> str:
-    """Finds the kind of a column: picture, classes, list, text, number, or other."""
+    """Returns the kind of a column: picture, classes, list, text, number, or other."""
     name = type(feature).__name__
     if name == "ClassLabel":
         return "classes"
@@ -132,7 +132,7 @@ def _kind_of(feature: Any) -> str:
 
 
 def _find_target(dataset: Any) -> str:
-    """Finds the column to predict: the only column of classes, or one with a name such as `label`."""
+    """Returns the column to predict, which is the only column of classes, or has a name such as `label`."""
     kinds = {column: _kind_of(feature) for column, feature in dataset.features.items()}
     found = [column for column, kind in kinds.items() if kind == "classes"]
     if len(found) != 1:
@@ -144,7 +144,7 @@ def _find_target(dataset: Any) -> str:
 
 
 def _find_input(dataset: Any, target: Any, reading: ReadOptions) -> list[str]:
-    """Returns a list with the only column of pictures, lists or text; an empty list if there is no such column."""
+    """Returns a list with the only column of pictures, lists or text, or an empty list if there is no such column."""
     kinds = {c: _kind_of(f) for c, f in dataset.features.items() if c != target and c != reading.group}
     for kind in ("picture", "text" if reading.tokenizer is not None else "list", "list"):
         found = [column for column, one in kinds.items() if one == kind]
@@ -157,7 +157,7 @@ def _find_input(dataset: Any, target: Any, reading: ReadOptions) -> list[str]:
 
 
 def _class_names(dataset: Any, target: Any) -> tuple[str, ...]:
-    """Returns the names of the classes if the target column has such names; otherwise an empty tuple."""
+    """Returns the names of the classes, or an empty tuple if the target column has no such names."""
     feature = dataset.features.get(target) if isinstance(target, str) else None
     return tuple(feature.names) if feature is not None and _kind_of(feature) == "classes" else ()
 
@@ -171,7 +171,10 @@ def _scalar_frame(dataset: Any, name: str) -> Any:
 
 
 def _read_inputs(parts: list[Any], column: str, reading: ReadOptions) -> tuple[list[Array], tuple[str, ...]]:
-    """Reads one input column of each split; returns the inputs and remarks. All pictures get equally many channels."""
+    """Reads one input column of each split. Returns the inputs of each split, and remarks.
+
+    Pictures of all splits get the same number of channels.
+    """
     kind = _kind_of(parts[0].features[column])
     each = [part.select_columns([column]).with_format("arrow").iter(batch_size=PIECE_ROWS) for part in parts]
     for key, value, needs in (("tokenizer", reading.tokenizer, "text"), ("size", reading.size, "picture")):
@@ -192,7 +195,7 @@ def _read_inputs(parts: list[Any], column: str, reading: ReadOptions) -> tuple[l
 def _read_part(  # noqa: PLR0917
     dataset: Any, x: Array, column: str, target: Any, reading: ReadOptions, name: str, clients: Any
 ) -> RawRows:
-    """Returns the raw samples of a split, with the inputs `x`; `clients` is the group column of the training split."""
+    """Returns the raw samples of a split with the inputs `x`. `clients` is the group column of the training split."""
     frame = _scalar_frame(dataset, name)
     if isinstance(target, str) and target not in list(frame):
         y = _stack_lists(dataset.select_columns([target]).with_format("arrow").iter(batch_size=PIECE_ROWS), target)
@@ -243,7 +246,7 @@ def _unnest(chunk: Any, column: str) -> Array:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Hugging Face data sets on disk and in the user's cache; nothing is downloaded unless the user requests it.
+# Hugging Face data sets on disk and in the user's cache. Nothing is downloaded unless the user requests it.
 
 BUILDERS = {".pq": "parquet", ".jsonl": "json", ".txt": "text"}
 BUILDERS |= {f".{kind}": kind for kind in ("parquet", "json", "arrow")}
@@ -261,12 +264,12 @@ def load_hf(
     """Loads a Hugging Face data set from the user's disk or cache.
 
     Args:
-        reading: The options for reading; `reading.test` is the name of the test split. `input` or `target` may be None
+        reading: The options for reading. `reading.test` is the name of the test split. `input` or `target` may be None
             if only one column is possible.
         path: Path of a folder that `save_to_disk` wrote, path of a folder or file that `load_dataset` can read, or name
             of a data set in the cache.
-        config: Name of the configuration, for a data set in the cache.
-        split: Name of the training split. None: the split `train`, or the only split.
+        config: Name of the configuration of a data set in the cache.
+        split: Name of the training split. None means the split `train`, or the only split.
         download: Whether a data set that is given by name may be downloaded.
     """
     return read_hugging_face(open_hub(path, config, download=download), reading, split)
@@ -327,7 +330,7 @@ def open_hub(path: str | None, config: str | None = None, *, download: bool = Fa
                 more = {"sep": "\t"} if place.suffix.lower() == ".tsv" else {}
                 return datasets.load_dataset(kind, data_files=str(place), **more)
             return datasets.load_dataset(str(place) if place.exists() else path, config)
-    except Exception as error:  # `datasets` raises many kinds
+    except Exception as error:  # `datasets` raises errors of many kinds
         if isinstance(error, ConnectionError) and not download:
             raise BadInput(f"data.path = {path} is not in the cache: write data.download: true") from error
         why: BaseException = error

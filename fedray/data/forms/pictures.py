@@ -1,8 +1,8 @@
 """Reads pictures, and folders with a folder of pictures for each class, for each part and for each client.
 
-A picture keeps the numbers of its file; a picture that Pillow cannot read without changed numbers is refused. Gray,
-color and transparency of 8 bits become bytes. Gray of more bits becomes whole numbers, and real numbers stay real.
-Pictures in CMYK are refused, because Pillow would mix their colors. A picture is turned as its EXIF data require.
+The pixel values of a picture stay as they are in the file. If Pillow would change them, the picture is refused. Gray,
+color and transparency of 8 bits become bytes. Gray of more bits becomes integers, and floating-point pixels become
+float32. Pictures in CMYK are refused, because Pillow would mix their colors. A picture is rotated as its EXIF data say.
 
 Example:
     >>> import tempfile
@@ -41,17 +41,18 @@ from fedray.files.layout import PICTURES, PictureFolders, find_classes, list_fil
 OPTIONS = ("test", "test_fraction", "size")
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conversion of one picture to numbers.
+# Conversion of one picture to an array.
+
 BYTES, WHOLE, REAL = "8 bits", "whole numbers of more than 8 bits", "real numbers"
 
 
 class Decoded(NamedTuple):
-    """The numbers of a picture.
+    """The pixels of a picture.
 
     Attributes:
-        pixels: Numbers of the pixels, `[C, H, W]` uint8, int32 or float32; C is 1 (gray), 3 (color), or 4 (color and
+        pixels: Pixel values, `[C, H, W]` uint8, int32 or float32. C is 1 (gray), 3 (color), or 4 (color and
             transparency).
-        levels: Kind of the numbers: `BYTES`, `WHOLE` or `REAL`.
+        levels: Kind of the values: `BYTES`, `WHOLE` or `REAL`.
     """
 
     pixels: Array
@@ -59,15 +60,15 @@ class Decoded(NamedTuple):
 
 
 def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
-    """Converts a picture to numbers.
+    """Converts a picture to an array.
 
     Args:
-        source: The picture: a file, the bytes of a file, or a PIL image.
-        size: Height and width in pixels to which the picture is resized; None: the picture is not resized.
+        source: The picture, as a file, the bytes of a file, or a PIL image.
+        size: Height and width in pixels to which the picture is resized. None means that the picture is not resized.
         where: Name of the picture in messages.
 
     Raises:
-        BadInput: The picture cannot be read, or can only be read with changed numbers.
+        BadInput: The picture cannot be read, or Pillow would change its pixel values.
     """
     from PIL import Image, ImageOps
 
@@ -97,7 +98,7 @@ def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
 
 
 def _read_header(picture: Any) -> tuple[str, int]:
-    """Returns how an opened file packs numbers, and the largest level (0 if unknown), without reading pixels."""
+    """Returns how an opened file stores pixel values, and the largest level (0 if unknown), without reading pixels."""
     tiles = getattr(picture, "tile", ())
     if not tiles:
         return "", 0
@@ -107,7 +108,7 @@ def _read_header(picture: Any) -> tuple[str, int]:
 
 
 def _find_channels(picture: Any, where: str) -> Any:
-    """Converts a picture of bytes to gray or color; adds transparency if a pixel is transparent."""
+    """Converts a picture of bytes to gray or color, with a channel for transparency if a pixel is transparent."""
     mode = picture.mode
     if mode in ("1", "L"):
         return picture.convert("L")
@@ -121,7 +122,7 @@ def _find_channels(picture: Any, where: str) -> Any:
 
 
 def _read_levels(picture: Any, raw: str, most: int, where: str) -> Any:
-    """Converts a gray picture of more than 8 bits to an image of 32 bits with the same numbers as the file."""
+    """Converts a gray picture of more than 8 bits to an image of 32 bits with the pixel values of the file."""
     from PIL import Image
 
     numbers = np.asarray(picture)
@@ -137,10 +138,10 @@ def _read_levels(picture: Any, raw: str, most: int, where: str) -> Any:
 
 
 class PictureRows:
-    """Collects pictures of one size and one kind of numbers in an array `[n, C, H, W]`, in order.
+    """Joins pictures to an array `[n, C, H, W]`, in order. All must have the same size and the same kind of values.
 
-    All pictures get as many channels as the picture with the most channels. Gray pictures among colored ones get three
-    equal channels. Opaque pictures among transparent ones get a fourth channel of 255.
+    All pictures get as many channels as the picture with the most channels. A gray picture gets three equal channels if
+    there are colored pictures. An opaque picture gets a fourth channel of 255 if there are transparent pictures.
     """
 
     def __init__(self) -> None:
@@ -150,10 +151,10 @@ class PictureRows:
         self._counts = Counter[int]()  # pictures by their channels
 
     def append(self, picture: Decoded, where: str) -> None:
-        """Adds a picture; `where` is the name of the picture in messages.
+        """Adds a picture. `where` is the name of the picture in messages.
 
         Raises:
-            BadInput: The picture differs from the first one in size or in the kind of its numbers.
+            BadInput: The picture differs from the first picture in its size or in the kind of its values.
         """
         first, name = self._first = self._first or (picture, where)
         if picture.levels != first.levels:
@@ -183,7 +184,7 @@ class PictureRows:
         return self._spool.finish()
 
     def remarks(self) -> tuple[str, ...]:
-        """Returns a remark if some pictures got more channels; otherwise an empty tuple."""
+        """Returns a remark if some pictures got more channels, else an empty tuple."""
         words, most = {1: "gray", 3: "in color", 4: "transparent"}, max(self._counts, default=0)
         few = " and ".join(f"{count:,} are {words[c]}" for c, count in sorted(self._counts.items()) if c < most)
         more = {3: "color, with three equal channels", 4: "color with a fourth channel for transparency"}
@@ -197,11 +198,12 @@ class PictureRows:
 
 
 def stack_pictures(pictures: Iterable[tuple[Any, str]], size: int | None) -> tuple[Array, tuple[str, ...]]:
-    """Converts pictures to an array `[n, C, H, W]`; returns the array, and remarks on changed pictures.
+    """Converts pictures to an array `[n, C, H, W]`. Returns the array, and remarks about changed pictures.
 
     Args:
         pictures: Pairs of a picture (a file, bytes or a PIL image) and the name of the picture in messages.
-        size: Height and width in pixels to which pictures are resized. None: all pictures must have the same size.
+        size: Height and width in pixels to which pictures are resized. None means that all pictures must have the same
+            size.
     """
     rows = PictureRows()
     for source, where in pictures:
@@ -219,12 +221,12 @@ def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Data
 
     Args:
         folder: A folder that holds a folder for each class, directly or in folders of parts or clients
-            (`fedray.files.layout`). Or a mapping from clients to such folders.
-        reading: The options for reading; `reading.test` is the name of the test part, or another folder with the test
+            (`fedray.files.layout`); or a mapping from clients to such folders.
+        reading: The options for reading. `reading.test` is the name of the test part, or a folder with the test
             pictures.
 
     Raises:
-        BadInput: There are no such folders, or the pictures have different sizes or kinds of numbers.
+        BadInput: There are no such folders, or the pictures have different sizes or kinds of values.
     """
     given = folder
     if isinstance(folder, Mapping):
@@ -254,7 +256,7 @@ def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Data
 
 
 def _join_layouts(folders: Mapping[str, Path]) -> PictureFolders:
-    """Joins the folders of several clients; each client's folder holds a folder for each class."""
+    """Joins the folders of several clients. The folder of each client holds a folder for each class."""
     each = {client: find_classes(folder) for client, folder in folders.items()}
     parts = {client: {one.part for one in layout.classes} for client, layout in each.items()}
     for client, layout in each.items():
@@ -281,7 +283,7 @@ def load_folder(root: Path | None, reading: ReadOptions, *, path: str | None = N
 
 
 def _widen(x: Array, channels: int) -> Array:
-    """Extends pictures `[n, C, H, W]` to `channels` channels: repeats gray, and sets missing transparency to 255."""
+    """Extends pictures `[n, C, H, W]` to `channels` channels. Repeats gray, and sets missing transparency to 255."""
     if x.shape[1] == channels:
         return x
     color = x if x.shape[1] == 3 else np.repeat(x, 3, axis=1)

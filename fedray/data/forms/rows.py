@@ -1,4 +1,7 @@
-"""Converts raw samples of any form to a data set: treats missing values, numbers labels, draws test samples."""
+"""Converts raw samples of any form to a data set. Treats missing values, converts labels and draws test samples.
+
+A *natural client* is a client that the data name, such as the writer of a text.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +40,16 @@ Encode = Callable[[Sequence[str]], list[Sequence[int]]]
 
 
 def tokenize(texts: Iterable[Sequence[Any]], tokenizer: Any, length: int | None) -> Array:
-    """Converts texts to tokens `[n, L]` int32; longer texts are cut, shorter texts are filled with zeros.
+    """Converts texts to tokens `[n, L]` int32. Longer texts are cut, and shorter texts are filled with zeros.
 
     Args:
-        texts: The texts, in pieces; other values are converted to text.
+        texts: The texts, in pieces. Other values are converted to text.
         tokenizer: A function from a text to its tokens, a tokenizer of `tokenizers` or `transformers`, or the file or
             name of such a tokenizer.
-        length: Number of tokens, L. None: the length of the longest text, at most 256.
+        length: Number of tokens, L. None means the length of the longest text, at most 256.
 
     Raises:
-        BadInput: There is no such tokenizer, a text is missing, or the tokenizer returns no list of whole numbers.
+        BadInput: There is no such tokenizer, a text is missing, or the tokenizer returns no list of integers.
 
     Example:
         >>> tokenize([["a b", "c"]], lambda text: [1 + ord(c) for c in text], None).tolist()
@@ -76,7 +79,7 @@ def is_missing(value: Any) -> bool:
 
 
 def find_tokenizer(tokenizer: Any) -> Encode:
-    """Finds a tokenizer; returns a function that converts several texts to lists of tokens."""
+    """Returns the function of a tokenizer that converts several texts to lists of tokens."""
     if tokenizer is None:
         raise BadInput("data: the inputs are text: give data.tokenizer, a function or the file of a tokenizer")
     if isinstance(tokenizer, str | Path):
@@ -94,7 +97,7 @@ def find_tokenizer(tokenizer: Any) -> Encode:
 
 
 def _load_tokenizer(name: str) -> Any:
-    """Loads a tokenizer from a file, or by name from the user's cache; nothing is downloaded."""
+    """Loads a tokenizer from a file, or by name from the user's cache. Nothing is downloaded."""
     file = Path(name).expanduser()
     try:
         if file.is_file():
@@ -104,13 +107,13 @@ def _load_tokenizer(name: str) -> Any:
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(str(file) if file.is_dir() else name, local_files_only=True)
-    except Exception as error:  # both packages raise many kinds, and may be missing
+    except Exception as error:  # both packages raise errors of many kinds, and may be missing
         why = f"there is no such file, and no such name in the cache ({show_line(str(error))})"
         raise BadInput(f"data.tokenizer = {name}: {why}: give the file of a tokenizer") from error
 
 
 def _as_ids(found: Any) -> Sequence[int]:
-    """Takes the tokens of a text, as whole numbers, from the result of a tokenizer."""
+    """Returns the tokens of a text, as integers, from the result of a tokenizer."""
     given = found["input_ids"] if isinstance(found, Mapping) else getattr(found, "ids", found)
     tokens = np.asarray(given)
     if tokens.ndim != 1 or (len(tokens) and (tokens.dtype.kind not in "iu" or tokens.min() < 0)):
@@ -119,11 +122,11 @@ def _as_ids(found: Any) -> Sequence[int]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Remarks for the user on the samples.
+# Remarks for the user about the samples.
 
 
 def tell_lost(group: IntArray | None, keep: IntArray) -> list[str]:
-    """Returns a list with a remark if all samples of a client were drawn as test samples; otherwise an empty list.
+    """Returns a list with a remark if all samples of a client were drawn as test samples, else an empty list.
 
     Example:
         >>> tell_lost(np.array([0, 1, 1, 1]), np.array([1, 2]))[0][:63]
@@ -141,25 +144,26 @@ def tell_lost(group: IntArray | None, keep: IntArray) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Conversion of raw samples of any form to a data set.
 
-CLIENT = "client"  # the column with the client of each sample, if data are given client by client
+CLIENT = "client"  # the column with the client of each sample, if data are given for each client
 GIVEN_ROW = "row"  # the column with the index of each training sample in the user's data, from 0
 MOST_COUNTED = 5_000_000  # larger data sets do not get this column
 
 
 class RawRows(NamedTuple):
-    """The raw samples of one part, before missing values are treated and labels are numbered.
+    """The raw samples of one part, before missing values are treated and labels are converted.
 
     Attributes:
         x: The inputs, `[n, ...]`; missing numbers are NaN.
-        y: The labels of any kind, `[n]` or `[n, q]`.
+        y: The labels or targets, of any type, `[n]` or `[n, q]`.
         group: The natural client of each sample, `[n]` int64; None without natural clients.
         columns: Further columns by name, `[n]` each.
         names: Names of the classes; empty if the form has no such names.
         features: Names of the input columns; empty if the columns have no names.
-        indicators: For each input, a flag that is True if the input is 0 or 1 for a category, `[f]`; such inputs are
-            not standardized. None: there are no such inputs.
+        indicators: For each input, whether it is a 0-1 input of a category, `[f]`. Such inputs are not standardized.
+            None means that there are no such inputs.
         table: Columns of the user's table, as in `Dataset.table`.
-        origin: Constants that were already subtracted from the inputs, `[*s]`; None: no constants were subtracted.
+        origin: Constants that were already subtracted from the inputs, `[*s]`; None means that no constants were
+            subtracted.
         remarks: Sentences for the user about changes made to the samples.
     """
 
@@ -175,20 +179,20 @@ class RawRows(NamedTuple):
     remarks: tuple[str, ...] = ()
 
     def take(self, rows: IntArray) -> RawRows:
-        """Returns the samples with the given indices, which must rise."""
+        """Returns the samples with the given indices, which must be in ascending order."""
         group = None if self.group is None else self.group[rows]
         columns = {name: values[rows] for name, values in self.columns.items()}
         return self._replace(x=take_rows(self.x, rows), y=self.y[rows], group=group, columns=columns)
 
 
 def make_reading(**given: Any) -> ReadOptions:
-    """Checks the options for reading; returns the options, with all names of columns as text.
+    """Checks the options for reading, and returns them with all names of columns as text.
 
     Args:
-        given: Fields of `ReadOptions` with the values that the user wrote; `features` is another name for `input`.
+        given: Fields of `ReadOptions` with the values that the user wrote. `features` means `input`.
 
     Raises:
-        BadInput: An option has a wrong value; the message names the allowed values.
+        BadInput: An option has a wrong value. The message names the allowed values.
 
     Example:
         >>> make_reading(features=["age", 3]).input
@@ -225,7 +229,7 @@ def refuse_idle(reading: ReadOptions, used: Collection[str], form: str) -> None:
         form: Name of the form in messages.
 
     Raises:
-        BadInput: Another option is set; the message names the first such option.
+        BadInput: An option without effect is set. The message names the first such option.
     """
     for key, value, default in zip(reading._fields, reading, ReadOptions(), strict=True):
         given = value is not None if default is None else value != default
@@ -246,7 +250,7 @@ def make_dataset(
         remarks: Earlier sentences for the user about changes made to the samples.
 
     Raises:
-        BadInput: The samples cannot be used without a change. The message is one line with a remedy.
+        BadInput: The samples cannot be used as they are. The message is one line with a remedy.
 
     Example:
         >>> x = np.array([[1.0], [np.nan], [3.0], [4.0]] * 10, np.float32)
@@ -295,7 +299,7 @@ def make_dataset(
     rows, held = (Split(part.x, part.y, part.group) for part in (train, test))
     data = classification(name, rows, held, labels.names) if labels.names else regression(name, rows, held)
     if train.indicators is not None:
-        data.shift[:, train.indicators], data.scale[:, train.indicators] = 0.0, 1.0  # 0 and 1 stay as they are
+        data.shift[:, train.indicators], data.scale[:, train.indicators] = 0.0, 1.0  # 0 and 1 stay unchanged
     remarks = (*remarks, *labels.remarks, *tell_test_scale(data.kind, train.x, test.x, train.features))
     data = data._replace(columns=train.columns, remarks=remarks, means=means, origin=train.origin)
     return data._replace(features=train.features, table=train.table)
@@ -308,7 +312,7 @@ def draw_test_rows(
 
     Args:
         y: Labels or targets of the samples.
-        classes: Whether y are labels of classes.
+        classes: Whether y holds labels of classes.
         fraction: Share of the samples that become test samples, between 0 and 1.
         generator: Random generator that draws the test samples.
 
@@ -327,8 +331,8 @@ def draw_test_rows(
 def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
     """Refuses or drops samples with missing values, as the option `missing` says.
 
-    If `missing` is `mean`, missing inputs stay, and are replaced later. In messages, `word` tells training samples and
-    test samples apart.
+    If `missing` is `mean`, missing inputs stay here and are replaced later. `word` names the samples in messages
+    (`training ` or `test `).
     """
     no_label = arrays.find_gaps(part.y)
     no_input = arrays.find_gaps(part.x) if reading.missing != "mean" else np.zeros(len(part.x), bool)

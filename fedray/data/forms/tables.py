@@ -1,4 +1,7 @@
-"""Reads tables of named columns, and files of tables: chooses the inputs, and converts them to numbers."""
+"""Reads tables of named columns and files of tables. Chooses the inputs, and converts them to numbers.
+
+A *natural client* is a client that the data name, such as the writer of a text.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ from fedray.data.types import Array, Dataset, Float64, find_origin
 from fedray.files.layout import TABLES, list_leaf_files
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Tables as text, such as CSV files, and the delimiters of columns.
+# Text files of tables, such as CSV files, and the delimiters of their columns.
 
-DELIMITERS = ";\t|"  # besides the comma
+DELIMITERS = ";\t|"  # possible delimiters in addition to the comma
 
 
 def read_text_table(file: Path, delimiter: str) -> Any:
-    r"""Reads a table from a text file; if the first line has another delimiter instead, uses the other delimiter.
+    r"""Reads a table from a text file. If the first line lacks `delimiter` but has a different one, uses the latter.
 
     Args:
         file: The file, in UTF-8 or UTF-16.
@@ -47,7 +50,7 @@ def read_text_table(file: Path, delimiter: str) -> Any:
         encoding = "utf-16" if opened.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
 
     def read_names() -> list[str]:
-        """Returns the names of the columns in the file; the name of a column without a name is an empty text."""
+        """Returns the names of the columns in the file. A column without a name has an empty text."""
         how: Any = {"header": None, "nrows": 1, "dtype": str, "keep_default_na": False}
         return [str(name) for name in pd.read_csv(file, sep=delimiter, encoding=encoding, **how).iloc[0]]
 
@@ -61,7 +64,7 @@ def read_text_table(file: Path, delimiter: str) -> Any:
             f"data: {file.name} is text of libsvm (label index:value ...): read it by "
             "sklearn.datasets.load_svmlight_file, and give data=(x.toarray(), y)"
         )
-    arrays.refuse_twins([name for name in head if name], file.name)  # pandas would call the second one a.1
+    arrays.refuse_twins([name for name in head if name], file.name)  # pandas would rename the second column
     frame = pd.read_csv(file, sep=delimiter, encoding=encoding)
     if isinstance(frame.index, pd.MultiIndex):
         raise BadInput(
@@ -75,12 +78,9 @@ def read_text_table(file: Path, delimiter: str) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Tables of named columns.
+# Choice of the columns of a table (inputs, categories, targets), and treatment of missing values.
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Choice of the columns of a table: inputs, categories and target, and treatment of missing values.
-
-MOST_NAMED_VALUES = 1000  # most different texts in a column that the user names as an input
+MOST_NAMED_VALUES = 1000  # a text column that the user names as an input may have at most so many different values
 GAP = "missing"  # the category of a missing value
 REMEDY = "write data.missing: drop (those rows) or mean (of inputs; text gets a category of its own), or fill them"
 
@@ -91,11 +91,11 @@ class TableColumns(NamedTuple):
     Attributes:
         targets: Names of the columns to predict.
         inputs: Names of the input columns.
-        categories: For each input column of text, by name: the values of the column, in the order of the 0-1 inputs
-            that stand for the values.
+        categories: The values of each input column of text, by the name of the column. Each value has a 0-1 input, in
+            this order.
         classes: Whether the target is a class.
         group: Name of the column of the natural clients, or None.
-        groups: Number of the natural client for each value of the group column.
+        groups: Index of the natural client for each value of the group column.
         remarks: Sentences that tell the user about the choice of columns.
     """
 
@@ -119,16 +119,16 @@ def choose_columns(
     """Chooses the inputs, the targets and the natural clients of a table.
 
     Args:
-        frame: The table; `frame[column]` is a pandas series, and iteration yields the names of the columns.
+        frame: The table. `frame[column]` is a pandas series, and iteration yields the names of the columns.
         targets: Names of the columns to predict.
-        features: Names of the inputs. None: every column of numbers, truth values or categories except targets and
+        features: Names of the inputs. None means every column of numbers, booleans or categories except targets and
             group.
         group: Name of the column of the natural clients, or None.
         task: Kind of the task: `auto`, `classification` or `regression`.
         key: The option of `data` by which the user names the inputs, for messages.
 
     Raises:
-        BadInput: A column is missing, is both input and target, or holds text among numbers.
+        BadInput: A column is missing, is both input and target, or mixes numbers and text.
 
     Example:
         >>> import pandas as pd
@@ -170,13 +170,13 @@ def choose_columns(
 
 
 def require_columns(frame: Any, columns: list[str], key: str = "data", of: str | None = None) -> None:
-    """Checks that a table has the required columns; the error suggests the nearest name and lists all columns.
+    """Checks that a table has the required columns. The error suggests the nearest name and lists all columns.
 
     Args:
         frame: The table, or the names of its columns.
         columns: Names of the required columns.
         key: The scenario key, for the message.
-        of: Name of the table in the message; None: the file name of the table, if there is a file.
+        of: Name of the table in the message. None means the file name of the table, if there is a file.
     """
     known = [str(name) for name in frame]
     for column in columns:
@@ -187,10 +187,9 @@ def require_columns(frame: Any, columns: list[str], key: str = "data", of: str |
 
 
 def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> Array:
-    """Finds the rows to leave out, which are those with missing values if `missing` is `drop`.
+    """Returns for each row whether it is left out, `[n]` bool.
 
-    Returns:
-        A flag for each row, `[n]` bool; True if the row is left out.
+    If `missing` is `drop`, rows with missing values are left out. Otherwise no row is left out.
 
     Args:
         frame: The table.
@@ -199,8 +198,7 @@ def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> 
         key: The scenario key, for messages.
 
     Raises:
-        BadInput: Values are missing although the treatment does not allow this, or numbers are infinite. The message
-            names the columns.
+        BadInput: Values are missing although the treatment does not allow this. The message names the columns.
     """
     require_columns(frame, columns.used, key)
     out, found = np.zeros(len(frame), dtype=bool), []
@@ -225,7 +223,11 @@ def _list_values(frame: Any, column: str, key: str) -> list[str]:
 
 
 def _is_class(column: Any) -> bool:
-    """Returns whether `task: auto` takes a target as classes: text, truth values or whole numbers (some missing)."""
+    """Returns whether a target column is read as classes if the task is `auto`.
+
+    Text, booleans and integers are classes, even if some values are missing. Floating-point numbers are not classes,
+    even if they are written as text.
+    """
     if column.dtype.kind == "f":
         return arrays.is_whole_with_gaps(column.to_numpy(dtype=np.float64, na_value=np.nan))
     return not (
@@ -244,19 +246,20 @@ def _refuse_strange(frame: Any, column: str, key: str, task: str) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Conversion of the inputs of a table to numbers.
-# Numbers and truth values become inputs unchanged. A category becomes one 0-1 input for each value (one-hot, in
+#
+# Numbers and booleans become inputs unchanged. A category becomes one 0-1 input for each value (one-hot, in
 # alphabetical order). The 0-1 inputs are not standardized. For a value that is not in the training table, all 0-1
 # inputs of the category are 0.
 
 
 def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = None) -> Array:
-    """Converts the inputs of a table to numbers, `[n, f]` float32; a missing number becomes NaN.
+    """Converts the inputs of a table to numbers, `[n, f]` float32. A missing number becomes NaN.
 
     Args:
         frame: The table.
         columns: The roles of the columns.
-        origin: Constants to subtract from the inputs in float64 (`fedray.data.types`), `[f]`; None: no constants are
-            subtracted.
+        origin: Constants to subtract from the inputs in float64 (`fedray.data.types`), `[f]`. None means that no
+            constants are subtracted.
 
     Example:
         >>> import pandas as pd
@@ -285,7 +288,7 @@ def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = No
 
 
 def find_table_origin(frame: Any, columns: TableColumns) -> Float64 | None:
-    """Returns constants to subtract from a table's inputs before conversion to float32, `[f]`; None if all are 0.
+    """Returns the constants to subtract from a table's inputs before conversion to float32, `[f]`; None if all are 0.
 
     Args:
         frame: The table of the training samples.
@@ -302,7 +305,7 @@ def find_table_origin(frame: Any, columns: TableColumns) -> Float64 | None:
 
 
 def name_inputs(columns: TableColumns) -> tuple[str, ...]:
-    """Returns the names of the f inputs: `column`, or `column=value` for an input of a category."""
+    """Returns the names of the f inputs, which are `column`, or `column=value` for an input of a category."""
     named = [
         [f"{column}={value}" for value in columns.categories[column]] if column in columns.categories else [str(column)]
         for column in columns.inputs
@@ -319,19 +322,20 @@ def _number_values(column: Any, values: list[str]) -> Array:
 
 
 def _as_numbers(column: Any) -> Array:
-    """Converts numbers and truth values to float64, `[n]`; missing values become NaN."""
-    if column.dtype.kind == "O":  # truth values with gaps
+    """Converts numbers and booleans to float64, `[n]`. Missing values become NaN."""
+    if column.dtype.kind == "O":  # booleans with missing values
         return np.array([np.nan if v is None or v != v else float(v) for v in column], dtype=np.float64)
     found: Array = column.to_numpy(dtype=np.float64, na_value=np.nan)
     return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Readers of tables: pandas and polars frames, pyarrow tables, and their files.
+# Readers of pandas and polars frames, pyarrow tables, and files of tables.
+
 READ_FILES = "CSV in UTF-8 (.csv, .tsv, .txt, .data, .gz), Parquet (.parquet, .pq) and Feather (.feather, .arrow)"
-MOST_KEPT = 2_000_000  # tables of at most this many cells keep all columns, by which samples can then be dealt
-MOST_KEPT_VALUES = 10_000  # larger tables keep a column only with at most this many different values
-KEPT_AS_THEY_ARE = (list, tuple, dict, bytes, np.ndarray)  # types of cells by which nobody deals samples
+MOST_KEPT = 2_000_000  # tables of at most so many cells keep all columns, so that partitions can use them
+MOST_KEPT_VALUES = 10_000  # larger tables keep a column only if it has at most so many different values
+KEPT_AS_THEY_ARE = (list, tuple, dict, bytes, np.ndarray)  # types of values that are of no use in partitions
 OPTIONS = {"target", "input", "group", "test", "test_fraction", "task", "missing"}
 TEXT_OPTIONS = {*OPTIONS, "tokenizer", "length"}
 _FRAMES = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyarrow.Table", "pyarrow.RecordBatch"}
@@ -361,14 +365,14 @@ def as_frame(thing: Any) -> Any:
 
 
 def read_frame(file: Path, key: str = "path") -> Any:
-    """Reads a CSV, Parquet or Feather file as a pandas table; the ending of the file name tells the format.
+    """Reads a CSV, Parquet or Feather file as a pandas table. The ending of the file name tells the format.
 
     Args:
         file: The file.
         key: The key of `data` by which the user names the file, for messages.
 
     Raises:
-        BadInput: The file has another format, or is damaged.
+        BadInput: The file has a different format, or is damaged.
     """
     import pandas as pd
     import pyarrow as pa
@@ -384,14 +388,14 @@ def read_frame(file: Path, key: str = "path") -> Any:
         elif kind == "feather":
             try:
                 frame = pd.read_feather(file)
-            except pa.ArrowInvalid:  # a stream of Arrow
+            except pa.ArrowInvalid:  # the file is a stream of Arrow
                 with pa.memory_map(str(file)) as opened, pa.ipc.open_stream(opened) as stream:
                     frame = stream.read_pandas()
         else:
             frame = read_text_table(file, "\t" if kind == "tsv" else ",")
     except BadInput:
         raise
-    except Exception as error:  # pyarrow and pandas raise many kinds
+    except Exception as error:  # pyarrow and pandas raise errors of many kinds
         why = show_line(f"{type(error).__name__}: {error}")
         raise BadInput(f"data.{key} = {file} cannot be read ({why}): give {READ_FILES}") from error
     frame = as_frame(frame)
@@ -400,13 +404,13 @@ def read_frame(file: Path, key: str = "path") -> Any:
 
 
 def find_table_file(_root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
-    """Returns the path of the user's file or folder; `key` is the option that names the path, for messages."""
+    """Returns the path of the user's file or folder. `key` is the option that names the path, for messages."""
     kind = "file or folder" if key == "path" else "file"
     return find_path(f"data.{key}", path, kind, "the path of a .parquet or .csv file")
 
 
 def read_table_file(file: Path, reading: ReadOptions) -> Dataset:
-    """Reads a data set from a file; reads the test samples from another file if `reading.test` names one."""
+    """Reads a data set from a file. If `reading.test` names a file, reads the test samples from that file."""
     if isinstance(reading.test, str | Path):
         other = read_frame(find_table_file(None, str(reading.test), "test"), "test")
         reading = reading._replace(test=other)
@@ -414,7 +418,7 @@ def read_table_file(file: Path, reading: ReadOptions) -> Dataset:
 
 
 def read_table(frame: Any, reading: ReadOptions) -> Dataset:
-    """Converts a table to a data set; the inputs are numbers and categories, or a column of text to tokenize."""
+    """Converts a table to a data set. The inputs are numbers and categories, or a column of text to tokenize."""
     other = None if reading.test is None else as_frame(reading.test)
     if reading.tokenizer is None:
         refuse_idle(reading, OPTIONS, "a table without data.tokenizer")
@@ -441,11 +445,11 @@ def build_table(
     """Converts a table of numbers and categories to a data set.
 
     Args:
-        frame: The table; test samples are drawn from it if there is no other table.
-        other: Another table with the test samples, or None.
+        frame: The table. If `other` is None, test samples are drawn from this table.
+        other: A table with the test samples, or None.
         reading: The options for reading.
         name: Name of the data set.
-        names: Names of the classes, if the target has numbers of classes; otherwise empty.
+        names: Names of the classes, if the target column holds indices of classes; otherwise empty.
 
     Raises:
         BadInput: A column is missing, has missing values that are not allowed, or cannot be converted.
@@ -477,7 +481,10 @@ def build_table(
 def _read_part(
     frame: Any, columns: TableColumns, reading: ReadOptions, key: str, first: RawRows | None = None
 ) -> RawRows:
-    """Converts a table to raw samples, without rows to drop; `first` has the raw samples of the training table."""
+    """Converts a table to raw samples, without the rows to leave out.
+
+    `first` has the raw samples of the training table if this is the table of the test samples.
+    """
     gaps = find_row_gaps(frame, columns, reading.missing, key)
     rows = np.flatnonzero(~gaps)
     if gaps.all() and len(gaps):
@@ -502,7 +509,7 @@ def _read_part(
 
 
 def _read_target(frame: Any, columns: TableColumns) -> Array:
-    """Returns the labels of a table, of any type, `[n]`, or the targets `[n, q]`."""
+    """Returns the labels of a table, `[n]` of any type, or the targets `[n, q]`."""
     if columns.classes:
         values = frame[columns.targets[0]]
         if values.dtype.kind in "iufb":
@@ -517,7 +524,7 @@ def _read_target(frame: Any, columns: TableColumns) -> Array:
 
 
 def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
-    """Returns columns, as text, by which samples can be dealt; those of a large table do not include inputs.
+    """Returns columns, as text, that partitions can use. The inputs of a large table are not among them.
 
     Args:
         frame: The table.
@@ -536,11 +543,11 @@ def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
 
 
 def number_groups(column: Any, known: Any) -> Array:
-    """Returns the natural client of each row, `[n]`: the index of the row's value among the sorted training values.
+    """Returns the natural client of each row, `[n]`, as an index in the sorted values of the training samples.
 
     Args:
         column: The column that names the client of each row.
-        known: The same column of the training samples; other values get -1.
+        known: The same column of the training samples. Values that are not in this column get -1.
     """
     if column.isna().any():
         raise BadInput(f"data.group: {int(column.isna().sum())} rows have none: fill them or drop those rows")
