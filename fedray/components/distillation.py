@@ -1,4 +1,7 @@
-"""Distillation at the server: a student model learns from teachers, or from all uploads of a round at once."""
+"""Trains a student model at the server, which learns from teachers or from all uploads of a round (distillation).
+
+A *world* is one seed of one fold of the data.
+"""
 
 from __future__ import annotations
 
@@ -185,7 +188,7 @@ class Fusion:
     """The settings by which a student learns from all uploads.
 
     Attributes:
-        steps: Largest number of steps, with one batch each; with 0 the student stays at its start.
+        steps: Largest number of steps, with one batch each. With 0 the student stays at its start.
         lr: Learning rate of Adam at the start, above 0. The rate falls to 0 along a cosine.
         batch_size: Number of inputs per step.
         patience: Number of steps without a better score after which the training stops.

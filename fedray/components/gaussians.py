@@ -1,4 +1,7 @@
-"""Lets servers and clients keep a Gaussian over the weights of a model (FedAG, FedBE, pFedBayes, PVI, IVON-ADMM)."""
+"""Lets servers and clients keep a Gaussian over the weights of a model (FedAG, FedBE, pFedBayes, PVI, IVON-ADMM).
+
+A *world* is one seed of one fold of the data. The M = R K models of R worlds are the rows of the state.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Servers for clients that send their models only once (FedFisher, FedBEns), and samples of clients' posteriors."""
+"""Defines servers for clients that send their models only once (FedFisher, FedBEns), and samples clients' posteriors.
+
+A *world* is one seed of one fold of the data.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 *hop* is the move of a model from one client to the next. `handover_server` computes the model after a hop. With
 compression, a hop sends the difference between the model and its random start. Every client can compute this start from
 the seed. Entries that the compression does not change arrive exactly as they were sent. So a compression that keeps
-every entry gives the same bits as no compression.
+every entry gives the same bits as no compression. A *world* is one seed of one fold of the data.
 
 Example:
     >>> ring = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1]))
@@ -123,7 +123,7 @@ class Outages(NamedTuple):
         """Returns for each of the given nodes whether it has failed in step t.
 
         Args:
-            seed: Seed of each world, in a shape that broadcasts to that of the nodes.
+            seed: Seed of each world, in a shape that broadcasts to the shape of `node`.
             t: Number of the step.
             node: The nodes, of any shape.
         """
@@ -137,7 +137,7 @@ class Outages(NamedTuple):
         """Returns for each edge between a and b whether it has failed in step t. The direction does not matter.
 
         Args:
-            seed: Seed of each world, in a shape that broadcasts to that of the edges.
+            seed: Seed of each world, in a shape that broadcasts to the shape of `a` and `b`.
             t: Number of the step.
             a: One end of each edge.
             b: The other end of each edge.
@@ -167,7 +167,7 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
     The first positions are drawn uniformly, so several walks may start at the same client.
 
     Args:
-        graphs: The graph of each world; several worlds may share a graph.
+        graphs: The graph of each world. Several worlds may share a graph.
         models: K, the number of models.
         seeds: The seed of each world.
         transition: The rule that says whether a model moves to a neighbor, which is drawn uniformly. `uniform`: always.
@@ -221,8 +221,8 @@ def walk_schedule(walk: Walk) -> Schedule:
 def walk_traffic(walk: Walk, clients: Clients, compress: Compress) -> Traffic:
     """Returns a function that computes the bytes that each job sends and the bytes that it receives, `[J]` each.
 
-    A job sends its model only if the model then goes to another client. It receives its model only if the model comes
-    from another client.
+    A job sends its model only if the model then goes to a different client. It receives its model only if the model
+    comes from a different client.
 
     Args:
         walk: The walk. It knows the position of each model in each step.

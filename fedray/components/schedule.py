@@ -508,7 +508,7 @@ def schedule(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own kind of schedule, with a check of the assignments of each round; a mistake is reported in one line.
+# A user's own kind of schedule, with checks of the assignments of each round. They report a mistake in one line.
 
 
 def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Callable[[int, str], Assignment]:

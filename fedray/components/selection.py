@@ -4,7 +4,8 @@ A rule chooses among the clients of one tier, so every tier keeps its share of t
 facts that a server knows. The server knows the number of samples of every client. A client *counts* in a round if the
 server uses its upload. For a client that has counted in a round, the server also knows the last such round, the mean
 training loss in this round, and how long a round of the client takes. Losses are part of the state and of checkpoints,
-and each draw has its own random key. So a resumed run chooses the same clients.
+and each draw has its own random key. So a resumed run chooses the same clients. A *world* is one seed of one fold of
+the data.
 
 Example:
     >>> known = KnownClients(np.arange(4), np.array([1, 1, 1, 1]), np.array([0.1, 2.0, 0.3, 3.0]), np.ones(4, int))
@@ -136,8 +137,8 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
            range.
         5. The limit is 0.95 times the last utility that would be chosen by rank, as in the paper. In the code it is a
            fraction of the next utility.
-        6. T only rises. In the code T rises if the utility of 20 rounds differs by at most 10 % from that of the 20
-           rounds before. It falls if the utility is more than five times as large.
+        6. T only rises. In the code T rises if the utility of 20 rounds differs by at most 10 % from the utility of the
+           20 rounds before. It falls if the utility is more than five times as large.
         7. No client is excluded because it has taken part often. In the code a blacklist can do this; it is off by
            default.
         8. The clients of each tier are chosen separately.

@@ -26,7 +26,7 @@ class Rows:
     """The order of the M models in the state. Model k of world w is row `w * models + k`.
 
     Attributes:
-        worlds: Number of worlds.
+        worlds: Number of worlds. A world is one seed of one fold of the data.
         models: K, the number of models.
     """
 
@@ -371,7 +371,7 @@ def with_optimizer(
     """Returns a server that uses the models' change by an inner server as the pseudo-gradient `g` of an optimizer.
 
     - `momentum`: `m <- momentum m + g` and `w <- w + lr m` (FedAvgM, Hsu et al. 2019). With momentum 0 and lr 1 the
-      result is that of the inner server.
+      result is the result of the inner server.
     - `adam` and `yogi` (Reddi et al. 2021, Alg. 2): `m <- momentum m + (1 - momentum) g` and `w <- w + lr m / (sqrt(v)
       + tau)`. v starts at tau^2. In `adam` `v <- 0.99 v + 0.01 g^2`, and in `yogi` `v <- v - 0.01 g^2
       sign(v - g^2)`.

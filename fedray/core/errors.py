@@ -324,10 +324,10 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest_nearest(word: object, known: Iterable[str], otherwise: str, prefix: str = "") -> str:
-    """Returns the end of a message about an unknown word: the closest known word, or another remedy.
+    """Returns the end of a message about an unknown word: the closest known word, or a different remedy.
 
     Args:
-        word: The user's value; if it is not text, no word is close.
+        word: The user's value. If it is not text, no word is close.
         known: The words that are allowed.
         otherwise: The remedy if no known word is close.
         prefix: Text before the known word in the message, such as the section of a key.

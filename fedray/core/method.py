@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 SENT = "broadcast/"  # prefix of names in `State.extra`; clients receive rows of the tensors with this prefix
 ENSEMBLE = "ensemble"
 HEADS = "heads"
-FORWARD = 1 / 3  # a forward pass as a share of the work of a training step, whose backward pass takes twice as long
+FORWARD = 1 / 3  # a forward pass as a fraction of a training step; the backward pass takes twice as long
 READS = ("inputs", "features", "network", "broadcast", "previous", ENSEMBLE, HEADS)  # values of `LocalLoss.reads`
 
 
@@ -82,7 +82,7 @@ class LossContext(NamedTuple):
         network: A function inputs `[n, ...]` -> raw outputs `[n, C]` of the model in training, in training mode and
             with gradient.
         broadcast: Outputs of the broadcast model (`Seen`), in evaluation mode and without gradient.
-        previous: Outputs (`Seen`) of the model that the client trained the last time. At the client's first training
+        previous: Outputs (`Seen`) of the model that the client trained the last time. In the client's first training
             these are outputs of the broadcast model.
         ensemble: The raw outputs of all K models as they were when the round began, `[K, B, C]`, in evaluation mode
             and without gradient.
@@ -270,7 +270,7 @@ class RateSchedule(NamedTuple):
 
 
 def reads_ensemble(loss: LocalLoss | None) -> bool:
-    """Returns whether a loss uses the outputs of all K models; clients must then receive all of these models."""
+    """Returns whether a loss uses the outputs of all K models. If so, clients must receive all K models."""
     return loss is not None and ENSEMBLE in loss.reads
 
 
@@ -661,7 +661,7 @@ class Local:
     """How a client trains. If no field holds code, the fastest engines train many clients at once.
 
     The gradient of a step is `grad + pull (w - w_start) + offset`, where `grad` includes weight decay. This form covers
-    FedProx, FedDyn, Ditto and SCAFFOLD. The optimizer starts each local update without memory of earlier ones (FE
+    FedProx, FedDyn, Ditto and SCAFFOLD. The optimizer starts each local update with an empty memory (Fed-ensemble,
     section II). Code may replace three things: the loss, the gradient of the data, and the optimizer.
 
     Attributes:

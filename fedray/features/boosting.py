@@ -636,7 +636,7 @@ class FitTrees(Work):
             `weights` gives the weights to the learner. `bootstrap` ignores the weights and draws samples with equal
             odds.
         series: F, the number of learners that a client boosts one after another on its own samples. 1 means that the
-            client fits one learner, without boosting of its own.
+            client fits one learner and does not boost.
         numbers: How many values represent one learner.
     """
 

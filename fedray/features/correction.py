@@ -1,4 +1,7 @@
-"""Changes the local gradient: by corrections, sharpness-aware steps, layers that train in turns, a contrastive loss."""
+"""Changes the local gradient: by corrections, sharpness-aware steps, layers that train in turns, a contrastive loss.
+
+A *lane* is one job of a block of W jobs that are trained together.
+"""
 
 from __future__ import annotations
 

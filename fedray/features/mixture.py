@@ -1,8 +1,8 @@
 """Weighs a client's samples before training, under the assumption that they come from a mixture of K models (FedEM).
 
-The *share* of a model in a sample is the probability that this model explains the sample. `runtime/worker.py`
-(`deal_data`) weighs the samples of each batch by these shares. `evaluation/answers.py` computes the weights of the
-models with which such clients predict.
+The *share* of a model in a sample is the probability that this model explains the sample. `deal_data` weighs the
+samples of each batch by these shares. `fit_weights` computes the weights of the models with which a client predicts. A
+*lane* is one job of a block of jobs that are trained together. A *world* is one seed of one fold of the data.
 
 Example:
     Model 0 explains the first of two samples better. Both models explain the second sample equally well.
@@ -90,7 +90,9 @@ def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
 
 
 def fit_weights(losses: ArrayLike, steps: int = STEPS) -> FloatArray:
-    """Returns a client's weights of K fixed models, `[K]`. They start equal; each E step replaces them by mean shares.
+    """Returns a client's weights of K fixed models, `[K]`.
+
+    The weights start equal. Each E step replaces the weight of a model by its mean share in the client's samples.
 
     Args:
         losses: Loss of each model on each of the client's samples, `[K, n]`. Without samples the weights stay equal.

@@ -1,6 +1,7 @@
 """Trains the K models of a client together, as samples (*particles*) of one distribution over parameters (DSVGD).
 
-The lanes of a client are neighbors in a block (`runtime/exchange.py`), so a step can use all K models of the client.
+A *lane* is one job of a block of jobs that are trained together. The K lanes of a client are neighbors in a block
+(`runtime/exchange.py`), so a step can use all K models of the client.
 
 Example:
     The particles of each client all move by the mean of their gradients.

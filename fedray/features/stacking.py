@@ -1,7 +1,7 @@
 """Builds stacks: ensembles of base models whose predictions a meta model, or a fixed rule, combines.
 
 A *base* is one architecture of a stack, and a *sub model* is one trained model of a base. *Shards* are the data of all
-clients (`fedray.data.shards`).
+clients (`fedray.data.shards`). A *world* is one seed of one fold of the data.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A window is a number of consecutive steps of local training. The engine is called once for each step. Each call starts
 from the model that the call before returned, and trains on the batch of its step. This works with every engine, and
-trainings without windows keep the same bits. The velocity of SGD, its only memory between steps, is kept here.
+trainings without windows keep the same bits. The velocity of SGD, its only memory between steps, is kept here. A *lane*
+is one job of a block of W jobs that are trained together.
 
 Example:
     The first client makes ten steps. Two steps come before the first of three windows, and eight lie in the windows.
@@ -188,7 +189,7 @@ def _advance(engine: Engine, net: Net, one: Block, now: _Sampled, *, real: int, 
 def _cut_steps(block: Block) -> Iterator[Block]:
     """Yields for each step of a block a block with this single step of plain SGD.
 
-    The yielded blocks still start from the models before the first step; `_advance` replaces them.
+    The yielded blocks hold the models before the first step. `_advance` replaces these models.
     """
     plain, source = replace(block.local, momentum=0.0), block.source
     anchor = block.start if block.anchor is None else block.anchor

@@ -178,7 +178,7 @@ def distboost_f(setting: kit.Setting) -> kit.Method:
 
 
 def preweak_f(setting: kit.Setting) -> kit.Method:
-    """Composes PreWeak.F: clients boost on their own first; then each round takes the best of all their learners."""
+    """Composes PreWeak.F: clients first boost on their own, and each round takes the best of all their learners."""
     phase = _boost(setting, kit.boosting.each_alone, prepared=True)  # 3: argmin_j e_j over the pool of all learners
     return kit.Method("preweak_f", phase, explain_end=kit.boosting.explain_stop)
 

@@ -1,8 +1,8 @@
-r"""Fed-ensemble (FE Alg. 1): K models from K random starts; in every round a client trains exactly one of them.
+r"""Fed-ensemble: K models start from K random draws, and in every round a client trains exactly one of them.
 
-Computation and traffic equal those of FedAvg. Source: Shi, Lai, Kontar, Chowdhury, *Fed-ensemble: Ensemble Models in
+A client computes and sends as much as in FedAvg. Source: Shi, Lai, Kontar, Chowdhury, *Fed-ensemble: Ensemble Models in
 Federated Learning for Improved Generalization and Uncertainty Quantification*, IEEE T-ASE 2024, doi
-10.1109/TASE.2023.3269639.
+10.1109/TASE.2023.3269639, Alg. 1.
 
 Formulas of fed_ensemble:
     The $K$ models start from $K$ random draws. Row $P_i$ of the schedule is a permutation of the models that lasts $K$

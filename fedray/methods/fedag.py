@@ -161,7 +161,7 @@ def remember_target_variance(worlds: int, state: kit.State, pooled: kit.Pooled) 
     """Adds the variance of each world's training target to the state, as beta^-1 `[R]` (`method.beta: target`).
 
     Args:
-        worlds: number of worlds R.
+        worlds: number of worlds R. A world is one seed of one fold of the data.
         state: the first state.
         pooled: function that returns all training samples of a world.
     """

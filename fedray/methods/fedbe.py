@@ -32,8 +32,8 @@ Formulas of fedbe_nokd:
     `fedbe_nokd` is FedBE without distillation: the next model is one of the draws $v_s$.
 
 Deviations:
-    1. The server's inputs are a share (`server_data`) of the training samples, taken from the clients at random; every
-       client keeps at least one sample. The labels of these samples are never used.
+    1. The server's inputs are a share (`server_data`) of the training samples, taken from the clients at random. Every
+       client keeps at least one sample. The labels of the server's samples are never used.
     2. The next model is the average of the student's weights at the ends of the second half of the epochs, at a
        constant learning rate. The paper uses a cyclical rate.
     3. The Dirichlet distribution gives all clients equal weights on average, even with `server.weighting: examples`.
@@ -117,7 +117,7 @@ def fedbe_nokd(setting: kit.Setting) -> kit.Method:
 
 
 def with_teachers(setting: kit.Setting, name: str, follow: kit.gaussians.Follow) -> kit.Method:
-    """Composes FedAvg with FedBE's server; every teacher predicts.
+    """Composes FedAvg with FedBE's server. All teachers predict together.
 
     Args:
         setting: what the scenario decides.

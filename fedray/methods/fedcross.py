@@ -16,10 +16,10 @@ Formulas of fedcross:
     cosine of $v_i$ and $v_j$. $\bar w$ predicts.
 
 Deviations:
-    1. If the scenario does not set the number of participants, all clients take part; the paper has as many
+    1. If the scenario does not set the number of participants, all clients take part. The paper has as many
        participants as models (`participation.per_round`). If several participants train a model, it first becomes the
        mean of its uploads. A model without uploads is mixed untrained.
-    2. With `answer: ensemble` the mean of the K models' probabilities predicts; the paper predicts with the mean of the
+    2. With `answer: ensemble` the mean of the K models' probabilities predicts. The paper predicts with the mean of the
        weights.
     3. Float buffers (BatchNorm) are mixed like weights, and do not count in the cosine.
 

@@ -23,7 +23,7 @@ Formulas of feddyn_ensemble:
 
 Deviations:
     1. Clients train for some local epochs instead of minimizing exactly, as in the paper's experiments.
-    2. With compression, a client's correction uses the delta that the client computed; the server's vector uses the
+    2. With compression, a client's correction uses the delta that the client computed. The server's vector uses the
        delta that was sent.
     3. A scenario may merge uploads by a different rule than the mean. The server's h then uses the merged delta.
 
@@ -81,7 +81,7 @@ def feddyn_ensemble(setting: kit.Setting) -> kit.Method:
     local, correction = correct_clients(setting.local, alpha, p)
     phase = kit.federated(
         setting,
-        assign=kit.permutation,  # line 3: the active devices P_t; with K models, one of them each
+        assign=kit.permutation,  # line 3: the active devices P_t, each of which trains one of the K models
         local=local,
         pieces=[correction],  # lines 6-8
     )

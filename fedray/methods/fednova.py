@@ -56,7 +56,7 @@ def fednova(setting: kit.Setting) -> kit.Method:
     """Composes one or K models `[K, d]` over N clients.
 
     Raises:
-        BadInput: clients do not train with SGD, or the scenario sets another way to average uploads.
+        BadInput: clients do not train with SGD, or the scenario sets a different way to average uploads.
     """
     local = setting.local
     kit.base.require(

@@ -32,7 +32,7 @@ Formulas of fedpa:
 
     where $A_\ell$ is stored as the vectors $v_t$ with their coefficients. This takes $\ell^2 d$ operations and $\ell$
     vectors.
-    With $\ell = 1$ or $\rho = 0$ FedPA is FedAvg with averaged iterates; if the only window is the last step, FedPA is
+    With $\ell = 1$ or $\rho = 0$ FedPA is FedAvg with averaged iterates. If the only window is the last step, FedPA is
     FedAvg.
 
     Along a direction in which the samples vary by $\sigma^2$, a client's step is multiplied by $(1 + (\ell - 1) \rho) /
@@ -42,8 +42,8 @@ Formulas of fedpa:
 
 Deviations:
     1. A client makes the steps of `local.epochs` or `local.steps`. It skips the first share `mixing` of its steps and
-       cuts the others into l equal windows. The authors' code takes one sample for each epoch after the first ones;
-       `epochs = 5, mixing = 0.2, samples = 4` is the same with one skipped epoch.
+       cuts the others into l equal windows. The authors' code skips the first epochs and takes one sample in each later
+       epoch. `epochs = 5, mixing = 0.2, samples = 4` is the same with one skipped epoch.
     2. A client with fewer steps than l takes one sample per step.
     3. The defaults of `mixing` and `samples` are from the authors' example for EMNIST; the default of `rho` is from
        their code. The example also has 400 rounds of burn-in (of 1,500), momentum of the clients, and momentum of the
@@ -90,7 +90,7 @@ SPECS = {
 
 
 def fedpa(setting: kit.Setting) -> kit.Method:
-    """Composes one or K models `[K, d]` over N clients; traffic is FedAvg's."""
+    """Composes one or K models `[K, d]` over N clients. Traffic is FedAvg's."""
     options = setting.options
     sampled = kit.Windows(
         kit.one_shot.correct_by_precision(options["rho"]),  # S_i^-1 (w - m_i) of the samples, in time l^2 p

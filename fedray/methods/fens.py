@@ -60,7 +60,7 @@ Formulas of fens:
     Compare the accuracy or the Brier score instead.
 
 Deviations:
-    1. `mean` and `label_shares` average probabilities; a published copy of the authors' code (mattduerrmeier/fens,
+    1. `mean` and `label_shares` average probabilities. A published copy of the authors' code (mattduerrmeier/fens,
        `flamby/aggs.py`) averages logits if there are several classes. The code's voting is left out, because it does
        not count first choices. For each network and each class, the code measures how often the network's output occurs
        on proxy samples of the class. It multiplies these shares over all networks, and takes the class with the largest

@@ -1,4 +1,4 @@
-r"""IVON-ADMM: ADMM between Gaussians over the weights; the duals are the clients' factors, and local steps are IVON's.
+r"""IVON-ADMM: ADMM over Gaussians of the weights, in which clients train by the optimizer IVON and keep factors.
 
 Sources: Möllenhoff, Swaroop, Doshi-Velez, Khan, *Federated ADMM from Bayesian Duality*, ICLR 2026, arXiv 2506.13150;
 details follow the code team-approx-bayes/bayes-admm (`FedIVON`). The optimizer IVON is from Shen et al., *Variational

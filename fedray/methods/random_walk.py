@@ -25,7 +25,7 @@ Formulas of random_walk:
 Deviations:
     1. The next client is a uniformly drawn neighbor, as in the paper, or follows a `lazy` or `metropolis` transition
        (`graph.transition`).
-    2. The model may be compressed when it moves (see `fedray.components.random_walk`); the paper sends the model whole.
+    2. The model may be compressed when it moves (`fedray.components.random_walk`). The paper sends the model whole.
     3. A client that has failed, or has no working link to a neighbor, keeps the models that it holds.
 
 Example:

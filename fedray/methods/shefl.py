@@ -84,7 +84,7 @@ SPECS = {
 
 
 def shefl(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` over N clients in tiers; a tier with `models_per_round` m trains m of them."""
+    """Composes K models `[K, d]` over N clients in tiers. A client trains as many models as `models_per_round` says."""
     tiers, alpha = setting.clients.tiers, setting.options["alpha"]  # HPC: m = K, LPC: m = 1 (`models_per_round`)
 
     def compress(layout: kit.Layout) -> kit.Compress:  # section 3.2: k = ratio d of each trained model

@@ -16,10 +16,10 @@ Formulas of split_mix:
 Deviations:
     1. The scenario's network is the base network (`model.hidden`, `model.width`), and a tier's `models_per_round` is
        the number of base networks that a device trains. The paper cuts a network of full width into K networks of width
-       1/K; a device with the budget R takes the integer part of R K of them.
-    2. A device predicts with the mean of probabilities, as all ensembles here do; the paper takes the mean of the
+       1/K. A device with the budget R (a fraction of the full width) trains R K of them, rounded down.
+    2. A device predicts with the mean of probabilities, as all ensembles here do. The paper takes the mean of the
        logits.
-    3. New clients predict with all K base networks; this is what `accuracy` measures.
+    3. New clients predict with all K base networks, which `accuracy` measures.
 
 Example:
     >>> import fedray

@@ -35,7 +35,7 @@ Deviations:
        `side_by_side` are other readings of the paper. With them all sub models predict the samples on which the meta
        model trains, even sub models that have seen the sample. docs/how-to/stacking.md says what each reading leaks.
     3. The sub models of a base start from the same weights and differ only in what they leave out. A base may be an
-       ensemble of x models under any schedule; it then predicts with their average.
+       ensemble of x models under any schedule. It then predicts with the average of these models.
     4. The paper calls the meta model a linear regression, but trains it with cross entropy; it is therefore a softmax
        layer. There are two more meta models here: an MLP, and the plain average of the bases, which needs no training.
     5. Clients download the sub models that they need when they first take part in phase 3. Computing the features takes
@@ -154,8 +154,8 @@ SPECS = {
 def stacking(setting: kit.Setting) -> kit.Method:
     """Composes one training per base, `[F * x, d_i]`, and the training of the meta model.
 
-    A base is trained in F worlds that each leave a part of the data out. `fedray.simulation.stacking` joins these
-    trainings into one run.
+    A base is trained once for each of F folds, without the samples of the fold (each in a world of its own).
+    `fedray.simulation.stacking` joins these trainings into one run.
     """
     stack = setting.stack
     assert stack is not None, "it is composed from method.bases"

@@ -1,4 +1,7 @@
-"""Defines blocks, in which W jobs are trained together as the lanes of one computation, and draws their batches."""
+"""Defines blocks, in which W jobs are trained together as the lanes of one computation, and draws their batches.
+
+A *world* is one seed of one fold of the data.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ Couple = Callable[[Tensor, Tensor], Tensor]  # (gradients `[W, p]`, parameters `
 
 
 class Batches(NamedTuple):
-    """The samples of every lane in every step; S is the number of steps.
+    """The samples of every lane in each of S steps.
 
     Attributes:
         index: Index of each sample in the data, `[S, W, B]`.
