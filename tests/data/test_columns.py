@@ -27,7 +27,6 @@ def write_table(folder: Path, **columns: Any) -> dict[str, Any]:
 
 
 def test_text_columns_and_truth_values_are_inputs_and_no_column_is_dropped_without_a_word(tmp_path: Path) -> None:
-    """Columns of text were left out."""
     options = write_table(
         tmp_path,
         city=["Rome", "Oslo"] * 20,
@@ -58,7 +57,6 @@ INDEX = r"^data: no input, because it numbers the rows \(name it in data.{}\): "
 
 
 def test_the_index_that_pandas_wrote_was_an_input(tmp_path: Path) -> None:
-    """Of labels of noise, sorted by class, it told every one: accuracy 1."""
     datasets, polars, pa = (pytest.importorskip(name) for name in ("datasets", "polars", "pyarrow"))
     SORTED.to_csv(tmp_path / "rows.csv")
     SORTED.to_csv(tmp_path / "other.csv", sep=";")
@@ -104,7 +102,6 @@ def own(x: Array = INPUTS, y: Array = LABELS, **more: Any) -> Dataset:
 
 
 def test_labels_in_int32_train_to_the_bits_of_int64() -> None:
-    """The compiled kernels read int64: a data set whose labels were replaced by int32 ended in an `AssertionError`."""
     hashes = set()
     for kind in (np.int32, np.int64):
         made = own(INPUTS, LABELS)

@@ -146,24 +146,7 @@ def test_tables_are_the_same_in_every_form(tmp_path: Path) -> None:
     assert hash_models(pair) == hash_models(named) == hash_models(wards, data__target="digit")
 
 
-def test_two_parts_are_training_and_test_rows() -> None:
-    held = np.arange(200) % 4 == 0
-    split = {"train": (X[~held], Y[~held]), "test": (X[held], Y[held])}
-    forms: list[Any] = [
-        (split["train"], split["test"]),
-        datasets.DatasetDict({k: datasets.Dataset.from_dict({"x": x.tolist(), "y": y}) for k, (x, y) in split.items()}),
-        tuple(TensorDataset(*map(torch.from_numpy, part)) for part in split.values()),
-    ]
-    for thing in forms:
-        data = adapt(thing)
-        assert np.array_equal(data.train.x.ravel(), X[~held].ravel())
-        assert np.array_equal(data.test.y, Y[held])
-    with_test = adapt(FRAME[~held], target="digit", test=FRAME[held])
-    assert np.array_equal(with_test.test.x, FLAT[held])
-
-
 def test_the_rows_of_a_client_stay_its_own(tmp_path: Path) -> None:
-    """A mapping from clients to data was taken for keys of a scenario."""
     wards = write_clients(tmp_path)
     plain = {key: value for key, value in SCENARIO.items() if key not in ("data", "clients")}
     by_file = fedray.run(plain, data=wards, data__target="digit", out=tmp_path / "run")
@@ -252,7 +235,6 @@ def count_letters(text: str) -> list[int]:
 
 
 def test_a_table_of_text_has_the_clients_of_its_group() -> None:
-    """`group` had no effect beside a tokenizer."""
     data = adapt(TEXTS, target="kind", input="text", group="who", tokenizer=count_letters)
     assert data.train.group is not None and data.test.group is not None
     known = np.array(["a", "b", "c", "d"])
@@ -263,7 +245,6 @@ def test_a_table_of_text_has_the_clients_of_its_group() -> None:
 
 
 def test_test_rows_of_a_hub_belong_to_the_clients_of_the_training_rows() -> None:
-    """Clients were numbered among those of each split alone: the test rows of b were those of a."""
     some = TEXTS[TEXTS["who"].isin(["b", "d"])].reset_index(drop=True).replace({"who": {"d": "z"}})
     both = {"train": datasets.Dataset.from_pandas(TEXTS), "test": datasets.Dataset.from_pandas(some)}
     data = adapt(datasets.DatasetDict(both), target="kind", group="who", tokenizer=count_letters)

@@ -73,7 +73,6 @@ def deal_both(folder: Path, name: str, **keys: Any) -> list[fedray.Run]:
 
 
 def test_a_scenario_file_dealt_the_tables_of_clients_to_others(tmp_path: Path) -> None:
-    """It was iid there, and natural from Python."""
     wards = write_files(tmp_path, "Rome.csv", "Oslo.parquet", "Bonn.csv")
     for run in deal_both(wards, "table", target="label"):
         assert run.study.scenario["data"]["partition"] == {"name": "natural"}
@@ -88,7 +87,6 @@ def test_a_scenario_file_dealt_the_tables_of_clients_to_others(tmp_path: Path) -
 
 @pytest.mark.filterwarnings("ignore:data. Oslo, Rome are clients")
 def test_the_clients_of_data_that_were_read_before_were_dealt_to_others(tmp_path: Path) -> None:
-    """`data=adapt(...)` was iid, where the same data given to `run` were natural."""
     things: list[Any] = [
         adapt({"Rome": (X, Y), "Oslo": (X, Y)}),
         adapt(FRAME.assign(ward=["Rome", "Oslo"] * 30), target="label", group="ward"),
@@ -119,7 +117,6 @@ SETS = [TensorDataset(torch.from_numpy(x).float(), torch.from_numpy(y)) for x, y
     ids=["arrays", "lists", "tensors", "tables", "Hugging Face", "torch", "texts"],
 )
 def test_parts_in_a_mapping_were_clients(train: Any, test: Any, options: dict[str, Any]) -> None:
-    """Test rows were trained on, by a client that was called test."""
     for names in (("train", "test"), ("Training", "dev")):
         data = adapt(dict(zip(names, (train, test), strict=True)), **options)
         assert (len(data.train.y), len(data.test.y), data.train.group) == (40, 20, None)
@@ -182,10 +179,6 @@ def test_folders_of_sites_were_classes(tmp_path: Path, inner: tuple[str, ...]) -
             assert data.train.group is not None and set(data.train.group) == {0, 1, 2}
             if len(inner) > 2:
                 assert data.test.group is not None and np.bincount(data.test.group).tolist() == [12, 12, 12]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FedrayWarning)
-        for run in deal_both(folder, "folder"):
-            assert run.study.client_names == ("site1", "site2", "site3")
 
 
 def test_the_folder_of_the_test_part_was_a_class_too(tmp_path: Path) -> None:

@@ -52,7 +52,6 @@ TABLES = {"pandas", "csv", "Hugging Face"}
 
 
 def test_times_of_one_second_were_one_input(tmp_path: Path) -> None:
-    """float32 had made one number of all of them before they were standardized: accuracy 0.5."""
     for name, (thing, rows) in list_forms(tmp_path).items():
         options: dict[str, Any] = {"target": "late"} if name in TABLES else {}
         data = adapt(thing, **options)

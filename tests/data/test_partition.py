@@ -335,7 +335,6 @@ def test_earlier_rows_belong_to_earlier_clients() -> None:
 
 
 def test_hour_10_is_not_before_hour_9() -> None:
-    """The columns of a table come as text, by which 10 was before 9 and -1 before -2."""
     hours = np.array([9, 100, -2, 10, -1, 2])
     for texts in (hours.astype(str), (hours / 4).astype(str)):
         assert hours[partition.time(texts, 3).rows].tolist() == [-2, -1, 2, 9, 10, 100]
@@ -516,7 +515,6 @@ def samples_of(shards: Shards, world: int) -> dict[int, tuple[int, list[Any]]]:
 
 @pytest.mark.parametrize("partition", [{"name": "iid"}, {"name": "dirichlet", "alpha": 0.3}])
 def test_pooled_references_do_not_ignore_flipped_and_noisy(partition: dict[str, Any]) -> None:
-    """The pooled rows have the labels and the pictures that they have at the clients."""
     data = {"partition": {**partition, "flipped": 0.5, "noisy": 0.2, "rotation": 4}}
     clients, pooled = deal_scenario("fedavg", data), deal_scenario("centralized", data)
     assert pooled.number == 1

@@ -80,7 +80,6 @@ def encode(picture: Any, kind: str, **how: Any) -> bytes:
     ids=["png 16", "tif 16", "tif 32", "tif real", "pgm 16"],
 )
 def test_pictures_of_more_than_8_bits_were_white(tmp_path: Path, ending: str, pack: Callable[[Array], Any]) -> None:
-    """Every pixel arrived as 255: accuracy 0.5, where the same numbers as an array gave 1."""
     folder = write_folder(tmp_path / "deep", [pack(levels) for levels in DEEP], LABELS, ending)
     data = adapt(folder)
     assert np.array_equal(read_all(data)[:, 0], DEEP) and data.train.x.dtype == np.float32
@@ -93,7 +92,6 @@ def test_pictures_of_more_than_8_bits_were_white(tmp_path: Path, ending: str, pa
 
 
 def test_the_order_of_names_decided_whether_gray_and_color_fit(tmp_path: Path) -> None:
-    """Gray first was refused; color first made gray colored in silence."""
     gray = [Image.fromarray((levels // 16).astype(np.uint8)) for levels in DEEP]
     color = [
         Image.fromarray(np.stack([np.asarray(one), 255 - np.asarray(one), np.asarray(one)], axis=-1)) for one in gray
@@ -116,7 +114,6 @@ def test_the_order_of_names_decided_whether_gray_and_color_fit(tmp_path: Path) -
 
 
 def test_transparency_was_left_out_in_silence(tmp_path: Path) -> None:
-    """Shapes that are drawn in it alone were black pictures."""
     shapes = np.zeros((40, 8, 8, 4), np.uint8)
     shapes[..., 3] = DEEP // 16
     drawn, opaque = [Image.fromarray(one) for one in shapes], np.copy(shapes)

@@ -100,7 +100,6 @@ def test_a_fold_does_not_depend_on_the_other_folds() -> None:
 
 
 def test_the_noise_of_inputs_in_a_fold_does_not_depend_on_the_other_folds() -> None:
-    """It had the standard deviation of the first fold that was run."""
     data, noisy = folded(), []
     for folds in ([1], [0, 1], [1, 0]):
         shards = build_shards(data, "iid", {"feature_noise": 1.0}, 2, [0], folds=folds)
@@ -204,7 +203,6 @@ def test_a_million_generated_clients_cost_what_ten_do() -> None:
 
 
 def test_columns_of_a_data_frame_are_fetched_as_rows() -> None:
-    """Data in Fortran order were read by torch and not by the compiled kernels, which took a fifth more time."""
     x = np.asfortranarray(np.arange(40, dtype=np.float32).reshape(20, 2))
     shards = build_shards(regression("toy", Split(x, x[:, ::2]), Split(x, x[:, ::2])), "iid", {}, 4, [0])
     got = shards.fetch(np.zeros(4, np.int64), np.arange(4))

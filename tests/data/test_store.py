@@ -145,17 +145,11 @@ def test_the_real_mnist_is_the_published_one_and_its_source_is_read_once(monkeyp
     assert np.array_equal(open_real("mnist").test.y, mnist.test.y)
 
 
-def test_the_real_uci_sets_are_the_published_ones() -> None:
-    boston = open_real("uci/bostonHousing")
-    assert boston.train.x.shape == (506, 13)
-    assert [len(boston.folds[0][i]) for i in range(2)] == [455, 51]
+def test_the_real_small_sets_are_the_published_ones() -> None:
+    boston, printers = open_real("uci/bostonHousing"), open_real("printers")
+    assert boston.train.x.shape == (506, 13) and [len(boston.folds[0][i]) for i in range(2)] == [455, 51]
     assert len(open_real("uci/naval-propulsion-plant").train.x[0]) == 16
-
-
-def test_the_real_printers_are_the_published_ones() -> None:
-    printers = open_real("printers")
-    assert printers.train.x.shape == (66 * 15, 7)
-    assert len(printers.test.x) == 90
+    assert (printers.train.x.shape, len(printers.test.x)) == ((66 * 15, 7), 90)
 
 
 @pytest.mark.slow
