@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
@@ -25,7 +25,6 @@ from torch import nn
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.components.selection import KnownClients
 from fedray.core.errors import BadInput, FedrayWarning
 from fedray.core.method import Method
 from fedray.files.run_files import write_sealed
@@ -38,29 +37,6 @@ from fedray.scenario.names import known_names
 from fedray.scenario.nested import write_yaml
 
 KEYS: dict[str, Any] = scenario({"rounds": 2, "runtime": "inline", "report": False, "participation": {"per_round": 2}})
-STATE: dict[str, Any] = {"seen": []}
-
-
-class Kept:
-    number = 0
-
-
-def count_in_list() -> float:
-    STATE["seen"].append(1)
-    return len(STATE["seen"])
-
-
-def count_attribute() -> float:
-    Kept.number += 1
-    return Kept.number
-
-
-WAYS: dict[str, Callable[[], float]] = {
-    "numpy": lambda: np.random.default_rng().random(),
-    "torch": lambda: float(torch.rand(())),
-    "a list": count_in_list,
-    "an attribute": count_attribute,
-}
 
 
 def serving(make: Callable[[Any, Any, int], Any]) -> Callable[[Setting], Method]:
@@ -77,15 +53,6 @@ def serving(make: Callable[[Any, Any, int], Any]) -> Callable[[Setting], Method]
     return compose
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_server_that_draws_or_counts_outside_its_state_trained_other_models_in_each_run(way: str) -> None:
-    def add(after: Any, _state: Any, _t: int) -> Any:
-        return after._replace(models=after.models + WAYS[way]())
-
-    with pytest.raises(BadInput, match=r"^method .*: server\.step, asked again, returns something else, so that"):
-        fedray.run(KEYS, method=serving(add))
-
-
 def test_a_server_that_keeps_what_it_needs_in_its_state_is_left_in_peace() -> None:
     seen: list[int] = []
 
@@ -95,19 +62,6 @@ def test_a_server_that_keeps_what_it_needs_in_its_state_is_left_in_peace() -> No
 
     assert fedray.run(KEYS, method=serving(decay)).summary["rounds"] == 2
     assert seen == [0, 0, 1]
-
-
-@pytest.mark.parametrize("way", ["numpy", "a list"])
-def test_an_assignment_that_draws_or_counts_outside_its_address_was_another_one_in_each_run(way: str) -> None:
-    def kind(models: int, _rows: str) -> Any:
-        def assign(_now: Any, drawn: Any, _m: Any, _state: Any) -> Any:
-            number, shift = len(drawn.client), int(WAYS[way]() * 1000)
-            return np.arange(number), (np.arange(number) + shift) % models
-
-        return assign
-
-    with pytest.raises(BadInput, match="its assignment, asked again, returns something else, so that no run could be"):
-        fedray.run(KEYS, schedule=kind, method={"name": "fed_ensemble", "models": 1009})
 
 
 def test_results_are_alike_but_for_their_rounding() -> None:
@@ -413,46 +367,6 @@ def _registered() -> Iterator[None]:
 def test_options_of_an_own_method_arrive(name: str) -> None:
     build_study(read_scenario(scenario({"method": {"name": name, "sigma": 0.5}})))
     assert USED[-1] == 0.5
-
-
-def deal(labels: np.ndarray, clients: int, generator: np.random.Generator, options: Mapping[str, Any]) -> Any:
-    order = generator.permutation(len(labels)) if options.get("shuffled", True) else np.arange(len(labels))
-    return np.array_split(order, clients)
-
-
-def choose(known: KnownClients, number: int, generator: np.random.Generator, options: Mapping[str, Any]) -> Any:
-    order = generator.permutation(known.client) if options.get("drawn", True) else known.client
-    return order[:number]
-
-
-RULES = {"partition": (deal, "data.partition", "shuffled"), "selection": (choose, "participation.selection", "drawn")}
-
-
-def run_with(kind: str, option: str) -> fedray.Run:
-    section, rule = RULES[kind][1].split("."), {"name": "mine", option: False}
-    few = {"rounds": 1, "participation": {"per_round": 3}}
-    return fedray.run(scenario(few, {section[0]: {section[1]: rule}}), report=False)
-
-
-@pytest.mark.parametrize("kind", RULES)
-def test_an_option_that_an_own_rule_does_not_read_is_refused(kind: str) -> None:
-    rule, section, option = RULES[kind]
-    fedray.register(kind, "mine", rule)
-    wrong = option + "s"
-    line = rf"^{section}.{wrong} = false, but .*{rule.__name__} does not read it: did you mean {section}.{option}\?$"
-    with pytest.raises(BadInput, match=line):
-        run_with(kind, wrong)
-    run_with(kind, option)
-
-
-@pytest.mark.parametrize("kind", RULES)
-def test_a_declared_option_need_not_be_read(kind: str) -> None:
-    rule, _, option = RULES[kind]
-    fedray.register(kind, "mine", rule, options={option: True})
-    with pytest.raises(BadInput, match="later is not a key"):
-        run_with(kind, "later")
-    fedray.register(kind, "mine", rule, options={option: True, "later": True})
-    assert run_with(kind, "later").summary["rounds"] == 1
 
 
 def test_a_registered_method_of_one_model_had_to_be_told_so_in_every_scenario() -> None:

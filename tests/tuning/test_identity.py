@@ -84,7 +84,6 @@ def test_a_network_of_the_space_was_changed_between_two_trials(tmp_path: Path) -
     ],
 )
 def test_a_sweep_and_a_run_differed_about_the_keys_that_decide_a_result(key: str, value: Any) -> None:
-    """A sweep trained again for another place of the data or other resources, which change no result."""
     base = {**sweeps.BASE, "clients": {"number": 8, "tiers": {"weak": {"share": 1.0}}}}
     one, other = read_scenario(base), read_scenario(base, {key: value})
     same_run = find_changed_key(list_result_keys(to_plain(one)), to_plain(other)) is None

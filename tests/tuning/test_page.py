@@ -47,7 +47,6 @@ def test_all_trials_are_shown_with_how_they_ended_and_what_is_left_out_is_said(
 
 
 def test_a_target_that_one_replicate_missed_was_never_reached() -> None:
-    """The mean of the replicates is infinite, although the others did reach it."""
     view = make_view(3)
     wanted = (read_objective("", {"name": "rounds_to_accuracy", "target": 0.9}),)
     space: dict[str, Any] = {"local.lr": optuna.distributions.FloatDistribution(0.0, 1.0)}

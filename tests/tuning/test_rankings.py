@@ -21,7 +21,6 @@ COURSE = [
 
 
 def test_a_budget_of_a_sweep_was_read_at_an_evaluation_long_before_it() -> None:
-    """With `evaluate.every: 10` a trial was scored as it was drawn."""
     objective = read_objective("o", {"name": "accuracy", "within_bytes": 250})
     for seldom in ([COURSE[0], COURSE[3]], [*COURSE[:2], COURSE[3]]):  # at 40 % of it, then at 120 %
         with pytest.raises(FedrayError, match="no evaluation lies near within_bytes"):
@@ -31,7 +30,6 @@ def test_a_budget_of_a_sweep_was_read_at_an_evaluation_long_before_it() -> None:
 
 
 def test_trials_were_pruned_and_decided_by_a_phase_that_others_follow(tmp_path: Path) -> None:
-    """A stack was pruned by its bases alone, and a target that they reached ended it before its meta model."""
     method = {"name": "stacking", "meta_rounds": 4}
     keys: dict[str, Any] = {"sampler": "grid", "overrides": {"method": method, "rounds": 3}}
     ends = []

@@ -275,7 +275,6 @@ def test_the_test_set_is_left_to_the_winners_which_a_run_of_best_yaml_repeats(tm
 
 
 def test_a_trial_with_bad_values_fails_alone(tmp_path: Path) -> None:
-    """A combination that no scenario allows is a failed trial, not the end of the sweep."""
     space = {"method.models": [1, 4], "clients.tiers.hpc.models_per_round": [1, 4]}
     found = sweep(space, sampler="grid", overrides={"method": {"name": "shefl", "models": 4}})
     summary, trials = run(found, tmp_path / "s")
@@ -284,7 +283,6 @@ def test_a_trial_with_bad_values_fails_alone(tmp_path: Path) -> None:
 
 
 def test_a_score_that_is_not_a_number_fails_its_trial_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trained or looked up; the sweep goes on."""
     true = space.compute_value
     worst = {"calls": 0}
 
@@ -303,7 +301,6 @@ def test_a_score_that_is_not_a_number_fails_its_trial_alone(tmp_path: Path, monk
 
 
 def test_trials_that_did_equally_well_have_one_value() -> None:
-    """The order of a sum moved a mean in its last digit, and one of two equal trials was beaten."""
     accuracy = space.read_objective("o", "accuracy")
     orders = list(itertools.permutations((0.1, 0.2, 0.3)))
     worlds = [[[{"round": 0, "hold_out_accuracy": value}] for value in order] for order in orders]

@@ -58,7 +58,6 @@ print([trial.state for trial in fedray.tune({**sweep, "sampler": "grid"}, report
 @pytest.mark.slow  # it starts three processes that import torch
 @pytest.mark.parametrize("given", ["a file", "standard input"])
 def test_a_script_without_a_main_guard_began_the_sweep_again_in_each_worker(given: str, tmp_path: Path) -> None:
-    """It ended in 82 lines and `a worker died (memory?)`; workers need nothing of the script."""
     file = tmp_path / "script.py"
     file.write_text(SCRIPT)
     command = [sys.executable, *([str(file)] if given == "a file" else [])]
