@@ -107,7 +107,6 @@ ABC = np.array(["a", "b", "c"])[np.arange(60) % 3]
 
 
 def test_a_warning_names_the_line_of_the_users_program() -> None:
-    """It named a line within fedray."""
     with pytest.warns(ScenarioWarning, match="no client has a training row of 1 classes") as caught:
         fedray.run(KEYS, data=((X[ABC != "c"], ABC[ABC != "c"]), (X[:15], ABC[:15])))
     assert caught[0].filename == __file__

@@ -19,7 +19,6 @@ from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
 from fedray.core.method import RateSchedule
 from fedray.methods import (
-    LocalLoss,
     LossContext,
     Method,
     Setting,
@@ -91,7 +90,6 @@ PLAIN = scenario({"rounds": 1, "method": {"name": "fedavg"}, "data": {"limit": 9
 
 
 def test_an_option_without_a_value_is_there() -> None:
-    """One whose default is None was missing, and so was one that a scenario sets to null."""
     seen: list[dict[str, Any]] = []
 
     def method(setting: Setting) -> Method:
@@ -184,18 +182,6 @@ def test_objects_are_passed_as_they_are(tmp_path: Path) -> None:
         fedray.resume(there)
     resumed = fedray.resume(there, loss=half, optimizer=TWICE)
     assert resumed.summary["state_hash"] == both.summary["state_hash"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_ray_trains_with_own_code_to_the_same_bits() -> None:
-    def moved(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
-        far: Tensor = (outputs - context.previous.outputs).square().mean(-1)
-        return context.objective(outputs, targets) + far
-
-    loss = LocalLoss(moved, reads=("previous",))
-    inline, ray = (run_local({}, loss=loss, optimizer=TWICE, runtime=where) for where in ("inline", "ray"))
-    assert inline.summary["state_hash"] == ray.summary["state_hash"]
 
 
 @pytest.mark.parametrize(

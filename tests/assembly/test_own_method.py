@@ -68,8 +68,6 @@ def test_what_a_function_raises_is_one_line(name: str) -> None:
 
 
 def test_nothing_public_made_an_ensemble_rule_of_ones_own() -> None:
-    """A rule that asks the first model alone answers what that model says, and trains what Fed-ensemble trains."""
-
     def first(setting: Setting) -> Method:
         def answer(state: State) -> Answer:
             weights = np.zeros((len(setting.seeds), setting.models))
@@ -143,7 +141,6 @@ def told(setting: Setting) -> Method:
 
 
 def test_the_server_of_ones_own_method_has_the_inputs_that_its_options_name() -> None:
-    """`inputs` of a method of one's own was read by nobody."""
     fedray.register("method", "told", told, options=TOLD, models=2)
     keys = {**JUDGED, "replicates": 2, "data": {"limit": 90}}
     noise = fedray.run({**keys, "method": "told"}).progress.state.extra["inputs"]
@@ -159,7 +156,6 @@ def test_the_server_of_ones_own_method_has_the_inputs_that_its_options_name() ->
 
 @pytest.mark.parametrize("inputs", ["noise", "digits"])
 def test_the_server_has_inputs_as_the_clients_have_them(inputs: str) -> None:
-    """With `standardize: false` the clients' went from 0 to 16, and the server's were standardized."""
     fedray.register("method", "told", told, options=TOLD, models=2)
     found = []
     for standardize in (False, True):

@@ -63,7 +63,6 @@ def test_the_worlds_are_the_folds_of_one_replicate_after_another() -> None:
 
 
 def test_folds_of_equal_rows_are_trained_from_different_first_models_and_batches() -> None:
-    """All folds of a replicate started alike, so their spread left out that of the first models and the batches."""
     scenario = read_scenario({"data": {"fold": "all"}, "replicates": 2, "clients": {"number": 4}})
     study = build_study(scenario, UserObjects(data=make_folds()))
     first = draw_first_state(study, study.method.phase).models
@@ -100,7 +99,6 @@ KEYS: dict[str, Any] = {
 def test_a_process_without_the_files_of_a_scenario_builds_the_same_study(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Client actors read the graph's edges and failures again, from paths that only the driver knew."""
     monkeypatch.chdir(tmp_path)
     Path("edges.csv").write_text("node,neighbour\n0,1\n1,2\n2,3\n")
     Path("failures.csv").write_text("first,last,node\n1,1,2\n")
@@ -295,7 +293,6 @@ def test_strata_of_a_stack_were_drawn_anew_before_a_base_had_met_its_models() ->
     ids=["70 of 100", "30 of 100", "10 -> 13", "45 of 100"],
 )
 def test_participation_is_unequal_for_ever(participation: dict[str, Any], expected: float, rows: str | None) -> None:
-    """With fixed strata 40 of 100 clients took part in every round and 60 in every second one (70 a round)."""
     schedule = {} if rows is None else {"schedule": {"rows": rows}}
     shares = count_shares({"participation": participation, **schedule})
     assert shares.sum() == pytest.approx(100 * expected)
@@ -314,7 +311,6 @@ def test_clients_of_a_tier_have_equal_odds_whatever_the_tiers_sizes() -> None:
 
 
 def test_uniform_draws_are_the_default_and_every_pair_of_clients_can_meet() -> None:
-    """Two clients of one fixed stratum never took part together."""
     scenario = read_scenario({"clients": {"number": 6}, "participation": {"per_round": 3}})
     assert scenario.schedule.rows == "slot"
     people, met = make_participation(scenario, UserObjects(), Clients((Tier("all", 6),))), np.zeros((6, 6), dtype=int)

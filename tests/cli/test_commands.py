@@ -90,7 +90,6 @@ def test_check_says_what_a_scenario_comes_to_and_runs_nothing(tmp_path: Path) ->
 
 
 def test_two_pages_said_that_check_prints_every_key_and_it_printed_a_summary(tmp_path: Path, run: fedray.Run) -> None:
-    """With --all it does: the scenario that a run writes down, and nothing else."""
     result = run_command("check", file(tmp_path, {"report": False}), "--all")
     assert result.status == 0 and result.out == (run.path / "scenario.yaml").read_text()
     assert result.out == run_command("check", file(tmp_path, yaml.safe_load(result.out)), "--all").out
@@ -170,20 +169,6 @@ def test_own_code_is_imported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
     assert run_command("check", file(tmp_path), "--import", "my_little_module").status == 0
     assert (tmp_path / "imported").is_file()
-
-
-@pytest.mark.parametrize(("method", "repeats"), [("fedavg", False), ("fed_ensemble", True)])
-def test_with_one_model_the_lines_of_its_members_repeated_the_accuracy(
-    tmp_path: Path, method: str, repeats: bool
-) -> None:
-    """Worst, mean and best member and a disagreement of 0, in the result and while it trained."""
-    result = run_command("run", file(tmp_path), f"method.name={method}", "data.hold_out=0.2", "--out", tmp_path / "run")
-    assert result.status == 0, result.err
-    for text in ("worst member's accuracy", "members' mean accuracy", "best member's accuracy", "disagreement"):
-        assert (text in result.out) == (f"held-out {text}" in result.out) == repeats
-    assert ("members' mean accuracy" in result.err) == repeats
-    assert "\naccuracy  " in f"\n{result.out}"
-    assert "accuracy_min" in json.loads((tmp_path / "run" / "summary.json").read_text())["metrics"]
 
 
 @pytest.mark.parametrize("name", ["quickstart", "papers/shefl_fig1_fmnist"])

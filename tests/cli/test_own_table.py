@@ -64,7 +64,6 @@ def test_a_csv_with_categories_and_gaps_goes_from_one_command_to_a_report(tmp_pa
 
 @pytest.mark.filterwarnings("ignore:data. ")
 def test_the_report_names_the_classes_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It numbered them."""
     monkeypatch.setattr("fedray.experiments.run._draw_report", lambda _folder: None)  # its data are enough
     write_passengers(tmp_path / "titanic.csv")
     keys = {"name": "table", "path": str(tmp_path / "titanic.csv"), "target": "Sex", "features": ["Fare", "Pclass"]}

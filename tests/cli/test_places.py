@@ -89,7 +89,6 @@ TYPED = (
 
 
 def test_what_needs_no_torch_is_said_before_it_is_imported(small: Path) -> None:
-    """By `fedray list` and all that write, also where a directory cannot be written; it took four to eight seconds."""
     for name in ("taken", "held/checkpoints"):
         (small.parent / name).mkdir(parents=True)
     for name, text in (("taken/mine.txt", "mine"), ("file", ""), ("held/scenario.yaml", "rounds: 1")):

@@ -62,7 +62,6 @@ def test_every_key_of_a_scenario_has_an_entry_with_type_default_unit_and_readers
 
 
 def test_the_reference_said_that_epochs_have_no_default() -> None:
-    """The defaults are those of a scenario without keys, also those that follow from other keys."""
     entries = dict(re.findall(r"^```\{confval\} (\S+)\n(.*?)^```$", whole("keys/"), flags=re.M | re.S))
     resolved = flatten(to_plain(read_scenario({})))
     for key in list_keys():

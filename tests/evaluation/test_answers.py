@@ -15,16 +15,13 @@ from fedray.core.method import Combine
 from fedray.core.types import FloatArray, State
 from fedray.methods import Answer, Method, Scored, Setting, federated
 
+SMALL: dict[str, Any] = {"rounds": 2, "clients": 4, "runtime": "inline", "report": False, "local": {"lr": 0.1}}
+SMALL |= {"method": {"models": 3}, "model": {"name": "mlp", "hidden": [4]}}
 TIERED: dict[str, Any] = {
-    "rounds": 2,
+    **SMALL,
     "clients": {"tiers": {"strong": {"number": 2, "models_per_round": None}, "weak": {"number": 3}}},
     "data": {"name": "digits", "limit": 240, "hold_out": 0.4},
-    "method": {"models": 3},
-    "model": {"name": "mlp", "hidden": [4]},
-    "local": {"lr": 0.1},
     "evaluate": {"clients": "all"},
-    "runtime": "inline",
-    "report": False,
 }
 FIRST = np.array([[1.0, 2.0, 1.0], [1.0, 0.0, 0.0]])  # the weak tier answers with model 0 alone
 OF_EVERYBODY = np.array([0.5, 0.3, 0.2])
@@ -119,16 +116,12 @@ def test_models_that_do_not_answer_stay_away_from_the_weights_of_tiers() -> None
 
 
 JOINED: dict[str, Any] = {
+    **SMALL,
     "rounds": 1,
-    "clients": 4,
     "data": {"name": "digits", "limit": 240, "hold_out": 0.3, "partition": {"name": "dirichlet", "alpha": 0.3}},
     "method": {"models": 4},
-    "model": {"name": "mlp", "hidden": [8]},
-    "local": {"lr": 0.1, "epochs": 2},
     "evaluate": {"clients": "all", "ood": "noise"},
     "predict": {"conformal": {"alpha": 0.1}},
-    "runtime": "inline",
-    "report": False,
 }
 
 
@@ -218,15 +211,6 @@ def test_a_client_is_right_as_often_as_it_has_the_only_class_that_a_rule_answers
     np.testing.assert_allclose(found, counts[:, 3] / counts.sum(axis=1), rtol=1e-6)
 
 
-SMALL: dict[str, Any] = {
-    "rounds": 2,
-    "clients": 4,
-    "method": {"models": 3},
-    "model": {"name": "mlp", "hidden": [4]},
-    "local": {"lr": 0.1},
-    "runtime": "inline",
-    "report": False,
-}
 UNEQUAL = np.array([[60.0, 0.0, 20.0]])
 
 
@@ -236,7 +220,6 @@ def weighted(setting: Setting) -> Method:
 
 
 def test_known_clients_without_gamma_are_answered_as_everybody() -> None:
-    """They were answered by equal weights: by `Run.predict`, and in the scores with `evaluate.personal`."""
     data = {"name": "digits", "limit": 240, "hold_out": 0.4}
     keys = {**SMALL, "data": data, "predict": {"conformal": {"alpha": 0.3}}}
     runs = [fedray.run(keys, method=weighted, evaluate={"clients": 4, "personal": each}) for each in (False, True)]
@@ -262,8 +245,6 @@ def test_equal_weights_keep_the_bits_of_no_weights() -> None:
 
 
 def test_a_metric_of_ones_own_has_the_variance_of_the_score() -> None:
-    """The width of an interval could not be computed."""
-
     def width(scored: Scored) -> float:
         assert scored.variance is not None
         return float((2 * 1.959963984540054 * scored.variance**0.5).mean())

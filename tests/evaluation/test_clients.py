@@ -46,7 +46,6 @@ ANSWERING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", ANSWERING)
 def test_regression_never_recorded_what_known_clients_answer(name: str) -> None:
-    """Ditto reported FedAvg's RMSE and local_only that of the average of all N models."""
     options, keys = ANSWERING[name]
     one = train({"name": name, **options}, evaluate={"personal": True}, **keys)
     each = [rmse_of(one, client) for client in range(NUMBER)]

@@ -98,7 +98,6 @@ def test_any_alpha_and_score_is_answered_by_a_trained_run(run: fedray.Run) -> No
 
 
 def test_clients_with_models_of_their_own_calibrated_by_the_rule_of_the_run_and_not_by_that_of_the_prediction() -> None:
-    """Where the run had none, `predict` ended in an AssertionError."""
     x, found = np.empty(0), []
     for given in ({"score": "aps"}, {"score": "lac"}, None):
         sets: dict[str, Any] = {"predict": {"conformal": given and {"alpha": 0.2, **given}}}

@@ -142,7 +142,6 @@ def test_variances_of_a_regression_are_those_of_the_mixture() -> None:
 
 
 def test_members_are_compared_pair_by_pair_up_to_as_many_as_are_drawn() -> None:
-    """Each pair of uploads was compared by itself, however many there were."""
     members = np.random.default_rng(0).random((5, 40, 300))
     chosen = members.argmax(-1)
     assert np.array_equal(compare_members(members), [[(a != b).mean() for b in chosen] for a in chosen])

@@ -40,7 +40,6 @@ def file(folder: Path, keys: dict[str, Any]) -> Path:
 def test_check_refuses_with_the_line_of_run_a_network_that_cannot_read_the_data(
     data: str, model: str, tmp_path: Path
 ) -> None:
-    """It passed, and the run ended in 49 lines of traceback."""
     keys = {"data": {"name": data}, "model": {"name": model}, "clients": {"number": 4}, "runtime": "inline"}
     given = file(tmp_path, keys)
     checked, ran = run_command("check", given), run_command("run", given, "--out", tmp_path / "run")
@@ -83,7 +82,6 @@ GPUS = {"gpu": {"number": 2, "num_gpus": 0.5}, "cpu": {}}
 def test_check_invents_no_gpus_of_a_cluster(
     gpus: float, tiers: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It took for granted that a cluster has what the tiers ask for, and counted one tier alone."""
     monkeypatch.setattr(check, "ask_cluster", lambda _address: [Node("", {"CPU": 4.0, "GPU": gpus})])
     given = file(tmp_path, scenario({"runtime": "ray", "clients": {"tiers": tiers}}))
     result = run_command("check", given, "--address", "10.0.0.1:6379")

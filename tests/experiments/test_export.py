@@ -76,8 +76,6 @@ def test_plain_torch_answers_a_table_as_the_run_does(tmp_path: Path) -> None:
 
 
 def test_plain_torch_answers_with_the_weights_of_an_own_answer(tmp_path: Path) -> None:
-    """Nothing said that the plain mean of the exported models is not the answer."""
-
     def skewed(setting: Setting) -> Method:
         weights = np.array([[6.0, 1.0, 3.0], [0.0, 1.0, 1.0]])
         return Method("skewed", federated(setting), lambda state: Answer(state, setting.models, weights))

@@ -76,7 +76,6 @@ def file(folder: Path) -> Path:
 
 
 def test_a_phase_is_said_when_it_lasts_and_again_after_25_s_at_most() -> None:
-    """The pauses grew from 15 s to 30 s and to ten minutes."""
     heard = live.Heard()
     heard.begin("reading the data")
     said = {}

@@ -57,7 +57,6 @@ def test_a_table_stopped_at_its_first_failing_cell(tmp_path: Path) -> None:
 def test_cells_that_train_at_once_take_a_part_of_the_cluster_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each took all of it: the second cell waited for half an hour, and died."""
     given, told = write(tmp_path, [{"name": name} for name in "abc"], rounds=1), list[dict[str, str]]()
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
@@ -93,7 +92,6 @@ PARENT = "import os, subprocess, sys; subprocess.run([sys.executable, '-c', sys.
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is told that its parent died")
 def test_a_child_ends_with_a_parent_that_is_killed() -> None:
-    """The cells of a killed table trained on as orphans."""
     process = subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert int(process.stdout.readline()) != process.pid
@@ -121,7 +119,6 @@ def write_rows(path: Path, invert: bool) -> None:
 
 
 def test_a_finished_cell_stood_in_a_table_beside_cells_of_other_data(tmp_path: Path) -> None:
-    """The CSV file of a finished cell is changed: one line says so; the file as it was is taken again."""
     rows, out = tmp_path / "rows.csv", tmp_path / "table"
     write_rows(rows, invert=False)
     data = {"name": "table", "path": str(rows), "target": "label", "limit": None}
@@ -156,8 +153,6 @@ def test_a_table_of_some_cells_grows_into_the_table_of_all(tmp_path: Path) -> No
 
 
 def test_a_cell_of_another_scenario_is_refused_by_the_keys_that_differ(tmp_path: Path) -> None:
-    """Before, the line said only that the scenario was another one."""
-
     def make_table(**overrides: Any) -> Scenario:
         cells = [{"name": "one"}, {"name": "two", "overrides": overrides}]
         return read_scenario(scenario({"rounds": 1, "report": False, "table": cells}))
@@ -192,7 +187,6 @@ def test_each_line_of_latex_has_as_many_columns_as_its_head_and_no_mark_of_a_nam
 
 
 def test_a_bar_in_a_name_and_a_small_score_are_seen_in_the_table() -> None:
-    """A cell named a|b had one column more, and an RMSE of 0.00004 stood as 0.0000 beside the published 3e-05."""
     row = {"cell": "a|b", "metric": "rmse", "mean": 4e-5, "sd": 1.25e-6, "n": 3, "published": 3e-5, "rounds": 5}
     row |= {"up_bytes": 6e3, "down_bytes": 0}
     text = format_markdown([row], ["a|b"])
@@ -202,7 +196,6 @@ def test_a_bar_in_a_name_and_a_small_score_are_seen_in_the_table() -> None:
 
 
 def test_what_a_target_cost_stands_in_the_table_with_its_unit() -> None:
-    """The page says that the table shows it, and it showed the rounds alone."""
     names = ("accuracy", "rounds_to_target", "seconds_to_target", "bytes_to_target", "accuracy_min", "nll", "entropy")
     rows = [row("a", name) for name in names]
     rows[3] |= {"mean": 466240.0, "sd": 117466.2}

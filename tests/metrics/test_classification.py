@@ -100,7 +100,6 @@ def test_an_ensemble_is_no_worse_than_its_members_on_average() -> None:
 
 
 def test_answers_that_are_nan_are_not_calibrated_and_do_not_agree() -> None:
-    """Bins of NaN counted as empty ones, so that a run that had diverged had a calibration error of 0."""
     some = np.where(np.arange(200)[:, None] == 7, np.nan, PROBS)
     for probs in (np.full_like(PROBS, np.nan), some):
         assert np.isnan(classification.ece(probs, Y)) and np.isnan(classification.disagreement([probs, probs]))

@@ -87,7 +87,6 @@ def test_the_kept_channels_are_the_ceiling_in_whole_numbers(channels: int, part:
 
 
 def test_the_scaler_divided_in_training_alone() -> None:
-    """Layers that were trained behind it answered to inputs r times as large."""
     scaler, x = Scaler(0.25), torch.tensor([1.0, -2.0])
     assert torch.equal(scaler.train()(x), 4 * x)
     assert torch.equal(scaler.eval()(x), 4 * x)

@@ -175,7 +175,6 @@ def test_the_seeds_of_real_runs_are_read_at_the_bytes_of_the_cheapest(tmp_path: 
 
 
 def test_a_budget_was_read_at_the_last_evaluation_inside_it() -> None:
-    """FedAvg against SCAFFOLD at equal uplink was -0.847 where SCAFFOLD was evaluated after its tenth round first."""
     fedavg = made("fedavg", range(11))
     for every in (1, 2, 3):
         scaffold = made("scaffold", [0, *range(every, 11, every), 10], each=2e6)
@@ -231,7 +230,6 @@ def fens(every: Sequence[float], each: float = 1e6) -> ReadRun:
 @pytest.mark.parametrize("every", [[*range(102)], [0, 40, 80, 101], [0, 101]], ids=["1", "40", "end"])
 @pytest.mark.parametrize("length", [20, 300])
 def test_a_method_with_phases_was_read_before_its_last_phase(every: Sequence[float], length: int) -> None:
-    """FENS with 0.918 at its end was shown as 0.825, or as it was drawn, beside a FedAvg of 40 rounds."""
     fedavg = made("fedavg", range(length + 1), scores=lambda t: np.where(t >= min(length, 40), 0.8, 0.1))
     for runs in ([fedavg, fens(every)], [fens(every), fedavg]):
         assert difference(runs) == pytest.approx(0.118 if runs[0] is fedavg else -0.118)
@@ -290,7 +288,6 @@ def test_where_the_last_phase_begins_is_said_by_the_scenario_as_by_the_study(nam
 
 
 def test_untrained_models_were_read_against_trained_ones() -> None:
-    """A run of few rounds pulled all others to their round 0, and so did one without any."""
     seldom, often, drawn = made("seldom", [0, 40, 80]), made("often", range(31)), made("drawn", [0])
     assert difference([often, seldom]) is None
     assert "seldom has no evaluation of trained models near enough" in list_caveats([often, seldom])[-1]
@@ -321,7 +318,6 @@ def personal() -> dict[str, fedray.Run]:
 def test_personalized_methods_were_compared_by_an_answer_that_nobody_uses(
     name: str, personal: dict[str, fedray.Run]
 ) -> None:
-    """FedPer was 62.6 points behind FedAvg, though its clients' own models had 0.991 against 0.861."""
     found = fedray.compare([personal["fedavg"], personal[name]])
     metric = "personal_accuracy"
     own, other = (personal[one].summary["metrics"][metric]["mean"] for one in (name, "fedavg"))

@@ -94,12 +94,6 @@ def test_cards_show_mean_and_deviation_over_replicates(pages: dict[str, str], fo
     assert "sd of" not in pages["classes"]
 
 
-def test_several_runs_are_compared(pages: dict[str, str]) -> None:
-    for piece in ("2 runs compared", "Differences, seed by seed", "RMSE, run by run", "local.lr"):
-        assert piece in pages["several"]
-    assert "method.models" not in remove_scripts(pages["several"]).partition("How it was run")[0]  # the same in all
-
-
 def test_the_same_run_gives_the_same_bytes(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_short_report(monkeypatch)
     assert page(tmp_path / "a.html", folder / "numbers") == page(tmp_path / "b.html", folder / "numbers")

@@ -86,7 +86,6 @@ def test_a_base_key_that_only_a_cell_reads_stays() -> None:
 
 
 def test_lg_fedavg_that_shares_every_layer_is_fedavg() -> None:
-    """On the quickstart's network of two layers it was so by default."""
     assert read_scenario(of("lg_fedavg")).method.options["shared_layers"] == 1
     whole = fedray.run(scenario(of("lg_fedavg", shared_layers=2), {"rounds": 1}))
     plain = fedray.run(scenario(AVG, {"rounds": 1}))
@@ -121,7 +120,6 @@ def read_kept(source: Any, *overrides: str) -> tuple[Any, list[str]]:
 
 @pytest.mark.parametrize("spelled", [False, True], ids=["as defaults", "spelled out"])
 def test_a_fedavg_made_of_the_best_trial_of_shefl_was_not_fedavg(spelled: bool, tmp_path: Path) -> None:
-    """It kept top-k, equal groups and the tiers: 0.714 at 21 MB in place of 0.759 at 61 MB."""
     overrides = (
         {**SHEFL, "compress": {"kind": "topk"}, "server": {"coefficients": "equal_groups"}} if spelled else SHEFL
     )

@@ -18,24 +18,12 @@ from fedray.metrics.scores import SCORES, describe_score
 from fedray.storage.checkpoint import list_table_columns
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "run_directory.md"
-TOY: dict[str, Any] = {
-    "data": {"name": "sine", "samples": 20},
-    "model": {"name": "rbf"},
-    "local": {"epochs": 1},
-    "clients": 4,
-    "runtime": "inline",
-    "report": False,
-    "rounds": 1,
-}
+TOY: dict[str, Any] = {"rounds": 1, "clients": 4, "runtime": "inline", "report": False, "local": {"epochs": 1}}
+TOY |= {"data": {"name": "sine", "samples": 20}, "model": {"name": "rbf"}}
 RUNS: dict[str, dict[str, Any]] = {
     "classes": scenario(
-        {
-            "rounds": 1,
-            "data": {"hold_out": 0.2},
-            "evaluate": {"personal": True, "clients": 2, "ood": "noise"},
-            "report": False,
-        },
-        {"predict": {"gamma": 0.1}, "replicates": 2},
+        {"rounds": 1, "data": {"hold_out": 0.2}, "evaluate": {"personal": True, "clients": 2, "ood": "noise"}},
+        {"report": False, "predict": {"gamma": 0.1}, "replicates": 2},
     ),
     "targets": {**TOY, "predict": {"noise": "residual"}, "evaluate": {"personal": True, "clients": "all"}},
     "bias and variance": {**TOY, "replicates": 2},

@@ -199,17 +199,6 @@ def test_keys_that_change_no_result_may_be_edited(plain: fedray.Run, tmp_path: P
     assert fedray.resume(half).summary["state_hash"] == plain.summary["state_hash"]
 
 
-def test_a_finished_run_is_made_longer(plain: fedray.Run, tmp_path: Path) -> None:
-    longer = copy_run(plain, tmp_path / "longer", 4)
-    whole = fedray.run(scenario({"rounds": 6}))
-    assert "the run has done 4: give at least as many" in line_of(fedray.resume, longer, rounds=3)
-    told = run_command("resume", longer, "--rounds", "6")
-    assert told.status == 0, told.err
-    assert read_run(longer).scenario["rounds"] == 6
-    assert fedray.load(longer).summary["state_hash"] == whole.summary["state_hash"]
-    assert fedray.resume(longer).summary["state_hash"] == whole.summary["state_hash"]
-
-
 def test_a_lost_or_damaged_identity_let_another_scenario_go_on(plain: fedray.Run, tmp_path: Path) -> None:
     """The manifest says that there was one; in a directory of before there was such a file it does not."""
     half = copy_run(plain, tmp_path / "half", 2)

@@ -73,7 +73,6 @@ MISSING = "this run used method 'mine' of my_method.py"
 
 
 def test_a_run_that_used_an_own_name_says_which_module_is_missing(folder: Path) -> None:
-    """It said: 'mine' is not a known method."""
     done = once("run", "s.yaml", "--out", "run", "--import", "my_method.py")
     assert done.status == 0, done.err
     identity = json.loads((folder / "run" / "identity.json").read_text())
