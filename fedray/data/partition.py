@@ -611,9 +611,9 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
 def classes(labels: Array, clients: int, generator: Generator, classes: int = 2) -> Cut:
     """Gives every client the same number of classes, and deals each class evenly to the clients that hold it.
 
-    The numbers of clients that hold a class differ by at most 1, unless a class has too few samples. The clients choose
-    one after the other: each takes the classes that still need the most clients. Ties are broken at random. By a
-    theorem of Gale and Ryser, this procedure finds a solution if a solution exists.
+    All classes are held by equally many clients (a difference of 1 is allowed), unless a class has too few samples. The
+    clients choose one after the other: each takes the classes that still need the most clients. Ties are broken at
+    random. By a theorem of Gale and Ryser, this procedure finds a solution if a solution exists.
 
     Args:
         labels: Label of each sample, `[n]` integers.

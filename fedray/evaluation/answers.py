@@ -1,8 +1,8 @@
 """Predicts with the models of a run, weighs the models for each client, and scores single clients.
 
 A *known client* is a client of the run, whose samples may weight the models; a *new client* is one that the run has
-never seen. A *world* is one seed of one fold of the data. A *personal pass* is a local training whose models stay at
-the client, which predicts with them.
+never seen. A *world* is one seed of one fold of the data, and a *study* is everything that a run needs. A *personal
+pass* is a local training whose models stay at the client, which predicts with them.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ Group = Callable[
 
 
 def alike(weights: FloatArray | None) -> Group:
-    """Returns a `Group` function: all clients are one group, or no client is in a group if clients have weights."""
+    """Returns a `Group` function. Without weights, all clients are one group; with weights, no client is in a group."""
     return lambda _client: 0 if weights is None else None
 
 

@@ -2,7 +2,8 @@
 
 A conformal set holds the labels or targets whose *conformal score* is at most a threshold. The threshold follows from
 the scores of the true labels of withheld samples, so that a set holds the true label with a given probability. A
-*world* is one seed of one fold of the data. A *known client* is a client of the run.
+*world* is one seed of one fold of the data, a *study* is everything that a run needs, and a *known client* is a client
+of the run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Evaluates the models of a run: computes metrics of the ensemble and of each of its models (its *members*).
 
 A *known client* is a client of the run, and a *new client* is one that the run has never seen. A *world* is one seed of
-one fold of the data.
+one fold of the data, and a *study* is everything that a run needs.
 
 Example:
     >>> import fedray

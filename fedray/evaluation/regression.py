@@ -1,6 +1,7 @@
 """Converts raw outputs of regressions to Gaussian predictions in the target's original unit, and scores them.
 
-The models of an ensemble are its *members*. A *world* is one seed of one fold of the data.
+The models of an ensemble are its *members*. A *world* is one seed of one fold of the data, and a *study* is everything
+that a run needs.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A *job* trains one model of one world (one seed of one fold) at one client. A *block* is a set of jobs that are trained
 together as one computation, and a *lane* is one job of a block. An *exchange* is the conversation of a round between
-the coordinator, which runs the round loop, and the actors, which train.
+the coordinator, which runs the round loop, and the actors, which train. A *study* is everything that a run needs.
 """
 
 from __future__ import annotations
@@ -522,7 +522,7 @@ class Queue(NamedTuple):
     These are actors with equal resources, or the one actor that holds the private vectors of the clients.
 
     Attributes:
-        actors: Numbers of the actors.
+        actors: Indexes of the actors.
         chunks: The chunks, in the order in which actors should take them.
     """
 

@@ -1,7 +1,8 @@
 """Trains the parts of a stack in one process.
 
 A stack is an ensemble of base networks (its *sub models*) and a *meta model*, whose inputs (*features*) are the
-predictions of the sub models. Each part of the stack has its own worker. Features stay in the process.
+predictions of the sub models. Each part of the stack has its own worker. Features stay in the process. A *study* is
+everything that a run needs.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class StackWorkers:
     Attributes:
         study: The study of the whole stack.
         bases: The parts of the stack without the meta model.
-        workers: The workers of the parts that are networks, in the order of the parts.
+        workers: The workers of the parts that train networks, in the order of the parts.
     """
 
     def __init__(self, study: Study, device: str, threads: int) -> None:

@@ -1,7 +1,8 @@
 """Trains jobs in one process, and reduces their uploads to statistics for the server's step.
 
 A *job* trains one model of one world (one seed of one fold) at one client. A *block* is a set of jobs that are trained
-together as one computation, and a *lane* is one job of a block.
+together as one computation, and a *lane* is one job of a block. A *study* is everything that a run needs. A *stack* is
+an ensemble whose outputs are combined by one more model (`fedray.runtime.stacking`).
 """
 
 from __future__ import annotations

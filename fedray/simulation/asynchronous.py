@@ -2,7 +2,8 @@
 
 A *job* trains one model of one world at one client. It starts from the newest *version* of the model; each server step
 that changes the model makes the next version. While a job is *in flight* the model may take further steps, and their
-number is the *staleness* of the job's upload. A *world* is one seed of one fold of the data.
+number is the *staleness* of the job's upload. A *world* is one seed of one fold of the data, and a *study* is
+everything that a run needs.
 """
 
 from __future__ import annotations
@@ -168,8 +169,8 @@ class ServerSteps(NamedTuple):
     Attributes:
         time: Virtual second of each server step, `[S]`.
         models: For each server step, the models that it changes.
-        jobs: The jobs whose uploads the steps use. Behind the jobs of a step follow the jobs that ended without an
-            upload since the step before.
+        jobs: The jobs whose uploads the steps use. After the jobs of a step come the jobs that ended without an upload
+            since the step before.
     """
 
     time: FloatArray
@@ -495,7 +496,7 @@ class Horizon:
     """
 
     def __init__(self, lines: list[Timeline], models: int, last: int) -> None:
-        """Starts without known steps.
+        """Makes a horizon for which no server step is computed yet.
 
         Args:
             lines: The timeline of each world.
@@ -945,7 +946,7 @@ def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Advanc
 
 
 def split_turns(owner: IntArray) -> list[IntArray]:
-    """Splits jobs into waves: the first jobs of all owners, then their second jobs, and so on.
+    """Splits jobs into waves. The first wave has the first job of each owner, the next wave the second jobs, and so on.
 
     Args:
         owner: Number of the client (of a world) to which each job belongs, `[J]`.

@@ -131,7 +131,7 @@ def follow_course(
         values: The new value for each entry of `best`; None for a value that was not measured.
         round: The round of the new values.
         lower: Whether lower values are better.
-        min_delta: A new value is better only if it exceeds the best one by more than this difference.
+        min_delta: A new value counts as better only if it is better than the best value by more than this difference.
     """
     sign, found = -1.0 if lower else 1.0, False
     for place, value in enumerate(values):

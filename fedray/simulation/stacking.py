@@ -46,7 +46,7 @@ class PartJobs(NamedTuple):
         number: Number of the part.
         part: The part.
         jobs: Indexes of the jobs in the plan of the whole stack, `[j]`.
-        plan: The same jobs, with the model and world numbers of the part's own study.
+        plan: The same jobs, with models and worlds numbered as in the part's own study.
     """
 
     number: int
@@ -404,7 +404,7 @@ def _refuse_features(_world: int, _client: int) -> Tensor:
 
 
 def _plan_part(part: Part, t: int, state: State | None) -> Plan:
-    """Plans a part's jobs in round t, with the model and world numbers of the whole stack.
+    """Plans a part's jobs in round t, with models and worlds numbered as in the whole stack.
 
     Clients without data get no jobs.
     """

@@ -118,7 +118,8 @@ class Patience(NamedTuple):
     Attributes:
         metric: Name of the metric.
         rounds: The run ends when the metric has not become better in any world for this number of rounds.
-        min_delta: A value counts as better only if it exceeds the best value so far by more than this difference.
+        min_delta: A value counts as better only if it is better than the best value so far by more than this
+            difference.
     """
 
     metric: str

@@ -1,4 +1,7 @@
-"""Writes and reads what a run keeps while it trains: checkpoints, and the tables of rounds and clients."""
+"""Writes and reads what a run keeps while it trains: checkpoints, and the tables of rounds and clients.
+
+A *study* is everything that a run needs, and a *world* is one seed of one fold of the data.
+"""
 
 from __future__ import annotations
 

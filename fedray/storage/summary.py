@@ -1,5 +1,7 @@
 """Writes and checks `summary.json`, `manifest.json` and `identity.json` of a run directory, and makes run loggers.
 
+A *study* is everything that a run needs, and a *world* is one seed of one fold of the data.
+
 Example:
     >>> logged = []
     >>> log: Logger = lambda round, metrics: logged.append((round, metrics["accuracy"]))
@@ -601,7 +603,7 @@ def write_identity(out: Path, digests: Digests) -> None:
 
 
 def read_identity(out: Path) -> dict[str, Any]:
-    """Returns the content of `identity.json`. It is empty if the run never had such a file, as the manifest tells.
+    """Returns the content of `identity.json`. If there is no such file and the manifest records none, it is empty.
 
     Raises:
         Damaged: The file is damaged or lost.
@@ -753,7 +755,7 @@ def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str
 
 
 def refuse_missing_names(out: Path) -> None:
-    """Raises an error if a run or a sweep uses a name that the user registered then, but no module registers now.
+    """Raises an error if a run or a sweep used a name of the user that no module has registered in this process.
 
     Args:
         out: The directory of the run or of the sweep.

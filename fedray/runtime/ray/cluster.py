@@ -222,7 +222,7 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
 def wait_for_resources(wanted: Mapping[str, float]) -> None:
     """Waits until the nodes of a cluster have the required resources, and logs which resources are still missing.
 
-    Meanwhile Ray is asked for these resources in bundles with an amount of one, so that an autoscaler starts nodes.
+    Meanwhile Ray is asked for bundles of one unit of these resources each, so that an autoscaler starts nodes.
 
     Args:
         wanted: Required amounts in all nodes together, by Ray's names of resources. The amount of `nodes` is the number
