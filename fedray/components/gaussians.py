@@ -155,7 +155,7 @@ class TeacherSampler:
             noise = torch.from_numpy(rng.normal(key, self.trainable)).to(mean.dtype)
             out[:, part] += variance[part].sqrt() * noise
         else:
-            share = -np.log1p(-rng.uniform(key, len(uploads)))  # Exp(1), normalised: a flat Dirichlet
+            share = -np.log1p(-rng.uniform(key, len(uploads)))  # Exp(1); after normalization a flat Dirichlet
             share /= share.sum(axis=1, keepdims=True)
             out[:, part] = (torch.from_numpy(share) @ uploads[:, part].double()).to(mean.dtype)
         return out
@@ -281,7 +281,7 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
     ) -> tuple[Tensor, tuple[Moments, Moments]]:
         own, prior = parameters.chunk(2, dim=-1)
         data, weight, count = gradient[..., :p], zeta / context.size, context.step + 1
-        spread = data * context.noise * torch.sigmoid(own[..., p:])  # by the chain rule, through the draw
+        spread = data * context.noise * torch.sigmoid(own[..., p:])  # gradient in rho, by the chain rule
         away = differentiate_in_own(own, prior[..., :p], softplus(prior[..., p:]))
         slope = torch.cat([data, spread], dim=-1) + weight * away
         change, moments = find_step(local, slope, state[0], count)
@@ -453,7 +453,7 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
     def update(gradient: Tensor, state: _Learned, parameters: Tensor, context: StepContext) -> tuple[Tensor, _Learned]:
         q, rest = parameters.split_with_sizes((2 * p, 2 * p + 1), dim=-1)
         data = gradient[..., :p]
-        spread = data * context.noise * torch.sigmoid(q[..., p:])  # by the chain rule, through the draw
+        spread = data * context.noise * torch.sigmoid(q[..., p:])  # gradient in rho, by the chain rule
         away = differentiate_in_own(q, state.mean, state.tau) / context.size
         step, moments = find_step(local, torch.cat([data, spread], dim=-1) + away, state.moments, context.step + 1)
         return torch.cat([step, torch.zeros_like(rest)], dim=-1), state._replace(moments=moments)

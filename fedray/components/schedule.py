@@ -403,8 +403,8 @@ def permutation(models: int, rows: str = "client") -> Assignment:
 
     Args:
         models: K, the number of models.
-        rows: The owner of a permutation: `client`, `slot` (a position among the participants of a round) or `stratum`
-            (a position that is always filled from the same set of clients).
+        rows: What a permutation belongs to: a `client`, a `slot`, or a `stratum`. A stratum is a slot that is always
+            filled from the same set of clients.
     """
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:

@@ -149,7 +149,7 @@ def sum_uploads(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) ->
 
 
 def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
-    """Returns the total weight of each group of uploads, `[G]`, and the largest counters in each group.
+    """Returns the total weight of each group of uploads, `[G]`, and the largest counters (integer buffers) in each.
 
     Args:
         uploads: The J uploads.

@@ -768,8 +768,9 @@ class Phase:
             server makes the steps. None means that steps and samples follow from `local`.
         traffic: A function (round, plan) -> bytes up `[J]` and bytes down `[J]` of each job. None means that each model
             is sent from the server to the client and back.
-        remember: A function (round, state after the round, plan of the jobs that counted, losses `[J]`) -> the state in
-            which the method has noted what it keeps about these jobs. None leaves the state unchanged.
+        remember: A function (round, state after the round, plan, losses `[J]`) -> state. It writes what the method
+            keeps about the jobs into the state. The plan has only jobs whose uploads the server used. None leaves the
+            state unchanged.
         choose: A function (plan, mean losses of all models at each job's client `[J, K]`) -> plan (IFCA). None leaves
             the plan unchanged.
         groups: The largest number of groups of uploads (`Flight.group`) that one call of a runtime adds up in

@@ -46,9 +46,9 @@ LastBatch = Literal["keep", "drop", "merge"]
 RateKind = Literal["constant", "cosine", "linear", "step"]
 OptimizerKind = Literal["sgd", "adam", "adamw", "rmsprop"]
 ServerOptimizerKind = Literal["none", "momentum", "adam", "yogi"]
-Mode = Literal["semi", "buffered", "async"]  # when the server steps where clients do not wait for each other
+Mode = Literal["semi", "buffered", "async"]  # when the server makes a step, if clients do not wait for each other
 Staleness = Literal["constant", "polynomial", "hinge"]
-AverageKind = Literal["probabilities", "logits", "outputs"]  # the quantity of which an ensemble takes the mean
+AverageKind = Literal["probabilities", "logits", "outputs"]  # what an ensemble averages
 ScoreKind = Literal["lac", "aps", "raps", "regression"]  # the score that conformal sets are built from
 QuantileKind = Literal["exact", "qq"]
 # What trains clients: compiled kernels where they can (`auto`), compiled kernels only, or torch only.
@@ -321,7 +321,7 @@ Stats = dict[str, Any]  # name -> ExactSum, Counts, Largest or Kept of `sums.py`
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rounds shares to whole numbers; without torch, for commands that only read a scenario.
+# Rounding of shares to whole numbers. It needs no torch, because commands that only read a scenario use it.
 
 
 def count_test_clients(wanted: int | float | Sequence[str], clients: int) -> int:

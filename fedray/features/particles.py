@@ -52,10 +52,10 @@ class Particles(Piece):
 
     Attributes:
         models: K, the number of models.
-        move: Function (gradients of the loss, received particles, current particles, client's own particles, number of
-            the client's samples) -> the direction of a descent step of the models.
-        learn: Function (client's own particles as they are now, received particles, trained particles, client's own
-            particles before this round) -> the direction of a descent step of the client's own particles.
+        move: Function (gradients of the loss, received particles, current particles, own particles, number of the
+            client's samples) -> the direction of a descent step of the current particles.
+        learn: Function (own particles now, received particles, trained particles, own particles before this round) ->
+            the direction of a descent step of the own particles.
         steps: Number of steps that the client's own particles make after training.
     """
 

@@ -473,8 +473,7 @@ class Stack(NamedTuple):
 class StackModule(nn.Module):
     """The module of a stack. The inputs of its meta model are the mean probabilities of each base, side by side.
 
-    The module averages the predictions of the bases whose `answers` is true if there is no meta model, or if the meta
-    model has not been trained yet.
+    If there is no meta model, or if it has not been trained yet, the module averages the bases whose `answers` is true.
 
     Attributes:
         trained: Number of rounds in which the meta model was trained, an integer buffer.

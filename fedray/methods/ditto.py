@@ -1,9 +1,9 @@
 r"""Ditto: FedAvg, in which every client also trains a personal model that is pulled towards the global model.
 
 Source: Li, Hu, Beirami, Smith, *Ditto: Fair and Robust Federated Learning Through Personalization*, ICML 2021, Alg. 1.
-`lambda` is one number or a list. With a list every client trains one personal model per number, and predicts with the
-model that is best on its own held-out samples, by accuracy or RMSE (the paper's section 3.3). `data.hold_out` must then
-be above 0.
+`lambda` is one number or a list. With a list every client trains one personal model per entry. The client predicts with
+the personal model that is best on the client's held-out samples, by accuracy or RMSE (the paper's section 3.3).
+`data.hold_out` must then be above 0.
 
 Formulas of ditto:
     Besides FedAvg's model $w$ each client trains its own model $v_i$, which is pulled towards $w$. The client predicts

@@ -79,5 +79,5 @@ def fedprox(setting: kit.Setting) -> kit.Method:
 
 
 def add_proximal_term(local: kit.Local, mu: float) -> kit.Local:
-    """Returns local training with the term `mu / 2 |w - w_start|^2`, mu >= 0, added to the objective."""
+    """Returns `local` with the term `mu / 2 |w - w_start|^2`, mu >= 0, added to the objective."""
     return replace(local, pull=local.pull + mu)

@@ -1,9 +1,9 @@
 r"""FedRolex: HeteroFL whose slices roll over the channels, one channel further in every round.
 
 Source: Alam, Liu, Yan, Zhang, *FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction*,
-NeurIPS 2022, arXiv 2212.01548, Alg. 1. In round t the slice of a hidden layer of c channels has `ceil(r c)` channels,
-from channel `t mod c` on; after the last channel the slice continues with channel 0. In c rounds every channel is
-trained equally often, even if no client can train all of them. Server and client know t, so no index is sent.
+NeurIPS 2022, arXiv 2212.01548, Alg. 1. In round t the slice of a hidden layer of c channels has `ceil(r c)` channels.
+It begins with channel `t mod c`, and continues with channel 0 after the last channel. In c rounds every channel is
+trained equally often, even if no client can train all channels. Server and client know t, so no index is sent.
 
 Formulas of fedrolex:
     FedRolex is HeteroFL with a different slice in every round. In round $t$ a client of a tier of width $r$ trains

@@ -21,7 +21,10 @@ from typing import Any
 
 @cache
 def list_rows() -> Mapping[str, tuple[str, str]]:
-    """Returns the lines of the stub as name -> (module, name in the module), which is empty for a whole module."""
+    """Returns the lines of the stub as name -> (module, name in the module).
+
+    The name in the module is empty if the line imports a whole module.
+    """
     rows = {}
     for row in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body:
         match row:

@@ -1,6 +1,7 @@
-"""What methods are composed from: a row for each name, which says where `kit.py` loads it from.
+"""Lists the building blocks of methods. Each line says from which module `kit.py` loads a name.
 
-A row from a file is a name of `fedray.methods`, too; a row from a folder is a file of ingredients.
+A name that is imported from a file is also a name of `fedray.methods`. A name that is imported from a folder is a
+module with ingredients.
 """
 
 import numpy as numpy

@@ -39,14 +39,14 @@ Deviations:
        makes one step of w after each personal step: `personal_steps: 1`.
     2. Each step uses one draw of the weights, with standard normal noise. The noise of the unofficial code has a
        standard deviation of 0.001.
-    3. The divergence has the weight `zeta / n_i` relative to the mean loss, as in the paper; in the unofficial code the
+    3. The divergence has the weight `zeta / n_i` relative to the mean loss, as in the paper. In the unofficial code the
        weight is 1 / (R B).
-    4. Adam starts without memory in each local training; in the unofficial code Adam continues.
+    4. Adam starts with an empty memory in each local training. In the unofficial code Adam continues.
     5. The first q of a client is the global Gaussian of the round in which the client first takes part. The first means
        are the network's usual first weights (`model.weight_sd: 0.1` draws them as the unofficial code does).
     6. The network with the mean weights predicts. The unofficial code draws the weights once, with a standard deviation
        of 2.
-    7. For the paper's beta set `server.optimizer: momentum`, `server.lr` to beta, and `server.momentum` to 0; without a
+    7. For the paper's beta set `server.optimizer: momentum`, `server.lr` to beta, and `server.momentum` to 0. Without a
        server optimizer beta is 1.
     8. Running statistics of normalization layers are averaged as in FedAvg.
 

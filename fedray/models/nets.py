@@ -61,7 +61,7 @@ NORMS_OF_ROWS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d,
 def linear(
     input_shape: tuple[int, ...], outputs: int, *, bias: bool = True, weight_sd: float | None = None
 ) -> nn.Sequential:
-    """Returns a linear model `W x + b`: Flatten, Linear.
+    """Returns a linear model `W x + b`, which consists of Flatten and Linear.
 
     Args:
         input_shape: Shape of one sample.
@@ -393,7 +393,7 @@ def densenet(
     growth: int = 32,
     norm: str = "batch",
 ) -> nn.Module:
-    """Returns a DenseNet (Huang et al. 2017); the default is DenseNet-121.
+    """Returns a DenseNet (Huang et al. 2017). The default is DenseNet-121.
 
     Args:
         input_shape: `(channels, height, width)`.

@@ -360,7 +360,7 @@ def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, com
 
 
 def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
-    """Draws standard normal random numbers for each lane and a step, `[W, p]`; `[W, 0]` if no code uses noise.
+    """Draws standard normal random numbers for a step of each lane, `[W, p]`. Without code that uses noise, p is 0.
 
     Example:
         The random numbers differ between clients and between steps.
