@@ -122,7 +122,7 @@ def _ends(found: Range) -> tuple[float, float]:
 
 Array = NDArray[Any]
 Float64 = NDArray[np.float64]
-FAR_FROM_ZERO = 8.0  # a column is far from 0 if values exceed 8 half ranges: then 3 of the 24 bits are the same in all
+FAR_FROM_ZERO = 8.0  # a column is far from 0 if a value is above 8 times half its range: 3 of 24 bits are then wasted
 
 
 def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:

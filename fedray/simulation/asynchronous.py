@@ -571,7 +571,7 @@ class Horizon:
 
 Group = tuple[int, int]  # (server step, row of the state): the uploads of a group are added up
 Key = tuple[int, int]  # (row of the state, version of the model in this row)
-LEAST_FREED = 8  # versions are freed only if at least so many, and a quarter of the needed ones, may be unneeded
+LEAST_FREED = 8  # versions are freed only if their number has grown by this and by a quarter since the last time
 
 
 class Sums:

@@ -423,7 +423,8 @@ def run_rounds(
     if progress.round == 0 and not progress.metrics:  # a run that continues from round 0 has metrics already
         run.measure()
     rules = study.evaluation
-    if progress.round == 0 or (rules.every_seconds is None and progress.round % rules.every == 0):  # evaluated
+    # if the current round was evaluated, a rule may end the run now
+    if progress.round == 0 or (rules.every_seconds is None and progress.round % rules.every == 0):
         progress.stopped = progress.stopped or find_stop(study, progress)
     done = progress.round >= study.rounds or bool(progress.stopped)
     if done and progress.round == 0:

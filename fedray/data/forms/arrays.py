@@ -586,7 +586,7 @@ _INDEX = re.compile(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__")  # no name, or
 MOST_VALUES = 64  # a text column with more different values is an input only if the user names the column
 
 
-TOLD = {  # the remark on each kind of column that `_find_kind` returns
+TOLD = {  # the remark about each kind of column that `_find_column_kind` returns
     "index": "no input, because it numbers the rows (name it in data.{key})",
     "id": "another whole number in every row (if it is an id, name the other columns in data.{key})",
     "truth": "truth values, read as 0 and 1",

@@ -333,7 +333,7 @@ def _stop(folder: Path) -> None:
 # coordinator works in the driver's directory, and Ray sends the user's modules (`py_modules`).
 
 PLACES = ("FEDRAY_DATA", "FEDRAY_CACHE", "HF_HOME", "HF_DATASETS_CACHE")  # variables of the driver that hold a path
-KEPT_SECONDS = 30 * 24 * 3600  # so long a cluster keeps modules that are not in use, because a run may have pauses
+KEPT_SECONDS = 30 * 24 * 3600  # how long a cluster keeps modules that are not in use, because a run may have pauses
 
 
 def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
