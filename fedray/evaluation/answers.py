@@ -712,6 +712,11 @@ def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models
         world: Index of the world.
         clients: Number of clients.
         models: K, the number of models.
+
+    Example:
+        >>> keys, rows = torch.tensor([[0, 1, 0], [0, 1, 1]]), torch.tensor([[0.2], [0.6]])
+        >>> read_weights({"mixture/keys": keys, "mixture/rows": rows}, world=0, clients=2, models=2).round(2).tolist()
+        [[nan, nan], [0.25, 0.75]]
     """
     weights = np.full((clients, models), np.nan)
     keys, rows = (private.get(f"{MIXTURE}/{part}", torch.zeros(0, 3)).numpy() for part in ("keys", "rows"))
