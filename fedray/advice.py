@@ -4,8 +4,6 @@ Nothing here stops a run. A rule is a function that looks at a scenario and its 
 and yields findings with their remedies.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -252,7 +250,7 @@ def warn_of_study(scenario: Scenario, study: Study, rules: Sequence[Rule] = RULE
 # Warnings of failed clients, of models that nobody trained, and of scores without a mean.
 
 
-def warn_of_failures(watch: Watch) -> Watch:
+def warn_of_failures(watch: "Watch") -> "Watch":
     """Returns a function that calls `watch` with each snapshot of a run, and warns once when jobs have failed.
 
     Example:
@@ -264,7 +262,7 @@ def warn_of_failures(watch: Watch) -> Watch:
     """
     warned = False
 
-    def look(snapshot: Snapshot) -> None:
+    def look(snapshot: "Snapshot") -> None:
         nonlocal warned
         if snapshot["failed"] and not warned:
             warned = True

@@ -7,8 +7,6 @@ Example:
     (1, 1)
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Starts and ends the process of a command: signals, child processes, output streams, and warnings as plain lines."""
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import gc

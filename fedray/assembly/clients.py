@@ -1,7 +1,5 @@
 """Makes the simulated devices of a scenario, and the functions that choose the clients of a round."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

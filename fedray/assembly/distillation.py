@@ -1,7 +1,5 @@
 """Makes what a server needs for distillation: its inputs, and the functions that train students."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Makes the objects of a scenario's features: private layers, slices, walks, stacks and conformal sets."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

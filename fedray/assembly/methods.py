@@ -1,7 +1,5 @@
 """Makes the pieces that a scenario decides, and composes them into the method of a study."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cache, partial

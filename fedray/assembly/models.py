@@ -1,7 +1,5 @@
 """Makes the networks of a study, and estimates the memory that the study needs."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

@@ -1,7 +1,5 @@
 """Checks the functions of a user's own method and their results; an error is one line that names the function."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass, replace

@@ -1,7 +1,5 @@
 """Makes pieces of a study from a scenario or a user's code: compression, losses, optimizers, augmentations, metrics."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

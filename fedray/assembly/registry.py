@@ -1,7 +1,5 @@
 """Registers a user's own code, checks and names it, records it in runs, and requires it again when a run goes on."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections import Counter
@@ -280,13 +278,13 @@ class UserObjects:
     dealt: Dealt | None = None
     walk: Walk | None = None
 
-    def shipped(self, study: Study) -> UserObjects:
+    def shipped(self, study: Study) -> "UserObjects":
         """Returns the objects with the data, devices and walks of a study, for nodes that lack the files read here."""
         shards, walk = study.shards, study.method.phase.walk
         data, dealt = (shards.original, shards.dealt) if isinstance(shards, StoredShards) else (shards.data, None)
         return replace(self, data=data, devices=study.devices, dealt=dealt, walk=walk)
 
-    def with_rows(self, scenario: Scenario, study: Study) -> UserObjects:
+    def with_rows(self, scenario: Scenario, study: Study) -> "UserObjects":
         """Returns the objects, with the dealt samples if a user's function, a file or Flower has dealt them."""
         name, shards = scenario.data.partition.name, study.shards
         own = find_own("partition", scenario, self) is not None or name in OPEN

@@ -1,7 +1,5 @@
 """Makes a `Study` of plain objects from a scenario, and digests of its data, network and code."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import replace

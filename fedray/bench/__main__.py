@@ -1,7 +1,5 @@
 """Measures one row in this process: `python -m fedray.bench ROW full|quick FILE` writes the results to FILE as JSON."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Measures the rows of the table, each in a process of its own, which counts the memory of this row only."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

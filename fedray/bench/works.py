@@ -5,8 +5,6 @@ Example:
     'wall 7.10 against 4.10 ms, CPU of all processes 13.80 against 8.40 ms a round'
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

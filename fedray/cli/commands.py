@@ -1,7 +1,5 @@
 """The command line. Large modules are imported inside the commands, so `fedray --help` prints at once."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import shutil

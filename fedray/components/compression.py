@@ -11,8 +11,6 @@ Example:
     [80, 3725]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 

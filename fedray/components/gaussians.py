@@ -3,8 +3,6 @@
 A *world* is one seed of one fold of the data. The M = R K models of R worlds are the rows of the state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

@@ -3,8 +3,6 @@
 A *world* is one seed of one fold of the data.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

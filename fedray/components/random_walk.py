@@ -13,8 +13,6 @@ Example:
     ((1, 2), True)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ A schedule is a function (round, state) -> `Plan`. A *world* is one seed of one 
 among the participants of a round, and an *age* is K consecutive rounds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -13,8 +13,6 @@ Example:
     [1, 3]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Defines servers, which turn the uploads of a round into the next state, and optimizers of servers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

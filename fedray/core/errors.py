@@ -1,7 +1,5 @@
 """Defines the errors and warnings of fedray, and formats values as text."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import sys

@@ -10,13 +10,11 @@ Example:
     (1, 0, ())
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -37,9 +35,6 @@ from fedray.core.types import (
     Stats,
     Uploads,
 )
-
-if TYPE_CHECKING:
-    pass
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a method or a user adds to local training: a loss, a change of the gradient, a schedule of the learning rate.
@@ -331,7 +326,7 @@ class Piece:
 
     takes: ClassVar[Mapping[str, str]] = {}
 
-    def check(self, phase: Phase, method: str) -> None:
+    def check(self, phase: "Phase", method: str) -> None:
         """Raises `BadInput` if the piece does not fit the rest of the phase. The message names the method `method`."""
 
     def begin(self, update: Any) -> Any:
@@ -378,11 +373,11 @@ class Piece:
         return 0
 
     @property
-    def locals(self) -> tuple[Local, ...]:
+    def locals(self) -> tuple["Local", ...]:
         """Returns how clients train in each of these further trainings."""
         return ()
 
-    def with_locals(self, change: Callable[[Local], Local]) -> Piece:
+    def with_locals(self, change: Callable[["Local"], "Local"]) -> "Piece":
         """Returns the piece with `change` applied to the `Local` of each of its further trainings."""
         return self
 
@@ -799,11 +794,11 @@ class Phase:
     ask: Callable[[State, Stats], State | None] | None = None
     server_work: Callable[[int], ServerWork] | None = None
 
-    def add(self, *pieces: Piece) -> Phase:
+    def add(self, *pieces: Piece) -> "Phase":
         """Returns the phase with these pieces added after its present pieces."""
         return replace(self, pieces=(*self.pieces, *pieces))
 
-    def with_locals(self, change: Callable[[Local], Local]) -> Phase:
+    def with_locals(self, change: Callable[[Local], Local]) -> "Phase":
         """Returns the phase with `change` applied to the `Local` of each of its trainings."""
         pieces = tuple(piece.with_locals(change) for piece in self.pieces)
         return replace(self, local=change(self.local), pieces=pieces)

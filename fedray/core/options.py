@@ -1,7 +1,5 @@
 """Defines how the options of methods, models, partitions and data are described: values, default and meaning."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping
 from copy import copy
@@ -293,7 +291,7 @@ class Needs(NamedTuple):
     key: str
     values: tuple[Any, ...]
 
-    def of(self, key: str) -> Needs:
+    def of(self, key: str) -> "Needs":
         """Returns the condition for a dotted key, with the whole name of the other key."""
         return self._replace(key=key.rpartition(".")[0] + self.key) if self.key.startswith(".") else self
 

@@ -7,8 +7,6 @@ and `uniform` compute random numbers from keys (splitmix64, Steele, Lea and Floo
 creating a generator object takes longer than training a small client.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Callable, Iterator

@@ -7,8 +7,6 @@ Example:
     True
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar

@@ -1,7 +1,5 @@
 """Computes sums that do not depend on their order, bit for bit, and calls the compiled kernels."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -189,7 +187,7 @@ class ExactSum:
 
     limbs: dict[int, Tensor]
 
-    def __add__(self, other: ExactSum) -> ExactSum:
+    def __add__(self, other: "ExactSum") -> "ExactSum":
         if self.limbs.keys() == other.limbs.keys():
             return ExactSum({k: v + other.limbs[k] for k, v in self.limbs.items()})
         keys = self.limbs.keys() | other.limbs.keys()
@@ -215,7 +213,7 @@ class Counts:
 
     total: Tensor
 
-    def __add__(self, other: Counts) -> Counts:
+    def __add__(self, other: "Counts") -> "Counts":
         return Counts(self.total + other.total)
 
 
@@ -229,7 +227,7 @@ class Largest:
 
     most: Tensor
 
-    def __add__(self, other: Largest) -> Largest:
+    def __add__(self, other: "Largest") -> "Largest":
         return Largest(torch.maximum(self.most, other.most))
 
 
@@ -243,7 +241,7 @@ class Kept:
 
     rows: dict[tuple[int, int, int], Tensor]
 
-    def __add__(self, other: Kept) -> Kept:
+    def __add__(self, other: "Kept") -> "Kept":
         return Kept({**self.rows, **other.rows})
 
 

@@ -3,8 +3,6 @@
 A *natural client* is a client that the data name, such as the writer of a text or a hospital.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path

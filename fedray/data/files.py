@@ -1,7 +1,5 @@
 """Finds data files on disk, unpacks archives, and keeps arrays that are too large for memory in files."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import lzma

@@ -3,8 +3,6 @@
 A *cut* is the result of a partition. To *deal* samples is to distribute them to clients.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import warnings

@@ -4,8 +4,6 @@ A *world* is one replicate (seed) of one fold of the data. A *job* trains one mo
 *lane* is one of W jobs that are trained together.
 """
 
-from __future__ import annotations
-
 import hashlib
 import warnings
 from typing import NamedTuple, Protocol
@@ -106,7 +104,7 @@ class Scaling(NamedTuple):
     plain: tuple[bool, bool]
 
     @staticmethod
-    def of(data: Dataset, folds: list[int]) -> Scaling:
+    def of(data: Dataset, folds: list[int]) -> "Scaling":
         """Returns the statistics of a data set. `folds[w]` is the fold of world w."""
         statistics = (*data.scaling, data.y_shift, data.y_scale)
         a, b, c, d = (torch.from_numpy(part[folds]) for part in statistics)

@@ -3,8 +3,6 @@
 A *world* is one seed of one fold of the data, and a `Cut` says which client holds which samples of a world.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

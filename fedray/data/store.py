@@ -1,7 +1,5 @@
 """Loads data sets by name, and stores each data set as one file that all processes of a node map into memory."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import hashlib

@@ -3,8 +3,6 @@
 Also joins several data sets to one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

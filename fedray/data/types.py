@@ -1,7 +1,5 @@
 """Defines the type of data sets, checks samples, and computes the statistics by which inputs are standardized."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -273,7 +271,7 @@ class Split(NamedTuple):
     y: Array
     group: IntArray | None = None
 
-    def take(self, rows: IntArray) -> Split:
+    def take(self, rows: IntArray) -> "Split":
         """Returns the samples with these indices."""
         return Split(self.x[rows], self.y[rows], None if self.group is None else self.group[rows])
 

@@ -5,8 +5,6 @@ never seen. A *world* is one seed of one fold of the data, and a *study* is ever
 pass* is a local training whose models stay at the client, which predicts with them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple

@@ -6,8 +6,6 @@ the scores of the true labels of withheld samples, so that a set holds the true 
 of the run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple

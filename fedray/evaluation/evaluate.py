@@ -27,8 +27,6 @@ Example:
     [True, True]
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

@@ -4,8 +4,6 @@ The models of an ensemble are its *members*. A *world* is one seed of one fold o
 that a run needs.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, NamedTuple
 

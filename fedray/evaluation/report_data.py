@@ -4,8 +4,6 @@ The pictures show the first world of the run. A *world* is one seed of one fold 
 client of the run, and the *members* are the models of the ensemble.
 """
 
-from __future__ import annotations
-
 import io
 from functools import partial
 from pathlib import Path

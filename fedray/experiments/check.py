@@ -1,7 +1,5 @@
 """`fedray check`: prints the facts about a resolved scenario before anything runs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -344,7 +342,7 @@ def _describe_runtime(scenario: Scenario, study: Study, chosen: RuntimeChoice, a
     return f"{where}, {actors} client actors, about {format_bytes(1e9 * ACTOR_GB * actors)} of memory"
 
 
-def ask_cluster(address: str) -> list[Node]:
+def ask_cluster(address: str) -> "list[Node]":
     """Returns the nodes that a Ray cluster has now.
 
     Raises:

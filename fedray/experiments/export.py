@@ -13,8 +13,6 @@ Example:
     True
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import logging

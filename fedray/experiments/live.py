@@ -1,7 +1,5 @@
 """The progress of a run: a live table on a terminal, a bar in a notebook, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import sys
@@ -195,7 +193,7 @@ def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterato
     rows: list[dict[str, Any]] = []
     title = f"{title}\n{note}" if note else title
 
-    def draw() -> Group | Text:
+    def draw() -> "Group | Text":
         phase = f"{heard.phase or 'starting'} ({format_seconds(round(time.monotonic() - heard.began))})"
         return _make_table(title, rows, heard.phase and phase) if rows else Text(f"{title}: {phase}")
 
@@ -293,7 +291,7 @@ def _make_line_printer(heard: Heard, note: str) -> Callable[[dict[str, Any]], No
     return show
 
 
-def _make_table(title: str, rows: list[dict[str, Any]], phase: str) -> Group:
+def _make_table(title: str, rows: list[dict[str, Any]], phase: str) -> "Group":
     """Returns the live table: the newest ten snapshots, a bar of the rounds done, and the phase if it is not empty."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar

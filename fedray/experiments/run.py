@@ -1,7 +1,5 @@
 """Runs scenarios in run directories, on either runtime, for the Python API and the command line."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

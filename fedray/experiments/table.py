@@ -1,7 +1,5 @@
 """`fedray table`: runs every cell of a scenario's table, and resumes unfinished cells."""
 
-from __future__ import annotations
-
 import logging
 import re
 import signal

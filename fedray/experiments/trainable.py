@@ -1,7 +1,5 @@
 """A scenario as a trainable of Ray Tune, for users of Ray Tune; `fedray tune` searches without Ray Tune."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@ A *learner* is one fitted tree. Each round adds learners to an ensemble. To choo
 measure the errors of *candidates*. A candidate is one learner, or all learners of the round as one committee.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 A *lane* is one job of a block of W jobs that are trained together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

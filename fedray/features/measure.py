@@ -16,8 +16,6 @@ Example:
     [5.0, 9.0, 2.0]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple

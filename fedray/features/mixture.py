@@ -12,8 +12,6 @@ Example:
     ([[1.0, 0.5], [0.0, 0.5]], [0.75, 0.25])
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -65,7 +63,7 @@ class Mixture(Piece):
     def end(self, update: Update) -> Update:
         return update.keep(**{MIXTURE: self._shares(update).weights(update.jobs.plan)})
 
-    def _shares(self, update: Update) -> Shares:
+    def _shares(self, update: Update) -> "Shares":
         """Returns the shares of the round. All blocks of the round use the same `Shares`."""
         found: Shares = update.memo.setdefault(MIXTURE, Shares(update.site, update.state, update.phase.models))
         return found

@@ -19,8 +19,6 @@ Source: Liu, Wang, *Stein Variational Gradient Descent*, NeurIPS 2016 (the direc
 Generalized Bayesian Learning via Distributed Stein Variational Gradient Descent*, IEEE TSP 2022 (both targets).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

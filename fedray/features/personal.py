@@ -1,7 +1,5 @@
 """Lets clients keep layers of a model private (FedPer), train personal models (Ditto), or fine-tune at prediction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -147,7 +145,7 @@ class PersonalPasses(Piece):
     def locals(self) -> tuple[Local, ...]:
         return self.each
 
-    def with_locals(self, change: Callable[[Local], Local]) -> PersonalPasses:
+    def with_locals(self, change: Callable[[Local], Local]) -> "PersonalPasses":
         return replace(self, each=tuple(change(local) for local in self.each))
 
     @property

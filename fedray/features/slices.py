@@ -4,8 +4,6 @@ A slice of a network has the same layers with fewer hidden channels. Its paramet
 parameters. A tier is a class of devices, with its own width of slices.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Sequence

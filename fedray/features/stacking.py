@@ -4,8 +4,6 @@ A *base* is one architecture of a stack, and a *sub model* is one trained model 
 clients (`fedray.data.shards`). A *world* is one seed of one fold of the data.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

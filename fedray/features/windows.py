@@ -13,8 +13,6 @@ Example:
     [[-1, -1, 0, 0, 0, 1, 1, 1, 2, 2], [0, 1, -1, -1, -1, -1, -1, -1, -1, -1]]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial

@@ -3,8 +3,6 @@
 A *part* is the training, test or validation part of a data set.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """Writes files atomically, checks paths that users give, hashes tensors, and locks files."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib
@@ -188,7 +186,7 @@ def replace_infinite(value: Any) -> Any:
     return value
 
 
-def hash_tensors(tensors: dict[str, Tensor]) -> str:
+def hash_tensors(tensors: "dict[str, Tensor]") -> str:
     """Returns the SHA-256 of the names and the little-endian bytes of tensors, in the order of the dict."""
     digest = hashlib.sha256()
     for name, tensor in tensors.items():

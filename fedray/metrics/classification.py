@@ -1,7 +1,5 @@
 """Scores of probabilistic classification, of ensembles, and of unknown inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

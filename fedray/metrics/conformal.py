@@ -1,7 +1,5 @@
 """Conformal prediction sets: scores of labels, the threshold that the clients find together, and the sets' coverage."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache

@@ -4,8 +4,6 @@ Mean and variance of a Gaussian prediction and the targets y have the same shape
 means over all targets. The arrays are NumPy arrays or CPU tensors, and everything is computed in float64.
 """
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 

@@ -12,8 +12,6 @@ Example:
     nan
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import warnings

@@ -1,7 +1,5 @@
 """The names of fedray's scores, a user's own metric, and the comparison of two runs over their seeds."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ A model is a vector of d numbers: the trainable parameters and the float buffers
 rows of a matrix.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Defines the networks of fedray's catalogue, as plain torch modules, and networks with early exits."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import itertools

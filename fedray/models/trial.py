@@ -1,7 +1,5 @@
 """Tries a network on a few samples before training, and checks that its outputs are what the loss needs."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from itertools import product

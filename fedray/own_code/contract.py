@@ -1,7 +1,5 @@
 """Checks the arguments and results of users' functions, and computes digests of the values that these functions use."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import inspect

@@ -1,7 +1,5 @@
 """Imports users' modules, computes digests of their source, and turns exceptions in their code into one line."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib

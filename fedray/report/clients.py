@@ -1,7 +1,5 @@
 """Pictures of the final predictions, and of the single clients."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Compares several runs in one picture and one table: paired by seed, at equal rounds, cost or time."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

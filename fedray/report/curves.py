@@ -1,7 +1,5 @@
 """Pictures of a run's jobs, and of its metrics over rounds, bytes and virtual seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any

@@ -1,7 +1,5 @@
 """The content of the page, and the display of a run in a notebook."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Turns Matplotlib figures into pictures of a page: colors and units, inline SVG, and the numbers in the picture."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

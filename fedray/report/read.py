@@ -1,7 +1,5 @@
 """Reads a run directory into plain arrays, from the files in the directory alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

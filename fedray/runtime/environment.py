@@ -3,8 +3,6 @@
 Below, *a Ray* is a Ray cluster with its processes that fedray itself starts on this machine.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import math
@@ -120,7 +118,7 @@ def count_gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def check_machine(tiers: Sequence[Tier], gpus: int) -> None:
+def check_machine(tiers: "Sequence[Tier]", gpus: int) -> None:
     """Checks that this machine has enough GPUs for the tiers, and that no tier requires custom resources of Ray.
 
     Args:
@@ -184,7 +182,7 @@ def limit_gpu_memory(gpus: float) -> None:
         torch.cuda.set_per_process_memory_fraction(gpus)
 
 
-def pretend_gpus(tiers: Iterable[Tier | TierKeys], device: str) -> int | None:
+def pretend_gpus(tiers: "Iterable[Tier | TierKeys]", device: str) -> int | None:
     """Returns the number of GPUs that Ray on this machine should assume, or None for the real number.
 
     If the device is `cpu`, no GPU is used. But tiers that reserve GPUs must still find them in Ray's resources.

@@ -5,8 +5,6 @@ together as one computation, and a *lane* is one job of a block. An *exchange* i
 the coordinator, which runs the round loop, and the actors, which train. A *study* is everything that a run needs.
 """
 
-from __future__ import annotations
-
 import copy
 import signal
 import threading

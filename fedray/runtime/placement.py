@@ -1,7 +1,5 @@
 """Assigns actors to the nodes of a cluster and clients to actors, and explains why actors do not fit."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ A *study* is everything that a run needs except a runtime, and a *world* is one 
 *session* is the work of one process for a run: from the first round or the newest checkpoint to the summary.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence

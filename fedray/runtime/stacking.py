@@ -5,8 +5,6 @@ predictions of the sub models. Each part of the stack has its own worker. Featur
 everything that a run needs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Lock

@@ -5,8 +5,6 @@ together as one computation, and a *lane* is one job of a block. A *study* is ev
 an ensemble whose outputs are combined by one more model (`fedray.runtime.stacking`).
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -184,7 +182,9 @@ class Worker:
         store: The store of all private vectors, which is `private`, or `parts` for a stack.
     """
 
-    def __init__(self, study: Study, device: str = "cpu", threads: int = 1, parts: StackWorkers | None = None) -> None:
+    def __init__(
+        self, study: Study, device: str = "cpu", threads: int = 1, parts: "StackWorkers | None" = None
+    ) -> None:
         self.device, given = torch.device(device), study
         # the study's own network stays on the CPU, where report pictures and closed forms use it
         if parts is None and self.device.type != "cpu":

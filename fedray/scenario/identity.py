@@ -11,8 +11,6 @@ Example:
     ('local.lr', '0.1', '0.2')
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

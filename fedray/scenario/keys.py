@@ -1,7 +1,5 @@
 """Lists the keys of scenarios with their meanings, types and defaults, for `fedray docs` and for the reference."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import textwrap

@@ -1,7 +1,5 @@
 """Reads scenarios from strict YAML into frozen dataclasses, writes them as YAML, and checks keys against each other."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lists the names that scenarios may use, both fedray's and a user's, and makes the error for an unknown key."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple

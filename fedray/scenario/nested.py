@@ -1,7 +1,5 @@
 """Reads and writes YAML, and copies, merges, compares and flattens nested dicts."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Checks the options that stand next to a name in a section, and collects them in `options`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

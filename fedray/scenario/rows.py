@@ -7,8 +7,6 @@ Example:
     fedray.core.errors.BadInput: server.momentum = 0.5 cannot act, because server.optimizer is none and only ...
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping

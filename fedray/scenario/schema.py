@@ -4,8 +4,6 @@ A section with a `name` holds the options of that name in `options`; in YAML the
 sections of the clients and of the graph are in `sections.py`, and the sections of the training in `training.py`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields

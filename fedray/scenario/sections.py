@@ -5,8 +5,6 @@ Example:
     ['allow_empty', 'alpha', 'cap', 'min_rows']
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args

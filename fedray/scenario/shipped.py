@@ -1,7 +1,5 @@
 """Finds the scenarios and sweeps that come with the package by name, such as `quickstart` or `tune/quick`."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

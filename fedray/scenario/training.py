@@ -1,7 +1,5 @@
 """Declares the keys of a scenario for training, compression, server, evaluation, checkpoints and conformal sets."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args

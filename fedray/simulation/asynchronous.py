@@ -6,8 +6,6 @@ number is the *staleness* of the job's upload. A *world* is one seed of one fold
 everything that a run needs.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from bisect import bisect_left
@@ -89,7 +87,7 @@ class KnownJobs(NamedTuple):
     error: NDArray[np.object_]
     trained: NDArray[np.bool_]
 
-    def take(self, index: IntArray | slice) -> KnownJobs:
+    def take(self, index: IntArray | slice) -> "KnownJobs":
         """Returns some of the jobs."""
         columns: list[Any] = [column[index] for column in self]
         return KnownJobs(*columns)

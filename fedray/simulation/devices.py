@@ -4,8 +4,6 @@ A *tier* is a class of devices. A *figure* of a device is a number such as its u
 is a file with measured figures.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ In each round it plans jobs, trains them, makes the server's step, records the j
 *world* is one seed of one fold of the data; all worlds of a study run in the same rounds.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -12,8 +12,6 @@ Example:
     [(3, 0, 2), (1, 2, 4)]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -3,8 +3,6 @@
 A *world* is one seed of one fold of the data. All worlds of a study run in the same rounds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -205,7 +203,7 @@ class Part(NamedTuple):
             rounds, each as `world * N + client`. Only the part of the meta model has this function.
     """
 
-    study: Study
+    study: "Study"
     folds: int
     models: int
     first: int
@@ -301,7 +299,7 @@ class Study:
         return len(self.seeds)
 
     @property
-    def trained(self) -> list[Study]:
+    def trained(self) -> list["Study"]:
         """The studies whose clients train a network.
 
         For a stack these are the studies of its parts that train networks; otherwise it is this study alone.
@@ -628,7 +626,7 @@ class Progress:
 class Recorder(Protocol):
     """Keeps finished jobs, evaluated rounds and checkpoints."""
 
-    def jobs(self, round: int | IntArray, plan: Plan, table: JobTable) -> None:
+    def jobs(self, round: int | IntArray, plan: Plan, table: "JobTable") -> None:
         """Keeps the jobs of a round, or of several rounds.
 
         Args:

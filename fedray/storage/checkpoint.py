@@ -3,8 +3,6 @@
 A *study* is everything that a run needs, and a *world* is one seed of one fold of the data.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import shutil

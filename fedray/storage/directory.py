@@ -1,7 +1,5 @@
 """Makes, locks and removes run directories, and checks where runs and sweeps may be written."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -10,8 +10,6 @@ Example:
     [(10, 0.9)]
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import os

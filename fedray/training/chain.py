@@ -3,8 +3,6 @@
 Plain layers are linear layers, convolutions, activations and poolings. A chain applies them one after another.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import warnings

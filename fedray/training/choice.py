@@ -3,8 +3,6 @@
 A lane is one job (a client trains a model) of a block. The choice is the same in every process.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

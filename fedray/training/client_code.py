@@ -4,8 +4,6 @@ Clients are trained together as lanes of a block if the functions can be mapped 
 Otherwise one lane is trained after another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial

@@ -3,8 +3,6 @@
 A lane is the local training of one client. A block has several lanes (`fedray.training.block`).
 """
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -3,8 +3,6 @@
 A lane is the local training of one client. All lanes have the same network.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 A lane is the local training of one client. A block has several lanes (`fedray.training.block`).
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress

@@ -7,8 +7,6 @@ Example:
     [3, 3]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -156,7 +154,7 @@ class Jobs(NamedTuple):
     flight: Flight | None = None
     losses: FloatArray | None = None
 
-    def doubled(self) -> Jobs:
+    def doubled(self) -> "Jobs":
         """Returns the first job twice."""
         first = np.array([0, 0])
         flight = None if self.flight is None else self.flight.take(first)
@@ -222,10 +220,10 @@ class Site(Protocol):
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
         """Returns the network outputs `[M, n, C]` of models `rows` `[M, d]` for raw inputs x of a world."""
 
-    def deal(self, update: Update) -> Dealt:
+    def deal(self, update: "Update") -> Dealt:
         """Draws the batches of a block's updates."""
 
-    def make_block(self, update: Update, dealt: Dealt) -> Block:
+    def make_block(self, update: "Update", dealt: Dealt) -> Block:
         """Makes a block from updates and their batches."""
 
 
@@ -284,7 +282,7 @@ class Update(NamedTuple):
         """Returns the private vector `name` of each lane's client, `[W, d]`. It is 0 if the client has none yet."""
         return self.site.private.read(name, self.jobs.plan).to(self.broadcast.device)
 
-    def keep(self, **own: Tensor) -> Update:
+    def keep(self, **own: Tensor) -> "Update":
         """Returns the same update with further private vectors for the clients to keep, by name, `[W, d]` each."""
         return self._replace(own={**self.own, **own})
 

@@ -1,7 +1,5 @@
 """Optuna's side of a sweep: the storage, the study, pruners and samplers, which a resumed sweep continues exactly."""
 
-from __future__ import annotations
-
 import errno
 import json
 import time

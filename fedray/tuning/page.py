@@ -1,7 +1,5 @@
 """`report.html` of a sweep, in the style of the pages of runs."""
 
-from __future__ import annotations
-
 import json
 import math
 import warnings

@@ -1,7 +1,5 @@
 """What a sweep searches: its objectives, the parameters of its space, and the scenario keys that chosen values set."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence

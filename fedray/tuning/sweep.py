@@ -11,8 +11,6 @@ Example:
     fedray.core.errors.BadInput: stop.metric = nll is read on the test set, which a sweep leaves alone: write ...
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

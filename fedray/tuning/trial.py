@@ -1,7 +1,5 @@
 """The search of a sweep, and the training of one trial in a worker's process."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Runs a sweep from its file to its directory, as `fedray tune` does."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -413,7 +411,7 @@ class SweepResult:
             raise say_damaged(path / TRIALS_FILE, f"{type(error).__name__}: {error}") from None
 
     @classmethod
-    def from_path(cls, path: str | Path, *, modules: tuple[str, ...] = ()) -> SweepResult:
+    def from_path(cls, path: str | Path, *, modules: tuple[str, ...] = ()) -> "SweepResult":
         """Opens the directory of a sweep, as `fedray tune` leaves it.
 
         Args:
@@ -457,7 +455,7 @@ class SweepResult:
         write_page(*self._open(), target)
         return target
 
-    def plot(self, name: str | None = None) -> Figure:
+    def plot(self, name: str | None = None) -> "Figure":
         """Returns one picture of the page as a Matplotlib figure.
 
         Args:

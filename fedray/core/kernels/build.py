@@ -3,8 +3,6 @@
 `pip install` runs this file through `setup.py`. After a change of a C file run `python fedray/core/kernels/build.py`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import itertools

@@ -3,8 +3,6 @@
 A *natural client* is a client that the data name, such as the writer of a text.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

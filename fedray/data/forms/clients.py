@@ -8,8 +8,6 @@ Example:
     ('leaf', ['ann', 'bob'])
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reads Hugging Face data sets. Chooses splits and columns, and converts the columns to arrays."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

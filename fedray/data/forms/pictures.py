@@ -20,8 +20,6 @@ Example:
     [[[500, 60000]]]
 """
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -3,8 +3,6 @@
 A *natural client* is a client that the data name, such as the writer of a text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -178,7 +176,7 @@ class RawRows(NamedTuple):
     origin: NDArray[np.float64] | None = None
     remarks: tuple[str, ...] = ()
 
-    def take(self, rows: IntArray) -> RawRows:
+    def take(self, rows: IntArray) -> "RawRows":
         """Returns the samples with the given indices, which must be in ascending order."""
         group = None if self.group is None else self.group[rows]
         columns = {name: values[rows] for name, values in self.columns.items()}

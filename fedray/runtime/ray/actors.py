@@ -4,8 +4,6 @@ A client actor is a process on a node of the cluster that trains the jobs of man
 room for one actor on a node.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math

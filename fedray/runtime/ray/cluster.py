@@ -3,8 +3,6 @@
 A *seat* is the room for one actor on a node: the resources that Ray reserves for the actor.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import secrets

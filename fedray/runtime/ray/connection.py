@@ -3,8 +3,6 @@
 Below, *a Ray* is a Ray cluster with its processes. A *driver* is a process that is connected to Ray and makes actors.
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import os

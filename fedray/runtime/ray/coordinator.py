@@ -3,8 +3,6 @@
 The driver is the process of the user's command. The Ray runtime sends jobs to the client actors.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import deque
@@ -57,11 +55,11 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def retry(method: Callable[Concatenate[RayRuntime, _P], _T]) -> Callable[Concatenate[RayRuntime, _P], _T]:
+def retry(method: Callable[Concatenate["RayRuntime", _P], _T]) -> Callable[Concatenate["RayRuntime", _P], _T]:
     """Makes a method start again if a node is lost while it runs, after the runtime has replaced its actors."""
 
     @wraps(method)
-    def repeat(runtime: RayRuntime, /, *arguments: _P.args, **named: _P.kwargs) -> _T:
+    def repeat(runtime: "RayRuntime", /, *arguments: _P.args, **named: _P.kwargs) -> _T:
         while True:
             try:
                 return method(runtime, *arguments, **named)

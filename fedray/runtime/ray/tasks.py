@@ -1,7 +1,5 @@
 """Runs the trials of a sweep (a table of runs) as tasks of a Ray cluster, and talks to Ray Tune."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
