@@ -70,8 +70,8 @@ class LossContext(NamedTuple):
     Attributes:
         objective: The network's own loss, (outputs, targets) -> `[B]`.
         round: The round, from 0.
-        client: The client's id, a tensor of one number.
-        model: Index of the model that is trained, 0 to K - 1, a tensor of one number.
+        client: The client's id, a scalar tensor.
+        model: Index of the model that is trained, 0 to K - 1, a scalar tensor.
         inputs: The network's inputs, `[B, ...]`.
         features: The inputs of the network's last layer, `[B, f]`.
         network: A function inputs `[n, ...]` -> raw outputs `[n, C]` of the model in training, in training mode and
@@ -160,17 +160,17 @@ class StepContext(NamedTuple):
 
     Attributes:
         round: The round, from 0.
-        client: The client's id, a tensor of one number.
+        client: The client's id, a scalar tensor.
         step: The step of this local training, from 0.
-        steps: Number of steps of this local training, a tensor of one number.
+        steps: Number of steps of this local training, a scalar tensor.
         lr: Learning rate of the round.
-        rows: Number of samples in the batch, a tensor of one number.
+        rows: Number of samples in the batch, a scalar tensor.
         gradient_at: A function: parameters `[p]` -> the gradient of the batch's mean loss at these parameters, `[p]`.
         sample_gradients: A function: parameters `[p]` -> the gradient of each sample's loss at these parameters, `[B,
             p]`; 0 for padding.
         noise: Standard normal random numbers for this client and step, `[p]` or `[Transform.numbers]`; None unless
             `Transform.noise` is true.
-        size: Number of training samples of the client, a tensor of one number; 1 in a trial.
+        size: Number of training samples of the client, a scalar tensor; 1 in a trial.
     """
 
     round: int

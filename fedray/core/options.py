@@ -495,7 +495,7 @@ class ReadOptions(NamedTuple):
         input: The names of the input columns. There is one column of images, lists or text, or there are several
             columns of numbers, truth values and categories. None means that the form of the data fixes the inputs, or
             that all other columns of a table are inputs.
-        group: Name of the column that holds the natural client of each sample.
+        group: Name of the column that says to which client each sample belongs.
         test: The test samples, in the form of the data, or the part of the data that holds them. None means that the
             form of the data fixes the test samples, or that they are drawn from all samples.
         test_fraction: Fraction of the samples that are drawn as test samples if no test samples are given. 0 if the
