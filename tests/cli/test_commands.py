@@ -62,14 +62,6 @@ def test_a_result_that_cannot_be_printed_failed_a_run(run: fedray.Run) -> None:
     )
 
 
-def test_resume_ends_where_the_run_would_have(run: fedray.Run, tmp_path: Path) -> None:
-    result = run_command("resume", copy_run(run, tmp_path / "run", 2))
-    assert result.status == 0, result.err
-    assert f"model_hash {run.summary['model_hash'][:16]}" in result.out
-    assert run_command("resume", run.path).status == 0  # a finished run: nothing is left to do
-    assert fedray.load(run.path).summary["model_hash"] == run.summary["model_hash"]
-
-
 def test_check_says_what_a_scenario_comes_to_and_runs_nothing(tmp_path: Path) -> None:
     tiers = {"strong": {"number": 2, "models_per_round": "all", "uplink": 5e6}, "weak": {}}
     given = file(tmp_path, {"clients": {"tiers": tiers}, "table": [{"name": "one", "overrides": {"rounds": 2}}]})
@@ -160,15 +152,6 @@ def test_a_run_stops_early_at_its_target(tmp_path: Path, metric: str, value: flo
     assert run_command("resume", out).status == 0
     again = fedray.load(out)
     assert (again.summary["model_hash"], again.rounds.num_rows) == (plain.summary["model_hash"], len(scores))
-
-
-def test_own_code_is_imported_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--import finds a module in the working directory, before the scenario is read."""
-    (tmp_path / "my_little_module.py").write_text("open('imported', 'w').close()\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", list(__import__("sys").path))
-    assert run_command("check", file(tmp_path), "--import", "my_little_module").status == 0
-    assert (tmp_path / "imported").is_file()
 
 
 @pytest.mark.parametrize("name", ["quickstart", "papers/shefl_fig1_fmnist"])

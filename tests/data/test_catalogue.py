@@ -238,26 +238,6 @@ def test_statistics_of_bytes_and_of_floats_agree() -> None:
 # -- What is said about missing or damaged files, wrong names and wrong options: one line with the remedy
 
 
-def test_damaged_files_are_one_line_that_names_them(tmp_path: Path) -> None:
-    raw = originals.fake_mnist(tmp_path)
-    images = raw / "train-images-idx3-ubyte.gz"
-    whole = images.read_bytes()
-    images.write_bytes(whole[:-500])
-    with pytest.raises(BadInput, match="MNIST.* is damaged"):
-        load_data("mnist", tmp_path)
-    folder = originals.fake_uci(tmp_path)
-    (folder / "index_test_1.txt").write_text("77\n")
-    with pytest.raises(BadInput, match=r"index_test_1.txt is damaged"):
-        load_data("uci/tiny", tmp_path)
-    (folder / "data.txt").write_text("1 2 nan\n")
-    with pytest.raises(BadInput, match=r"data.txt is damaged"):
-        load_data("uci/tiny", tmp_path)
-    originals.leaf(tmp_path)
-    (tmp_path / "femnist" / "data" / "train" / "0.json").write_text('{"users": [')
-    with pytest.raises(BadInput, match=r"0.json is damaged"):
-        load_data("femnist", tmp_path)
-
-
 # -- Several data sets as one: their rows in order, a domain for each, and classes shared or apart
 
 

@@ -75,12 +75,15 @@ def test_plain_torch_answers_a_table_as_the_run_does(tmp_path: Path) -> None:
     np.testing.assert_allclose(said, run.predict(rows).mean, rtol=1e-5)
 
 
-def test_plain_torch_answers_with_the_weights_of_an_own_answer(tmp_path: Path) -> None:
-    def skewed(setting: Setting) -> Method:
-        weights = np.array([[6.0, 1.0, 3.0], [0.0, 1.0, 1.0]])
-        return Method("skewed", federated(setting), lambda state: Answer(state, setting.models, weights))
+def test_plain_torch_answers_with_the_weights_of_an_own_answer_for_everybody_and_for_tiers(tmp_path: Path) -> None:
+    everybody = np.array([[6.0, 1.0, 3.0], [0.0, 1.0, 1.0]])
+    tiers = np.array([[[6.0, 2.0, 0.0], [0.0, 0.0, 5.0]], [[0.0, 1.0, 0.0], [0.0, 2.0, 2.0]]])
 
-    keys = scenario({"rounds": 1, "replicates": 2, "model": {"name": "linear"}, "predict": {"average": "logits"}})
+    def skewed(setting: Setting) -> Method:
+        return Method("skewed", federated(setting), lambda state: Answer(state, setting.models, everybody, tiers=tiers))
+
+    keys = scenario({"rounds": 3, "replicates": 2, "model": {"name": "linear"}, "predict": {"average": "logits"}})
+    keys["clients"] = {"number": 4, "tiers": {"strong": {"share": 0.5}, "weak": {"share": 0.5}}}
     run = fedray.run(keys | {"method": {"models": 3}}, method=skewed, out=tmp_path / "run")
     weights, about = read_export(run, tmp_path / "models")
     assert about["answer"]["average"] == "logits"
@@ -92,30 +95,16 @@ def test_plain_torch_answers_with_the_weights_of_an_own_answer(tmp_path: Path) -
         each = [ask(network, one, images, about["standardization"]["0"]) for one in weights[3 * replicate :][:3]]
         answer = torch.tensor(np.tensordot(shares, each, axes=1)).softmax(-1)
         np.testing.assert_allclose(answer, run.predict(images, replicate=replicate).mean, atol=1e-5)
+        for tier, client in (("strong", 0), ("weak", 3)):
+            shares = about["answer"]["tiers"][tier][f"replicate-{replicate}-fold-0"]
+            answer = torch.tensor(np.tensordot(shares, each, axes=1)).softmax(-1)
+            said = run.predict(images, client=client, replicate=replicate).mean
+            np.testing.assert_allclose(answer, said, atol=1e-5)
     paths = run.export(tmp_path, "pt2")  # programs have the weights inside, and the models of weight 0 are none
     assert [path.stem[len("replicate-0-fold-0-") :] for path in paths[4:]] == ["model-0", "model-1", "ensemble"]
     for replicate, path in enumerate((paths[3], paths[6])):
         expected = run.predict(images, replicate=replicate).mean
         np.testing.assert_allclose(ask_program(path, images.astype(np.float32)), expected, atol=1e-5)
-
-
-def test_plain_torch_answers_as_a_tier_does(tmp_path: Path) -> None:
-    def tiered(setting: Setting) -> Method:
-        tiers = np.array([[[6.0, 2.0, 0.0], [0.0, 0.0, 5.0]]])
-        return Method("tiered", federated(setting), lambda state: Answer(state, setting.models, tiers=tiers))
-
-    keys = scenario({"rounds": 3, "model": {"name": "linear"}, "predict": {"average": "logits"}})
-    keys["clients"] = {"number": 4, "tiers": {"strong": {"share": 0.5}, "weak": {"share": 0.5}}}
-    run = fedray.run(keys | {"method": {"models": 3}}, method=tiered, out=tmp_path / "run")
-    weights, about = read_export(run, tmp_path / "models")
-    assert about["answer"]["tiers"]["strong"] == {"replicate-0-fold-0": [0.75, 0.25, 0.0]}
-    images = run.study.split("test", 0)[0].numpy()
-    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    each = [ask(network, one, images, about["standardization"]["0"]) for one in weights]
-    for tier, client in (("strong", 0), ("weak", 3)):
-        shares = about["answer"]["tiers"][tier]["replicate-0-fold-0"]
-        answer = torch.tensor(np.tensordot(shares, each, axes=1)).softmax(-1)
-        np.testing.assert_allclose(answer, run.predict(images, client=client).mean, atol=1e-5)
 
 
 def test_an_export_says_where_other_models_answer(tmp_path: Path) -> None:

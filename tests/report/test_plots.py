@@ -10,10 +10,10 @@ from reports import without_report
 from small import copy_run, run_command, scenario
 
 import fedray
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput
 from fedray.report.curves import BAND_NOTE
 from fedray.report.page import list_draws
-from fedray.report.read import ReadRun, read_run
+from fedray.report.read import ReadRun
 
 
 @pytest.fixture(scope="module")
@@ -29,18 +29,6 @@ def test_the_curve_is_that_of_the_run(run: fedray.Run) -> None:
     rounds = run.metrics_dataframe.groupby("round")["nll"].mean()
     assert drawn.get_xdata().tolist() == rounds.index.tolist()  # type: ignore[union-attr]  # an array
     assert drawn.get_ydata().tolist() == pytest.approx(rounds.tolist())  # type: ignore[union-attr]  # an array
-
-
-def test_an_unknown_name_is_answered_with_those_there_are(run: fedray.Run) -> None:
-    with pytest.raises(BadInput, match="plot 'calibrasion': .* did you mean calibration") as caught:
-        run.plot("calibrasion")
-    names = list_draws(read_run(run.path))
-    assert all(name in str(caught.value) for name in names)
-    assert {"accuracy", "time", "clients", "drift", "confusion", "personal_p10"} <= set(names) and "rmse" not in names
-    with pytest.raises(BadInput, match="there is no such picture"):
-        run.plot("rmse")
-    with pytest.raises(FedrayError, match="plot pit: this run has no numbers for it: choose another of accuracy, "):
-        run.plot("pit")
 
 
 def test_the_default_picture_of_a_regression_was_its_accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

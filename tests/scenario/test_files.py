@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from shipped import FILES, built_names, data_of, find_kinds, tiny, train
+from shipped import FILES, built_names, find_kinds
 
 from fedray.core.errors import BadInput
 from fedray.scenario.loader import dump_scenario, read_cells, read_scenario
@@ -53,24 +53,6 @@ def test_its_header_names_source_and_command(path: Path) -> None:
     header = "\n".join(line for line in path.read_text().splitlines() if line.startswith("#"))
     for needed in ("# Source: ", "paper", f"#   fedray table scenarios/papers/{path.name} "):
         assert needed in header
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "fed_ensemble_table1",
-        "fedag_table2",
-        "stacking_digits",
-    ],
-)
-def test_a_file_of_each_family_trains_a_round(name: str, tmp_path: Path) -> None:
-    """All of them: `python tools/long_checks.py shipped`."""
-    (path,) = [path for path in FILES if path.stem == name]
-    scenario, _ = read(path)
-    own = data_of(scenario)
-    if own is None:
-        pytest.skip("its data are not here")
-    train(tiny(scenario), tmp_path / "run", own)
 
 
 # -- The files that come with the package: each is listed with its sentence, runs by its name, and can be copied
