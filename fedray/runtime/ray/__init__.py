@@ -2,3 +2,8 @@
 
 Only this folder imports Ray.
 """
+
+from fedray.process import import_quickly
+
+with import_quickly():  # with torch: the process of an actor begins here
+    from fedray.runtime import session  # noqa: F401

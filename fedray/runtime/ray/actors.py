@@ -340,8 +340,8 @@ class ClientActors:
             ClusterChanged: A node on which an actor had its seat is gone.
         """
         began, deaths = time.monotonic(), 0
-        for a in actors:
-            who, ref = f"client actor {a}", self.actors[a].ready.remote()
+        for a, ref in [(a, self.actors[a].ready.remote()) for a in actors]:  # they build their workers side by side
+            who = f"client actor {a}"
             while True:
                 try:
                     ray.get(ref, timeout=LOOK_SECONDS)

@@ -321,6 +321,7 @@ def _stop(folder: Path) -> None:
     with suppress(Exception), keep_quiet():
         ray.shutdown()
     environment.kill_session(folder)
+    leave_untidy("ray")  # nothing of it is left
 
 
 # ---------------------------------------------------------------------------------------------------------------------
