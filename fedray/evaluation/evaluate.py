@@ -240,7 +240,8 @@ def find_client_weights(
     if study.method.one_model_per_client:
         owner = np.arange(min(answer.models, EVALUATED_CLIENTS))
         return {world: answers.weigh_own_models(answer, world, owner) for world in range(count)}
-    if answer.tiers is not None and study.evaluation.gamma in (None, np.inf):  # weights of tiers need no losses
+    of_tiers = answer.tiers is not None and study.evaluation.gamma in (None, np.inf)
+    if of_tiers or answer.models == 1:  # these weights need no losses
         none = torch.zeros(answer.models, len(client))
         return {world: answers.weigh_models(study, answer, world, none, client) for world in range(count)}
     losses = runtime.ask(losses_of(answer.models, worlds), answer.state)
