@@ -10,6 +10,7 @@ import os
 import pickle
 import re
 import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from small import copy_run, run_command, scenario
 import fedray
 from fedray.assembly import models as memory_needs
 from fedray.core.errors import BadInput, FedrayError
+from fedray.data.files import untar
 from fedray.scenario.loader import read_scenario
 
 pytestmark = pytest.mark.short_report  # a page of a run that is read
@@ -104,6 +106,26 @@ def test_a_link_or_a_huge_file_in_a_run_directory_is_refused(wrong: str, run: fe
             file.truncate(2_000_000_000)
     with pytest.raises(FedrayError, match=r"summary\.json cannot be used"):
         _ = fedray.load(out).summary
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("../evil", {}),
+        ("out", {"type": tarfile.SYMTYPE, "linkname": ".."}),
+        ("evil", {"type": tarfile.LNKTYPE, "linkname": "../secret"}),
+    ],
+    ids=["up", "link", "hard link"],
+)
+def test_an_archive_does_not_leave_its_folder(name: str, fields: dict[str, Any], tmp_path: Path) -> None:
+    info = tarfile.TarInfo(name)
+    for key, value in fields.items():
+        setattr(info, key, value)
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
+        archive.addfile(info)
+    with pytest.raises(BadInput, match=r"a\.tar\.gz is damaged"):
+        untar("cifar10", tmp_path / "a.tar.gz", tmp_path / "there")
+    assert {path.name for path in tmp_path.rglob("*")} <= {"a.tar.gz", "there"}
 
 
 def read_data(name: str, root: Path) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -306,6 +307,17 @@ def test_values_that_the_code_itself_changes_refuse_nothing(tmp_path: Path) -> N
     run = fedray.run(FEW, loss=lose, out=tmp_path / "run")
     with pytest.warns(FedrayWarning, match="value seen of loss lose is not what the run began with"):
         assert fedray.resume(run.path, loss=lose, rounds=2).metrics["round"] == 2
+
+
+def test_a_network_that_holds_another_value_answers_with_a_warning(tmp_path: Path) -> None:
+    def make(frozen: float) -> nn.Module:
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        net.register_buffer("frozen", torch.tensor([frozen]), persistent=False)
+        return net
+
+    run = fedray.run(FEW, model=partial(make, 1.0), out=tmp_path / "run")
+    with pytest.warns(FedrayWarning, match="values argument 0 of model make, constants of model make are not what"):
+        assert fedray.load(run.path, model=partial(make, 2.0)).study.classes
 
 
 def test_a_changed_source_is_refused_also_where_a_closure_holds_it(tmp_path: Path) -> None:
