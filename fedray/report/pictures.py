@@ -61,7 +61,7 @@ FIGURE_SETTINGS: dict[Any, Any] = {
     "legend.handlelength": 1.3,
     "lines.linewidth": 1.6,
     "lines.solid_capstyle": "round",
-    "image.interpolation": "nearest",
+    "image.interpolation": "none",  # a pixel for each cell, which browsers enlarge
     "path.simplify_threshold": 0.3,
 }
 
@@ -103,7 +103,8 @@ def to_svg(figure: Figure, prefix: str) -> str:
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r'<g id="(?:patch|text|line2d|xtick|ytick|legend|figure|axes|matplotlib\.axis)_[^"]*"', "<g", text)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
-    text = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d\d)\d+", r"\1", tag[0]), text)  # tags only, no text
+    # tags only, no text; an image is as wide as its scale says, times the number of its cells
+    text = re.sub(r"<(?!image)[^>]+>", lambda tag: re.sub(r"(\d+\.\d\d)\d+", r"\1", tag[0]), text)
     text = re.sub(r'(?<=<svg)([^>]*?) width="([\d.]+)pt" height="[\d.]+pt"', r'\1 style="--wide:\2px"', text, count=1)
     text = re.sub(r"\n\s*", "\n", text)
     for color, variable in VARIABLES.items():

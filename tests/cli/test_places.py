@@ -98,9 +98,12 @@ def test_what_needs_no_torch_is_said_before_it_is_imported(small: Path) -> None:
         "import sys\nfrom fedray.cli.commands import main\nmain(['list'])\n"
         f"for typed in {TYPED!r}:\n"
         "    try:\n        main(typed.split())\n"
-        f"    except SystemExit as end:\n        print(end.code, sorted({HEAVY!r} & set(sys.modules)))"
+        f"    except SystemExit as end:\n        print(end.code, sorted({HEAVY!r} & set(sys.modules)))\n"
+        "import fedray.report.page\nprint('a report', {'torch', 'networkx'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-len(TYPED) :] == ["2 []"] * len(TYPED) and "fed_ensemble" in done.stdout, done
+    *listed, report = done.stdout.splitlines()
+    assert listed[-len(TYPED) :] == ["2 []"] * len(TYPED) and "fed_ensemble" in done.stdout, done
+    assert report == "a report set()"
     lines = done.stderr.splitlines()
     assert len(lines) == len(TYPED) and all("cannot be written" in line for line in lines[-5:]), done.stderr
