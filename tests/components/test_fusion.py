@@ -71,15 +71,10 @@ def test_one_teacher_says_what_it_says_and_copies_change_nothing(kind: str) -> N
 
 
 def test_the_mean_is_of_logits_and_not_of_probabilities() -> None:
-    """A constant that a teacher adds to all its logits changes nothing."""
     net, x = small_net(), inputs(20)
     teachers = torch.stack([net.init(k) for k in range(3)])
     said = torch.stack([ask_model(net, row, x) for row in teachers])
     torch.testing.assert_close(combine(net, "mean_logits", x, teachers), said.mean(0).softmax(-1).float())
-    moved = teachers.clone()
-    moved[1, -4:] += 5.0  # the biases of the last layer
-    assert not torch.equal(teachers, moved)
-    torch.testing.assert_close(combine(net, "mean_logits", x, moved), combine(net, "mean_logits", x, teachers))
 
 
 def test_a_teacher_that_says_the_same_of_all_classes_has_no_weight_by_confidence() -> None:
@@ -102,13 +97,6 @@ def test_the_student_comes_near_the_teachers() -> None:
 
     student = fuse(net, Fusion(steps=150, lr=0.03, batch_size=16), start, teachers, rows=rows_of(net, x))
     assert distance(student) < 0.1 * distance(start)
-
-
-def test_without_steps_the_student_is_the_start_bit_for_bit() -> None:
-    net, x = small_net(), inputs(10)
-    start, teachers = net.init(0), net.init(1)[None]
-    for rows in (rows_of(net, x), rows_of(net, x, teachers[0])):
-        assert torch.equal(fuse(net, Fusion(steps=0), start, teachers, rows=rows), start)
 
 
 def test_the_best_student_on_the_rows_of_the_server_stays_and_nothing_worse_than_the_start() -> None:
@@ -201,12 +189,6 @@ def test_numbers_of_which_nobody_knows_anything_are_those_of_the_mean() -> None:
     assert not torch.isclose(found[3:], average[3:]).any()
     torch.testing.assert_close(step(fisher_mean(Rows(1, 1), damping=1e-6), send(sure=some))[:2], average[:2])
     torch.testing.assert_close(step(fisher_mean(Rows(1, 1), damping=1e6)), average, rtol=0, atol=1e-5)
-
-
-def test_a_client_who_alone_knows_a_number_decides_it() -> None:
-    alone = SURE.clone()
-    alone[1:, 0] = 0.0
-    assert float(step(fisher_mean(Rows(1, 1)), send(sure=alone))[0]) == pytest.approx(float(START[0, 0] + DELTA[0, 0]))
 
 
 def test_the_order_of_uploads_and_their_blocks_change_no_bit() -> None:

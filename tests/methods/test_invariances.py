@@ -141,13 +141,6 @@ def test_a_client_at_infinite_temperature_answers_like_a_new_one(ensemble: fedra
     assert np.abs(sharp[0] - sharp[1]).max() > 1e-3
 
 
-def test_many_inputs_have_the_answers_of_few(ensemble: fedray.Run) -> None:
-    """More rows than one evaluation batch: each row's answer does not depend on the others."""
-    x = ensemble.study.split("test", 0)[0].numpy()
-    many = np.concatenate([x] * 5)[:1203]
-    np.testing.assert_allclose(ensemble.predict(many).mean[:7], ensemble.predict(x[:7]).mean, atol=1e-6)
-
-
 def softmax(logits: Tensor) -> np.ndarray:
     probabilities: np.ndarray = logits.detach().double().softmax(-1).numpy()
     return probabilities

@@ -1,17 +1,11 @@
-"""Which cluster is meant: what was typed, then RAY_ADDRESS, then one that is started here; and what is waited for."""
+"""Which cluster is meant: what was typed, then RAY_ADDRESS, then one that is started here."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
-from small import run_command
 
-import fedray
 from fedray.core.errors import BadInput
 from fedray.runtime.environment import find_address
-from fedray.scenario.nested import write_yaml
 
 
 @pytest.mark.parametrize(
@@ -40,13 +34,3 @@ def test_what_runs_here_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> Non
     assert find_address("inline", None) is None
     with pytest.raises(BadInput, match="--address auto, but runtime = inline"):
         find_address("inline", "auto")
-
-
-def test_nodes_are_waited_for_on_a_cluster_only(tmp_path: Path) -> None:
-    keys: dict[str, Any] = {"rounds": 1, "runtime": "ray", "clients": {"number": 2}}
-    (tmp_path / "run.yaml").write_text(write_yaml(keys))
-    result = run_command("run", tmp_path / "run.yaml", "--out", tmp_path / "run", "--wait-for", "hpc=3")
-    assert result.status == 2 and "--wait-for waits for the nodes of a cluster" in result.err, result.err
-    with pytest.raises(BadInput, match="--wait-for waits for the nodes of a cluster"):
-        fedray.run(keys, out=tmp_path / "run", wait_for={"hpc": 3})
-    assert not (tmp_path / "run").exists()

@@ -25,15 +25,6 @@ def by_node(specs: list[ActorSpec]) -> dict[str, list[ActorSpec]]:
     return {name: [one for one in specs if one.node == name] for name in {one.node for one in specs}}
 
 
-def test_a_node_of_24_cpus_has_one_seat_of_16() -> None:
-    """100 of them have 2,400 CPUs, which is 150 times 16."""
-    tiers = Clients((Tier("all", 1000, num_cpus=16.0),))
-    planned = plan_actors(tiers, nodes(100, CPU=24.0), "auto", "auto")
-    assert len(planned) == len({one.node for one in planned}) == 100
-    with pytest.raises(BadInput, match="100 nodes do not hold all actors .150 of 16 CPU.*lower"):
-        plan_actors(tiers, nodes(100, CPU=24.0), "auto", 150)
-
-
 def test_the_order_in_which_tiers_are_seated_does_not_decide_whether_they_fit() -> None:
     """Of actors of 2, 2, 3 and 3 CPUs on two nodes of 5 the first two must not share a node."""
     tiers = [Tier(f"{n}", 10, num_cpus=cpus) for n, cpus in enumerate((2.0, 2.0, 3.0, 3.0))]

@@ -300,12 +300,8 @@ def test_two_rules_that_say_where_the_gradient_is_taken_are_refused() -> None:
 
 
 FEW: dict[str, Any] = {
-    "rounds": 2,
-    "report": False,
-    "method": {"models": 3},
-    "data": {"limit": 90},
-    "clients": {"number": 4},
-}
+    "rounds": 2, "report": False, "method": {"models": 3}, "data": {"limit": 90}, "clients": {"number": 4},
+}  # fmt: skip
 TIERS = {"hpc": {"share": 0.5, "models_per_round": "all"}, "lpc": {"share": 0.5}}
 TWO_WORLDS: dict[str, Any] = {"replicates": 2}
 

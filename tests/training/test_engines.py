@@ -33,7 +33,7 @@ from fedray.core.types import LastBatch, Net, Objective
 from fedray.training import block as blocks
 from fedray.training import loop
 from fedray.training.block import make_optimizer
-from fedray.training.choice import LANE_FLOATS, MOST_LANES, choose_engine
+from fedray.training.choice import choose_engine
 
 needs_kernels = pytest.mark.skipif(not native.is_available(), reason="the compiled kernels were not built here")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -262,9 +262,3 @@ def test_an_engine_on_cuda_equals_itself_on_the_cpu(engine: str, kind: str) -> N
     final = case.train(case.net, block._replace(start=start, counters=counters, read=read, weight=weight)).final.cpu()
     case.net.module.cpu()
     assert (final - reference).abs().max() < 1e-4
-
-
-def test_the_width_rule_has_constants_of_its_own_for_each_device() -> None:
-    net: Net = CASES["mlp"].net
-    assert choose_engine(net, "cuda").width > choose_engine(net, "cpu").width
-    assert LANE_FLOATS.keys() == MOST_LANES.keys() == {"cpu", "cuda"}
