@@ -10,16 +10,7 @@ from torch import Tensor
 
 from fedray.assembly.models import choose_students
 from fedray.assembly.registry import UserObjects, name_own_method
-from fedray.components.distillation import (
-    CHECKED_STEPS,
-    Distil,
-    Fusion,
-    ServerRows,
-    Student,
-    fuse_models,
-    score_model,
-    train_student,
-)
+from fedray.components import distillation
 from fedray.core import rng
 from fedray.core.errors import BadInput, quote_value
 from fedray.core.method import FORWARD, ServerWork
@@ -115,7 +106,9 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
 # The inputs on which a server distils: a share of the training samples, another data set, or noise.
 
 Learn = Callable[[int, Tensor, Tensor, rng.Keys], Tensor]  # (world, start, teachers [S, d], key) -> student [d]
-Fuser = Callable[[int, Sequence[Student], rng.Keys], list[Tensor]]  # (world, students, key) -> weights [d] of each
+Fuser = Callable[
+    [int, Sequence[distillation.Student], rng.Keys], list[Tensor]
+]  # (world, students, key) -> weights [d] of each
 ReadRows = Callable[[int], tuple[Tensor, Tensor]]  # world -> network inputs and targets
 WITHHELD = "withheld"
 _MOST_INPUTS = 10_000  # noise inputs or samples of another data set, if a user's method has no option `input_rows`
@@ -169,16 +162,18 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
     """
     options = scenario.method.options
     if fuse := make_fuser(scenario, shards, seeds, own):
-        return lambda world, start, teachers, key: fuse(world, [Student(net, start, teachers)], key)[0]
+        return lambda world, start, teachers, key: fuse(world, [distillation.Student(net, start, teachers)], key)[0]
     if "distil_epochs" not in _list_specified(scenario, own):
         return None
-    how = Distil(options["distil_epochs"], options["distil_lr"], options["distil_batch"], options["temperature"])
+    how = distillation.Distil(
+        options["distil_epochs"], options["distil_lr"], options["distil_batch"], options["temperature"]
+    )
     engine = choose_students(scenario.lanes)(net)
 
     def learn(world: int, _start: Tensor, teachers: Tensor, key: rng.Keys) -> Tensor:
         """Trains FedBE's student, which starts from the first of its teachers."""
         x = shards.normalize(shards.server(world)[0][None], torch.tensor([world]))[0]
-        return train_student(net, how, x, teachers, key, engine=engine)
+        return distillation.train_student(net, how, x, teachers, key, engine=engine)
 
     return learn
 
@@ -200,7 +195,7 @@ def count_distillation(scenario: Scenario, shards: Shards, seed: int, teachers: 
         epochs = options["distil_epochs"]
         return epochs * math.ceil(n / options["distil_batch"]), epochs * n + FORWARD * teachers * n
     rows, steps = _server_rows(scenario, shards, 0, seed), options["distil_steps"]
-    n, looks = len(rows.inputs), 1 + steps // CHECKED_STEPS
+    n, looks = len(rows.inputs), 1 + steps // distillation.CHECKED_STEPS
     asked = teachers * n + looks * len(rows.y)
     return steps, steps * min(n, options["distil_batch"]) + FORWARD * asked
 
@@ -236,9 +231,11 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
         _read_other(scenario, shards)  # reports errors early; actors do not need this
     keys = ("steps", "lr", "batch")
     steps, lr, batch = (options[f"distil_{key}"] for key in keys)
-    how = Fusion(steps, lr, batch, options["patience"], options["teacher"])
+    how = distillation.Fusion(steps, lr, batch, options["patience"], options["teacher"])
     engine_of = choose_students(scenario.lanes)
-    return lambda world, students, key: fuse_models(how, students, rows=rows(world), key=key, engine_of=engine_of)
+    return lambda world, students, key: distillation.fuse_models(
+        how, students, rows=rows(world), key=key, engine_of=engine_of
+    )
 
 
 def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> ReadRows:
@@ -308,10 +305,10 @@ def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -
     """
     if "solver" not in _list_specified(scenario, own) or not share_of_server(scenario):
         return None
-    return lambda world, row: score_model(net, row.float(), *read(world))
+    return lambda world, row: distillation.score_model(net, row.float(), *read(world))
 
 
-def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> ServerRows:
+def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> distillation.ServerRows:
     """Returns the server's data in a world: inputs without labels, and labeled samples that decide when to stop."""
     options, where = scenario.method.options, torch.tensor([world])
     raw, labels = shards.server(world)
@@ -324,8 +321,8 @@ def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> S
         inputs = x[order[checked:].sort().values]
         if not len(inputs):
             raise BadInput(f"method.server_data = {options['server_data']:g} leaves the server no inputs: raise it")
-        return ServerRows(inputs, x[kept], y[kept])
-    return ServerRows(_draw_inputs(scenario, shards, seed, options["input_rows"]), x[kept], y[kept])
+        return distillation.ServerRows(inputs, x[kept], y[kept])
+    return distillation.ServerRows(_draw_inputs(scenario, shards, seed, options["input_rows"]), x[kept], y[kept])
 
 
 def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> Tensor:

@@ -5,16 +5,8 @@ from dataclasses import asdict, replace
 from functools import cache, partial
 from typing import Any, cast
 
-from fedray.assembly import features
+from fedray.assembly import distillation, features
 from fedray.assembly.clients import expect_seconds, invited_per_tier, keep_losses, make_participation, measure_sizes
-from fedray.assembly.distillation import (
-    count_distillation,
-    make_fuser,
-    make_learner,
-    make_score,
-    make_server_inputs,
-    make_server_rows,
-)
 from fedray.assembly.models import make_architectures, make_network, refuse_outputs
 from fedray.assembly.own_methods import guard_method, refuse_unread_code
 from fedray.assembly.pieces import add_own_code, make_compression
@@ -55,7 +47,10 @@ def make_setting(
     nets = features.cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
     seconds = expect_seconds(devices, sizes, local, seeds, net.layout.d, nets=nets)
     is_least_squares = is_linear(net.module) and net.objective in ("half_mse", "mse") and net.outputs == 1
-    server_rows, own_schedule = make_server_rows(scenario, shards, own), find_own("schedule", scenario, own)
+    server_rows, own_schedule = (
+        distillation.make_server_rows(scenario, shards, own),
+        find_own("schedule", scenario, own),
+    )
     return Setting(
         models=scenario.method.models,
         layout=net.layout,
@@ -67,9 +62,9 @@ def make_setting(
         local=add_own_code(local, scenario, own, shards.data),
         outputs=partial(compute_raw_outputs, net),
         server_rows=server_rows,
-        server_inputs=make_server_inputs(scenario, shards, seeds, own, server_rows),
+        server_inputs=distillation.make_server_inputs(scenario, shards, seeds, own, server_rows),
         label_counts=cache(partial(count_held_labels, shards)),
-        score=make_score(scenario, net, server_rows, own),
+        score=distillation.make_score(scenario, net, server_rows, own),
         weighting=scenario.server.weighting,
         coefficients=scenario.server.coefficients,
         robust=Robust(scenario.server.robust, scenario.server.trim, scenario.server.byzantine),
@@ -83,9 +78,9 @@ def make_setting(
         ),
         # linear in its weights and fitted to one target by least squares: closed forms exist
         features=partial(last_layer_inputs, net.module) if is_least_squares else None,
-        distil=make_learner(scenario, net, shards, seeds, own),
-        fuse=make_fuser(scenario, shards, seeds, own),
-        distil_work=partial(count_distillation, scenario, shards, seeds[0]),
+        distil=distillation.make_learner(scenario, net, shards, seeds, own),
+        fuse=distillation.make_fuser(scenario, shards, seeds, own),
+        distil_work=partial(distillation.count_distillation, scenario, shards, seeds[0]),
         walk=(own.walk or features.make_walk(scenario, clients.number, seeds))
         if scenario.schedule.kind == "walk"
         else None,

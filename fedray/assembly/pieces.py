@@ -35,7 +35,6 @@ from fedray.models.nets import RBF
 from fedray.own_code.contract import contract
 from fedray.own_code.user_code import list_nested, name_type, takes_positional
 from fedray.scenario import names
-from fedray.scenario.names import method_spec_of
 from fedray.scenario.rows import is_stack
 from fedray.scenario.schema import Scenario
 from fedray.simulation.devices import Devices
@@ -193,7 +192,7 @@ def count_draws(study: Study) -> int:
     Args:
         study: the study that will run.
     """
-    if method_spec_of(study.method.name).mean_field != "site":
+    if names.method_spec_of(study.method.name).mean_field != "site":
         return 1
     return max(1, int(study.scenario["method"].get("samples", 1)))
 
@@ -245,7 +244,7 @@ def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: D
     """
     own = objects
     given_objects = [key for key in ("loss", "optimizer", "augment") if key in own.named()]
-    if given_objects and objects.method is None and not method_spec_of(scenario.method.name).trains:
+    if given_objects and objects.method is None and not names.method_spec_of(scenario.method.name).trains:
         name = scenario.method.name
         raise BadInput(f"{given_objects[0]}: {name} is fitted in closed form, without rounds: leave it out")
     keys, changes = scenario.local, dict[str, Any]()

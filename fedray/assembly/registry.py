@@ -23,13 +23,7 @@ from fedray.data.types import Dataset
 from fedray.methods import Composition
 from fedray.metrics.scorers import second_argument
 from fedray.models import register_model
-from fedray.own_code.user_code import (
-    describe_exception,
-    explain_uncallable,
-    find_user_line,
-    name_callable,
-    takes_positional,
-)
+from fedray.own_code import user_code
 from fedray.scenario import names
 from fedray.scenario.names import KINDS, Kind, as_list
 from fedray.scenario.options import describe_method
@@ -162,9 +156,11 @@ def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = (), a
     if kind == "optimizer":
         wrong = _explain_transform(thing, options)
     else:
-        wrong = explain_uncallable(find_function(thing), given, options, classes=kind in ("model", "schedule"))
+        wrong = user_code.explain_uncallable(
+            find_function(thing), given, options, classes=kind in ("model", "schedule")
+        )
     if kind == "augmentation" and wrong is not None:
-        wrong = explain_uncallable(find_function(thing), "input", options)
+        wrong = user_code.explain_uncallable(find_function(thing), "input", options)
         wrong = wrong and wrong.replace("does not take (input)", "takes neither (input) nor (inputs, targets)")
     if wrong is not None:
         raise BadInput(f"{where}: it {wrong}: give {KINDS[kind].wants.format(given)}")
@@ -183,10 +179,10 @@ def _explain_transform(thing: Any, options: Iterable[str]) -> str | None:
     if isinstance(thing, Transform):
         each = {"init": "parameters", "update": "gradient, state, parameters, context", "at": "parameters, noise"}
         functions = {name: getattr(thing, name) for name in each if name != "at" or thing.at is not None}
-        found = ((name, explain_uncallable(function, each[name])) for name, function in functions.items())
+        found = ((name, user_code.explain_uncallable(function, each[name])) for name, function in functions.items())
         return next((f"has an {name} that {wrong}" for name, wrong in found if wrong is not None), None)
-    alone = explain_uncallable(thing, "", options, classes=True)
-    return alone and explain_uncallable(thing, "parameters", ["lr", *options], classes=True)
+    alone = user_code.explain_uncallable(thing, "", options, classes=True)
+    return alone and user_code.explain_uncallable(thing, "parameters", ["lr", *options], classes=True)
 
 
 def declare_options(kind: str, thing: Any) -> dict[str, Any]:
@@ -215,12 +211,12 @@ def declare_options(kind: str, thing: Any) -> dict[str, Any]:
 
 def makes_transform(thing: Any, options: Iterable[str] = ()) -> bool:
     """Returns whether a function can be called with its options alone; such a function makes a `Transform`."""
-    return takes_positional(thing, 0, options)
+    return user_code.takes_positional(thing, 0, options)
 
 
 def name_thing(thing: Any) -> str:
     """Returns the name of a function, a `LocalLoss` or a `Transform`."""
-    return thing.name if isinstance(thing, LocalLoss | Transform) else name_callable(thing).rpartition(".")[2]
+    return thing.name if isinstance(thing, LocalLoss | Transform) else user_code.name_callable(thing).rpartition(".")[2]
 
 
 def functions_of(thing: Any) -> list[Any]:
@@ -313,7 +309,7 @@ def _name_object(kind: Kind, thing: Any) -> str:
     """Returns the name of an object for a scenario, with printable characters only."""
     if isinstance(thing, str) or kind.part == "training":
         return thing if isinstance(thing, str) else name_thing(thing)
-    name = thing.name if kind.word == "data" else name_callable(thing)
+    name = thing.name if kind.word == "data" else user_code.name_callable(thing)
     return "".join(c if c.isprintable() else "?" for c in name)[:1000] or "unnamed"
 
 
@@ -361,7 +357,7 @@ def take_objects(
         for kind in (kind for kind in KINDS.values() if kind.given in found):
             _refuse_options(kind, keys)
         if is_partitioner(found.get("partition")):  # the partitioner decides the number of clients
-            keys["data.partition.object"] = name_callable(found["partition"])
+            keys["data.partition.object"] = user_code.name_callable(found["partition"])
         reading = take_data_options(found["data"], keys) if "data" in found else {}
     reading = {} if isinstance(found.get("data"), Dataset) else reading or {}
     if "data" in found:
@@ -543,10 +539,10 @@ def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) 
     if isinstance(error, FedrayError):
         return error
     mine = [_describe_object(kind, scenario, own) for kind in KINDS.values()]
-    line = find_user_line(error)
+    line = user_code.find_user_line(error)
     if not any(mine) or (line is None and isinstance(error, OSError | MemoryError)):
         return None
-    told = FedrayError(f"{', '.join(filter(None, mine))}: {describe_exception(error)}")
+    told = FedrayError(f"{', '.join(filter(None, mine))}: {user_code.describe_exception(error)}")
     told.__cause__ = error
     return told
 

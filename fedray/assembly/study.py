@@ -20,7 +20,6 @@ from fedray.core.types import EVALUATED_CLIENTS, Clients, Net
 from fedray.data import store
 from fedray.data.deal import Dealing, TestClients, build_shards, count_clients
 from fedray.data.shards import Shards, hash_array, hash_shards, sum_up
-from fedray.data.store import open_dataset
 from fedray.data.types import Dataset, check_dataset, limit_rows
 from fedray.features.boosting import Ensemble, boosted_net
 from fedray.files.plain import expand_user_path
@@ -29,7 +28,6 @@ from fedray.own_code.contract import hash_values, write_object
 from fedray.own_code.user_code import hash_files, hash_source, is_own_module
 from fedray.scenario import names
 from fedray.scenario.loader import pool_clients, tier_table, to_plain
-from fedray.scenario.names import method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.simulation.devices import ServerDevice
 from fedray.simulation.stacking import build_stack_study
@@ -41,7 +39,7 @@ from fedray.simulation.study import Evaluation, Patience, Study
 
 def fits_learners(scenario: Scenario, own: registry.UserObjects) -> bool:
     """Returns whether clients fit learners, such as trees, instead of a network; false if `own` holds a method."""
-    return own.method is None and bool(method_spec_of(scenario.method.name).fits)
+    return own.method is None and bool(names.method_spec_of(scenario.method.name).fits)
 
 
 def make_ensemble(
@@ -95,7 +93,7 @@ def size_ensemble(scenario: Scenario, data: Dataset, own: registry.UserObjects, 
         )
     if given := [key for key in ("model", "loss", "optimizer", "augment") if getattr(own, key)]:
         raise BadInput(f"{given[0]}: clients of {name} fit method.learner, and no network: leave yours out")
-    fits = method_spec_of(name).fits
+    fits = names.method_spec_of(name).fits
     return Ensemble(
         rounds=scenario.rounds,
         seats=1 if fits == "one" else sum(invited_per_tier(scenario, clients)),
@@ -163,7 +161,9 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | No
     shards = deal_shards(scenario, data, replicates, folds, pooled=pooled, own=own)
     clients = Clients(tier_table(scenario, shards.number))
     if made is not None and scenario.model.weights is not None:
-        models = clients.number if method_spec_of(scenario.method.name).models == "clients" else scenario.method.models
+        models = (
+            clients.number if names.method_spec_of(scenario.method.name).models == "clients" else scenario.method.models
+        )
         made = start_from(made, scenario.model.weights, first.tolist(), models)
     devices = own.devices or make_devices(scenario, clients)
     size, net = (None, made) if made else make_ensemble(scenario, data, own, clients, len(seeds))
@@ -273,7 +273,7 @@ def open_data(scenario: Scenario, own: registry.UserObjects) -> Dataset:
     root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
     options = dict(scenario.data.options)
     limit = options.pop("limit", None)
-    data = leave_inputs(scenario, open_dataset(scenario.data.name, root, options), own)
+    data = leave_inputs(scenario, store.open_dataset(scenario.data.name, root, options), own)
     return add_ood(scenario, data if limit is None else limit_rows(data, limit))
 
 

@@ -52,7 +52,6 @@ from fedray.simulation.asynchronous import choose_advance
 from fedray.simulation.rounds import begin_progress, run_rounds
 from fedray.simulation.study import JobTable, Progress, Runtime, Study
 from fedray.training import block
-from fedray.training.block import count_steps
 from fedray.training.choice import choose_engine
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -531,7 +530,7 @@ def count_flops(study: Study, work: BenchWork) -> float:
     x, y = world.clients[0]
     with FlopCounterMode(display=False) as counter:
         torch.autograd.backward(world.loss(world.model(x[:1]), y[:1]))
-    passes = count_steps(size, phase.local) * size / (-(-size // (phase.local.batch_size or 1)))  # samples seen
+    passes = block.count_steps(size, phase.local) * size / (-(-size // (phase.local.batch_size or 1)))  # samples seen
     return float(counter.get_total_flops() * passes.sum())
 
 

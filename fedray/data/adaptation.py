@@ -14,8 +14,6 @@ from fedray.core.errors import BadInput, FedrayWarning, suggest_nearest, warn_us
 from fedray.core.options import ReadOptions
 from fedray.data.files import list_stamps
 from fedray.data.forms import arrays, clients, hugging_face, pictures, tables
-from fedray.data.forms.clients import describe_thing, is_pair
-from fedray.data.forms.hugging_face import is_hugging_face, tell_transform
 from fedray.data.forms.rows import make_reading, refuse_idle
 from fedray.data.forms.tables import GAP, TableColumns, as_frame, encode_inputs, is_frame, require_columns
 from fedray.data.partition import find_names, name_owners
@@ -90,7 +88,7 @@ def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
     form = next((form for form in FORMS if form.is_it(thing)), None)
     if form is None or (of_client and form.join is None):
         known = ", ".join(form.name for form in FORMS if form.join or not of_client)
-        raise BadInput(f"data is {form.name if form else describe_thing(thing)}: give {known}")
+        raise BadInput(f"data is {form.name if form else clients.describe_thing(thing)}: give {known}")
     return thing, form
 
 
@@ -105,8 +103,8 @@ def _join_target(pair: Any) -> tuple[Any, str]:
     """Returns a table of inputs joined with a column of labels, and the name of this column in the table."""
     import pandas as pd
 
-    if not is_pair(pair) or not is_frame(pair[0]):
-        raise BadInput(f"data.test is {describe_thing(pair)}: give a pair (x, y) as the data are")
+    if not clients.is_pair(pair) or not is_frame(pair[0]):
+        raise BadInput(f"data.test is {clients.describe_thing(pair)}: give a pair (x, y) as the data are")
     frame, y = as_frame(pair[0]), arrays.as_array(pair[1], "data: y")
     if y.ndim != 1 or len(y) != len(frame):
         raise BadInput(f"data has {len(frame)} inputs, but labels of shape {list(y.shape)}: give one for each input")
@@ -152,7 +150,9 @@ def _read_clients(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
 
 FORMS = (
     Form("a fedray.data.Dataset", lambda thing: isinstance(thing, Dataset), lambda data, _: data),
-    Form("a Hugging Face Dataset", is_hugging_face, hugging_face.read_hugging_face, join=clients.join_hubs),
+    Form(
+        "a Hugging Face Dataset", hugging_face.is_hugging_face, hugging_face.read_hugging_face, join=clients.join_hubs
+    ),
     Form("LEAF's JSON", clients.holds_users, clients.read_users, clients.OPTIONS),
     Form(
         "the pathlib.Path of a table",
@@ -183,26 +183,26 @@ FORMS = (
     Form("a mapping {client: data}", lambda thing: isinstance(thing, Mapping), _read_mapping),
     Form(
         "two tables",
-        lambda two: is_pair(two) and all(map(is_frame, two)) and list(two[0]) == list(two[1]),
+        lambda two: clients.is_pair(two) and all(map(is_frame, two)) and list(two[0]) == list(two[1]),
         lambda two, how: tables.read_table(as_frame(two[0]), how._replace(test=two[1])),
     ),
     Form(
         "a table with its labels",
-        lambda pair: is_pair(pair) and is_frame(pair[0]) and arrays.is_array(pair[1]),
+        lambda pair: clients.is_pair(pair) and is_frame(pair[0]) and arrays.is_array(pair[1]),
         _read_table_with_labels,
         tables.TEXT_OPTIONS - {"target"},
         clients.join_pairs,
     ),
     Form(
         "a pair (x, y) or two pairs (train, test)",
-        lambda thing: is_pair(thing) and not clients.is_torch_set(thing[0]),
+        lambda thing: clients.is_pair(thing) and not clients.is_torch_set(thing[0]),
         clients.read_thing,
         clients.OPTIONS,
         clients.join_pairs,
     ),
     Form(
         "a torch Dataset or two of them",
-        lambda thing: clients.is_torch_set(thing[0] if is_pair(thing) else thing),
+        lambda thing: clients.is_torch_set(thing[0] if clients.is_pair(thing) else thing),
         clients.read_thing,
         clients.OPTIONS,
         clients.join_pairs,
@@ -359,7 +359,7 @@ def adapt(
         data = _keep_rows(read_form(thing, reading))
     else:
         data = keep_dataset(*known, lambda: read_form(thing, reading))
-    for remark in [*data.remarks, *tell_transform(thing)]:
+    for remark in [*data.remarks, *hugging_face.tell_transform(thing)]:
         warn_user(remark, FedrayWarning)
     return data
 
@@ -373,7 +373,7 @@ def names_data(thing: Any) -> bool:
     """
     if isinstance(thing, str):
         return True
-    if not isinstance(thing, Mapping) or is_hugging_face(thing):
+    if not isinstance(thing, Mapping) or hugging_face.is_hugging_face(thing):
         return False
     rest = [
         value for key, value in thing.items() if key not in (*arrays.COLUMNS, "features")

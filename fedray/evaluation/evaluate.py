@@ -41,7 +41,6 @@ from fedray.core.errors import BadInput
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, AverageKind, FloatArray, IntArray, State, Tier
 from fedray.evaluation import answers
-from fedray.evaluation.answers import measure_weights
 from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all_sets, name_size
 from fedray.evaluation.regression import (
     decompose_squared_error,
@@ -50,7 +49,6 @@ from fedray.evaluation.regression import (
     score_regression,
 )
 from fedray.metrics import classification, regression
-from fedray.metrics.classification import ClassAnswer, auroc, compare_clusters, fpr95
 from fedray.metrics.scorers import SampleMetric
 from fedray.metrics.scores import Scored, read_metric
 from fedray.simulation.stacking import score_stack
@@ -236,7 +234,7 @@ def find_client_weights(
     """
     count, client = worlds or study.worlds, np.arange(min(study.clients.number, EVALUATED_CLIENTS))
     if study.method.phase.weighs:
-        return measure_weights(study, runtime, answer.state, count)
+        return answers.measure_weights(study, runtime, answer.state, count)
     if study.method.one_model_per_client:
         owner = np.arange(min(answer.models, EVALUATED_CLIENTS))
         return {world: answers.weigh_own_models(answer, world, owner) for world in range(count)}
@@ -294,7 +292,7 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
     return {world: factor * float(losses[world].mean()) for world in range(study.worlds)}
 
 
-def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> ClassAnswer:
+def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> classification.ClassAnswer:
     """Returns the predictions of a world's models and their joint prediction.
 
     The joint prediction is the mean, or the result of the method's own rule (`Answer.combine`).
@@ -330,12 +328,12 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
         _measure_uncertainty(study, world, outputs, answer) for outputs in (known, unknown)
     )
     scores = {
-        "ood_auroc": auroc(outside, inside),
-        "ood_fpr95": fpr95(outside, inside),
+        "ood_auroc": classification.auroc(outside, inside),
+        "ood_fpr95": classification.fpr95(outside, inside),
         "ood_entropy": float(outside.mean()),
     }
     if inside_knowledge is not None and outside_knowledge is not None:
-        scores["ood_auroc_knowledge"] = auroc(outside_knowledge, inside_knowledge)
+        scores["ood_auroc_knowledge"] = classification.auroc(outside_knowledge, inside_knowledge)
     return scores
 
 
@@ -379,7 +377,10 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
     both = [_measure_uncertainty(study, 0, outputs, answer)[0] for outputs in (known, unknown)]
     edges = np.linspace(0.0, math.log(study.classes), DRAWN_BINS + 1)
     shares = [np.histogram(np.minimum(each, edges[-1]), edges)[0] / len(each) for each in both]
-    return {"ood_entropies": np.stack([edges[:-1], *shares], axis=1), "ood_auroc": np.array([auroc(both[1], both[0])])}
+    return {
+        "ood_entropies": np.stack([edges[:-1], *shares], axis=1),
+        "ood_auroc": np.array([classification.auroc(both[1], both[0])]),
+    }
 
 
 def _measure_uncertainty(
@@ -605,7 +606,7 @@ def _score_world(
     true, several = study.shards.clusters(world), answer.models > 1 and not study.method.one_model_per_client
     # without gamma, `weights` are the weights of tiers
     if true is not None and measured.weights and several and study.evaluation.gamma is not None:
-        row["cluster_ari"] = compare_clusters(true, measured.weights[world])
+        row["cluster_ari"] = classification.compare_clusters(true, measured.weights[world])
     if not study.evaluation.clients:
         return row, None
     chosen, name = answers.pick_recorded_clients(study), "accuracy" if study.classes else "rmse"

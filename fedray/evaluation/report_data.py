@@ -21,7 +21,6 @@ from fedray.evaluation.evaluate import answer_world, collect_ood_report, find_cl
 from fedray.evaluation.regression import read_members
 from fedray.files import plain
 from fedray.metrics import classification, regression
-from fedray.metrics.classification import Drift, score_drift
 from fedray.models.net import per_sample, split_gaussian
 from fedray.simulation.stacking import collect_stack_report
 from fedray.simulation.study import (
@@ -95,7 +94,7 @@ def mean_uncertainty(host: Host, state: State, world: int, client: IntArray, *, 
     return means.masked_fill_(torch.from_numpy(size == 0), torch.nan)
 
 
-def measure_drift(study: Study, runtime: Runtime, state: State) -> list[Drift] | None:
+def measure_drift(study: Study, runtime: Runtime, state: State) -> list[classification.Drift] | None:
     """Returns the drift scores of the known clients in each world.
 
     Args:
@@ -115,7 +114,7 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[Drift] |
     for world in range(study.worlds):
         total, knowledge = join_pieces(pieces, world).numpy()  # [N] each
         unit = 1.0 if study.classes else study.target_scale(world) ** 2
-        drifts.append(score_drift(unit * total, unit * knowledge))
+        drifts.append(classification.score_drift(unit * total, unit * knowledge))
     return drifts
 
 
@@ -200,7 +199,9 @@ MOST_COMPARED_MEMBERS = 2_000  # members whose pairs are compared; the report dr
 COVERAGE_LEVELS = (*(round(0.1 * step, 1) for step in range(1, 10)), 0.95)  # nominal levels of the coverage curve
 
 
-def write_report_data(study: Study, runtime: Runtime, progress: Progress, path: Path, *, drift: Drift | None) -> None:
+def write_report_data(
+    study: Study, runtime: Runtime, progress: Progress, path: Path, *, drift: classification.Drift | None
+) -> None:
     """Computes the arrays of the report and writes them to one file.
 
     Args:

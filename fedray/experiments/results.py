@@ -74,7 +74,6 @@ from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import collect_values
 from fedray.simulation.study import Progress, Question, Runtime, Study, losses_of
 from fedray.storage import checkpoint
-from fedray.storage.checkpoint import load_study_checkpoint
 from fedray.storage.directory import read_failure, require_run_directory
 from fedray.storage.summary import read_drift
 
@@ -497,7 +496,7 @@ class Run:
 
     def _read_state(self) -> State:
         self._require_newest_checkpoint()
-        return load_study_checkpoint(self.path, self.study, self._folder)[0].state
+        return checkpoint.load_study_checkpoint(self.path, self.study, self._folder)[0].state
 
     def export(self, out: str | Path | None = None, format: str = "safetensors") -> list[Path]:
         """Writes the models as files that other programs load without fedray.
@@ -676,7 +675,7 @@ class Run:
                 version = newest, (folder / f"round-{newest:06d}").stat().st_mtime_ns
         if self._predictor is None or version is None or self._predictor[0] != version:
             self._require_newest_checkpoint()
-            progress, private = load_study_checkpoint(self.path, self.study, self._folder)
+            progress, private = checkpoint.load_study_checkpoint(self.path, self.study, self._folder)
             self._predictor = version, Predictor(self.study, progress.state, private)
         return self._predictor[1]
 

@@ -32,16 +32,7 @@ from fedray.files.plain import confirm_writable, write_atomically
 from fedray.files.run_files import has_file, read_sealed, write_sealed
 from fedray.models.net import count_forward_flops
 from fedray.process import current_ending
-from fedray.runtime import session
-from fedray.runtime.environment import (
-    count_gpus,
-    device_of,
-    find_address,
-    prepare_process,
-    refuse_unused_wait,
-    use_one_thread,
-)
-from fedray.runtime.session import Inline, Measure, Snapshot, Watch, note_errors, worker_facts
+from fedray.runtime import environment, session
 from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
 from fedray.scenario.nested import load_yaml
 from fedray.scenario.schema import Scenario, section_fields
@@ -50,8 +41,6 @@ from fedray.scenario.shipped import answers_clients_apart
 from fedray.scenario.training import EvaluateKeys
 from fedray.simulation.study import Progress, Runtime, Study, choose_study_engine
 from fedray.storage import checkpoint, directory
-from fedray.storage.checkpoint import warn_of_damage
-from fedray.storage.directory import forget_failure, record_failure, remove_run, require_run_directory
 from fedray.storage.summary import (
     build_loggers,
     check_identity,
@@ -186,8 +175,8 @@ def count_useful_gpus(scenario: Scenario, study: Study | None, began: str | None
     if scenario.runtime == "ray" and given != ("auto", "auto"):  # so that the tiers say what these actors reserve
         return 0
     if began is not None or study is None:
-        return count_gpus() if began == "cuda" else 0
-    if not (gpus := count_gpus()):
+        return environment.count_gpus() if began == "cuda" else 0
+    if not (gpus := environment.count_gpus()):
         return 0
     cores = 1 if scenario.runtime == "inline" else os.cpu_count() or 1
     saved = estimate_seconds(study) / cores - estimate_seconds(study, "cuda")
@@ -233,7 +222,7 @@ def choose_device(scenario: Scenario, study: Study, out: Path) -> str:
     useful = 0 if reserved else count_useful_gpus(scenario, study, recall_device(out))
     if useful:
         log.info("training on the GPU of this machine (clients.device=cpu keeps it off)")
-    return device_of(reserved or useful, scenario.clients.device, tf32=scenario.clients.tf32)
+    return environment.device_of(reserved or useful, scenario.clients.device, tf32=scenario.clients.tf32)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -250,7 +239,7 @@ HELD_OUT_SHARE = 0.2  # of every client's samples, if the scenario withholds non
 SCORE = "hold_out_nll"
 OWN_SCORES = ("hold_out_personal_rmse", "hold_out_personal_nll")  # of the answers that clients use
 Scores = dict[tuple[int, int], list[float]]
-Train = Callable[[Scenario, Path, UserObjects, Callable[[Snapshot], None], Measure], Any]
+Train = Callable[[Scenario, Path, UserObjects, Callable[[session.Snapshot], None], session.Measure], Any]
 
 
 def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train: Train) -> UserObjects:
@@ -296,7 +285,7 @@ def _score_candidates(
         if not (candidates / "scenario.yaml").is_file():
             shutil.rmtree(candidates, ignore_errors=True)
             directory.make_run_directory(candidates, dump_scenario(trial))
-        warn_of_damage(candidates)
+        checkpoint.warn_of_damage(candidates)
         try:
             train(trial, candidates, replace(own, grid=tuple(grid[:number])), lambda _: None, make_held_out_evaluator)
         except Diverged:
@@ -336,7 +325,7 @@ def run_scenario(
     scenario: Scenario,
     out: Path,
     own: UserObjects,
-    watch: Watch,
+    watch: session.Watch,
     *,
     address: str | None = None,
     wait_for: Mapping[str, float] | None = None,
@@ -361,10 +350,10 @@ def run_scenario(
         BadInput: the scenario or the directory cannot be used. A directory that was made for the run is removed again.
         FedrayError: the run failed; `fedray resume` continues from the newest checkpoint.
     """
-    address = find_address(scenario.runtime, address)
-    refuse_unused_wait(wait_for, address)
+    address = environment.find_address(scenario.runtime, address)
+    environment.refuse_unused_wait(wait_for, address)
     confirm_writable("--out", out)
-    prepare_process()
+    environment.prepare_process()
     existed = out.exists()
     options = [f" --import {quote(name)}" for name in own.modules]
     options += [f" --address {quote(address)}"] if address else []
@@ -375,7 +364,7 @@ def run_scenario(
     chosen, study = _choose_runtime(scenario, own, address, resume=out if resume else None)
     if not resume:
         if force and (out / "scenario.yaml").is_file():
-            remove_run(out)
+            directory.remove_run(out)
         directory.make_run_directory(out, dump_scenario(scenario))
     try:
         if scenario.local.lr_grid:
@@ -442,7 +431,7 @@ def _draw_report(out: Path) -> None:
 def resume_run(
     out: Path,
     own: UserObjects,
-    watch: Watch,
+    watch: session.Watch,
     *,
     address: str | None,
     wait_for: Mapping[str, float] | None,
@@ -469,7 +458,7 @@ def resume_run(
     """
     scenario = read_run_scenario(out, own)
     with directory.lock_run_directory(out):
-        warn_of_damage(out)
+        checkpoint.warn_of_damage(out)
         if rounds is not None:
             extend_rounds(out, rounds)
             scenario = replace(scenario, rounds=rounds)
@@ -482,8 +471,8 @@ def run_inline(
     scenario: Scenario,
     out: Path,
     own: UserObjects,
-    watch: Watch,
-    measure: Measure = make_evaluator,
+    watch: session.Watch,
+    measure: session.Measure = make_evaluator,
     *,
     study: Study | None = None,
     actors: int = 0,
@@ -501,7 +490,7 @@ def run_inline(
         actors: the number of client actors that train for this process, if a trial has reserved actors. 0: this process
             trains.
     """
-    use_one_thread()
+    environment.use_one_thread()
     if study is None:
         scenario = replace(scenario, lanes=keep_lanes(scenario.lanes, out))
         log.info("reading the data")
@@ -555,8 +544,8 @@ def open_runtime(
         device: The device on which this process trains.
     """
     if not actors:
-        with closing(Inline(study, device)) as inline:
-            yield inline, {"runtime": "inline", **worker_facts(inline.worker)}
+        with closing(session.Inline(study, device)) as inline:
+            yield inline, {"runtime": "inline", **session.worker_facts(inline.worker)}
         return
     from fedray.runtime.ray.cluster import find_group, plan_trial
     from fedray.runtime.ray.coordinator import RayRuntime
@@ -581,7 +570,7 @@ def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
     Raises:
         BadInput: `out` is no run directory, an object of the run is missing, or an object was not part of the run.
     """
-    require_run_directory(out)
+    directory.require_run_directory(out)
     refuse_missing_names(out)
     scenario = read_scenario(read_keys(out), explicit=False)
     require_objects(scenario, own)
@@ -629,7 +618,7 @@ TRACEBACK_FILE = "error.txt"  # in the run directory
 
 
 @contextmanager
-def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Callable[[Watch], Watch]]:
+def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Callable[[session.Watch], session.Watch]]:
     """Turns an exception of the user's own objects in the `with` block into an error of one line.
 
     The traceback is saved in `error.txt`. Any error that ends the run is also saved in the run directory, for
@@ -654,9 +643,9 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
     from_watch: list[Exception] = []
 
     (out / TRACEBACK_FILE).unlink(missing_ok=True)  # of an earlier session
-    forget_failure(out)
+    directory.forget_failure(out)
     try:
-        yield partial(note_errors, noted=from_watch)
+        yield partial(session.note_errors, noted=from_watch)
     except BadInput:
         raise
     except Exception as error:
@@ -668,7 +657,7 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
                 write_atomically(out / TRACEBACK_FILE, text.encode(errors="replace"))
                 told.args = (f"{told} (traceback: {out / TRACEBACK_FILE})",)
         if not isinstance(told, BadInput):
-            record_failure(out, told or error)
+            directory.record_failure(out, told or error)
         if told is None or told is error:
             raise
         raise told from told.__cause__

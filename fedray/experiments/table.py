@@ -21,7 +21,6 @@ from fedray.core.scores import SCORES, find_score
 from fedray.experiments.live import SILENCE, STILL
 from fedray.experiments.run import reopen_study
 from fedray.files import plain
-from fedray.files.plain import hold_lock
 from fedray.files.run_files import read_summary, table_schema
 from fedray.metrics.scores import is_fedrays
 from fedray.process import NOTE, current_ending, follow_child, start_child, stop_children
@@ -118,7 +117,7 @@ def train_cells(
         """Runs or resumes one cell, and returns the reason if it failed; None if the cell is finished."""
         place = folder / cell.name
         busy = FedrayError(f"another `fedray table` trains {place}: let it finish, or stop it")
-        with hold_lock(folder / f".{cell.name}.lock", busy) as lock:  # its process holds it too
+        with plain.hold_lock(folder / f".{cell.name}.lock", busy) as lock:  # its process holds it too
             given = place / "scenario.yaml"
             if (place / DONE).is_file():
                 return None

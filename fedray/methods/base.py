@@ -26,7 +26,6 @@ from dataclasses import replace
 from fedray.components import servers
 from fedray.components.compression import dense
 from fedray.components.schedule import KINDS, Assignment, guard_schedule, only, permutation, schedule
-from fedray.components.servers import Rows, by_tier, mean, paper_eq2, with_optimizer
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.method import FORWARD, Compress, Local, Phase, Piece, Schedule, Server, ServerWork
 from fedray.core.types import Layout, Weighting
@@ -36,7 +35,7 @@ from fedray.methods.setting import Setting
 
 Assign = Callable[[int, str], Assignment]  # (K, what a row of the schedule belongs to) -> who trains which model
 Compressor = Callable[[Layout], Compress]
-Merge = Callable[[Rows, Weighting], Server]
+Merge = Callable[[servers.Rows, Weighting], Server]
 
 
 def federated(
@@ -45,7 +44,7 @@ def federated(
     assign: Assign = permutation,
     local: Local | None = None,
     compress: Compressor = dense,
-    merge: Merge = mean,
+    merge: Merge = servers.mean,
     pieces: Sequence[Piece] = (),
 ) -> Phase:
     """Makes one federated training of K models `[K, d]`. With the default arguments each model is trained by FedAvg.
@@ -76,7 +75,7 @@ def federated_each(
     assign: Assign = permutation,
     local: Local | None = None,
     compress: Compressor = dense,
-    merge: Merge = mean,
+    merge: Merge = servers.mean,
 ) -> tuple[Phase, ...]:
     """Makes one federated training for each network of `method.networks` (the parts of a method, `Method.parts`).
 
@@ -123,7 +122,7 @@ def federated_slices(
     """
     make = setting.compress or compress
 
-    def merge(rows: Rows, weighting: Weighting) -> Server:
+    def merge(rows: servers.Rows, weighting: Weighting) -> Server:
         return mean_of_slices(rows, weighting, mark_columns(slices, setting.layout.d))
 
     phase = federated(replace(setting, compress=None), assign=assign, local=local, merge=merge, pieces=pieces)
@@ -156,17 +155,17 @@ def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
     return compress_rest(make, setting.layout, setting.private) if setting.private else make(setting.layout)
 
 
-def make_server(setting: Setting, merge: Merge = mean) -> Server:
+def make_server(setting: Setting, merge: Merge = servers.mean) -> Server:
     """Returns a server that merges uploads, and then applies the scenario's server optimizer to the mean delta."""
     base, optimizer = merge_uploads(setting, merge), setting.optimizer
     if optimizer.kind == "none":
         return base
     rows, trainable = setting.state_rows, setting.layout.trainable
     keys = {name: getattr(optimizer, name) for name in ("lr", "momentum", "tau", "schedule")}
-    return with_optimizer(base, rows, trainable, optimizer.kind, **keys)
+    return servers.with_optimizer(base, rows, trainable, optimizer.kind, **keys)
 
 
-def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:
+def merge_uploads(setting: Setting, merge: Merge = servers.mean) -> Server:
     """Returns a server that merges uploads into the next models, without a server optimizer.
 
     The scenario's `server.robust` comes first. If it is not set, `server.coefficients` is used. If neither is set,
@@ -174,7 +173,7 @@ def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:
     """
     rows, tiers = setting.state_rows, setting.clients.tiers
     robust = setting.robust.kind != "none"
-    if merge is not mean and (robust or setting.coefficients is not None):
+    if merge is not servers.mean and (robust or setting.coefficients is not None):
         key = f"server.robust = {setting.robust.kind}" if robust else f"server.coefficients = {setting.coefficients}"
         _say_replaced(setting, key, "merge")
     if robust:
@@ -187,10 +186,10 @@ def merge_uploads(setting: Setting, merge: Merge = mean) -> Server:
         }
         return servers.robust_server(rows, known[keys.kind])
     if setting.coefficients == "equal_groups":
-        return by_tier(rows, len(tiers), setting.weighting)
+        return servers.by_tier(rows, len(tiers), setting.weighting)
     if setting.coefficients == "paper_eq2":
-        return paper_eq2(rows, tiers)
-    return (merge if setting.coefficients is None else mean)(rows, setting.weighting)
+        return servers.paper_eq2(rows, tiers)
+    return (merge if setting.coefficients is None else servers.mean)(rows, setting.weighting)
 
 
 def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:

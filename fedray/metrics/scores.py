@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedray.core import scores
-from fedray.core.scores import find_score
 from fedray.core.types import FloatArray
 from fedray.files.run_files import COLUMNS, Column, ColumnKind
 from fedray.metrics.classification import classification_scores
@@ -242,7 +241,7 @@ def lower_is_better(name: str) -> bool:
         >>> [lower_is_better(name) for name in ("accuracy", "nll_residual", "hold_out_rmse_mean", "neg_log_loss")]
         [False, True, True, False]
     """
-    found = find_score(name)
+    found = scores.find_score(name)
     return name.endswith(("_error", "_loss")) and "neg_" not in name if found is None else bool(found.lower)
 
 
@@ -253,7 +252,7 @@ def has_direction(name: str) -> bool:
         >>> [has_direction(name) for name in ("accuracy", "hold_out_entropy", "coverage_90", "a_metric_of_mine")]
         [True, False, False, True]
     """
-    found = find_score(name)
+    found = scores.find_score(name)
     return found is None or found.lower is not None
 
 

@@ -19,16 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.core.errors import BadInput, quote_value, suggest_nearest
-from fedray.own_code.user_code import (
-    blame_user_code,
-    explain_uncallable,
-    hash_source,
-    is_own_module,
-    list_code,
-    list_names,
-    list_nested,
-    read_closure,
-)
+from fedray.own_code import user_code
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Digests of the values that code uses: the arguments of a partial, the attributes of an object, and the values in
@@ -60,12 +51,14 @@ def hash_values(*things: Any) -> dict[str, str]:
         (False, ['weights'])
     """
     found, classes = dict[str, list[str]](), dict[str, str]()
-    parts = {id(part): part for thing in things for part in (*list_nested(thing), *list_code(thing))}
+    parts = {
+        id(part): part for thing in things for part in (*user_code.list_nested(thing), *user_code.list_code(thing))
+    }
     for part in parts.values():
         for name, value in _list_read(part):
             found.setdefault(name, []).append(_write(value, 0))
-            if is_own_module(type(value).__module__):
-                source = hash_source(type(value))
+            if user_code.is_own_module(type(value).__module__):
+                source = user_code.hash_source(type(value))
                 classes |= {f"class {called} of {name}": digest for called, digest in source.items()}
     texts = {name: "\n".join(each) for name, each in sorted(found.items())}
     return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()} | classes
@@ -79,8 +72,8 @@ def _list_read(thing: Any) -> list[tuple[str, Any]]:
         read = _list_read(thing.__self__)
     elif isinstance(thing, FunctionType):
         known, defaults = thing.__globals__, (*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values())
-        named = [(name, known[name]) for name in sorted(set(list_names(thing.__code__))) if name in known]
-        read = [*read_closure(thing).items(), *named, *(("default", value) for value in defaults)]
+        named = [(name, known[name]) for name in sorted(set(user_code.list_names(thing.__code__))) if name in known]
+        read = [*user_code.read_closure(thing).items(), *named, *(("default", value) for value in defaults)]
     elif inspect.isclass(thing):
         read = [(name, one) for name, one in vars(thing).items() if name[0] != "_" and isinstance(one, _PLAIN_VALUES)]
     else:
@@ -109,7 +102,7 @@ def _write(value: Any, depth: int) -> str:
         if isinstance(value, list | tuple | set | frozenset):
             each = [_write(one, depth + 1) for one in islice(value, MOST_VALUES)]
             return f"[{', '.join(sorted(each) if isinstance(value, set | frozenset) else each)}] {len(value)}"
-        if isinstance(value, SimpleNamespace | Namespace) or is_own_module(type(value).__module__):
+        if isinstance(value, SimpleNamespace | Namespace) or user_code.is_own_module(type(value).__module__):
             return f"{type(value).__qualname__} {_write(getattr(value, '__dict__', {}), depth + 1)}"
     return type(value).__name__
 
@@ -211,9 +204,9 @@ def _look_into(thing: Any) -> list[tuple[str, Any]] | None:
     """Returns the names and objects that an object contains; None if the object is not searched further."""
     if isinstance(thing, FunctionType):
         defaults = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
-        known = thing.__globals__ if is_own_module(thing.__module__) else {}
+        known = thing.__globals__ if user_code.is_own_module(thing.__module__) else {}
         tables = [(name, known[name]) for name in thing.__code__.co_names if isinstance(known.get(name), _TABLES)]
-        return [*read_closure(thing).items(), *tables, *(("default", value) for value in defaults)]
+        return [*user_code.read_closure(thing).items(), *tables, *(("default", value) for value in defaults)]
     if isinstance(thing, partial):
         return [("", thing.func), *((str(i), value) for i, value in enumerate(thing.args)), *thing.keywords.items()]
     if isinstance(thing, MethodType):
@@ -281,12 +274,12 @@ def contract(
         Traceback (most recent call last):
         fedray.core.errors.BadInput: method mine: grow returned 2: return more than 3
     """
-    if arguments is not None and (wrong := explain_uncallable(function, arguments)) is not None:
+    if arguments is not None and (wrong := user_code.explain_uncallable(function, arguments)) is not None:
         raise BadInput(f"{where} {wrong}: give a function ({arguments})")
     asked: list[bool] = []
 
     def ask(given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        with blame_user_code(where, remedy):
+        with user_code.blame_user_code(where, remedy):
             found = function(*given, **named)
         if returns is not None and (wrong := returns(found, *given)) is not None:
             raise BadInput(f"{where} returned {wrong}")

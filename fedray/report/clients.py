@@ -16,7 +16,6 @@ from fedray.core.errors import format_number, name_score
 from fedray.core.types import FloatArray, IntArray
 from fedray.metrics.classification import ANOMALY_Z
 from fedray.report import curves, pictures
-from fedray.report.curves import read_job_column
 from fedray.report.read import ReadRun, pivot_rounds
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -665,7 +664,7 @@ def count_visits(run: ReadRun) -> tuple[IntArray, IntArray] | None:
     unseen = (run.scenario.get("data") or {}).get("test_clients")
     if edges is None or table is None or unseen is not None or (nodes := int(edges.max()) + 1) > MOST_NODES:
         return None
-    return edges, np.bincount(read_job_column(table, "client"), minlength=nodes)
+    return edges, np.bincount(curves.read_job_column(table, "client"), minlength=nodes)
 
 
 def figure_graph(run: ReadRun) -> Figure | None:

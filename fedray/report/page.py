@@ -20,11 +20,8 @@ from matplotlib.figure import Figure
 
 import fedray
 from fedray.core import errors as wording
-from fedray.core.errors import BadInput, FedrayError, name_score, show_line
 from fedray.files.plain import make_parent, write_atomically
 from fedray.report import clients, compare, curves, pictures
-from fedray.report.compare import RunPair, find_differences, format_cell, list_compared_metrics, make_difference_table
-from fedray.report.pictures import Picture, Section, draw_picture, pair_figures
 from fedray.report.read import CONTEXT, Best, ReadRun, Table, find_headline, list_score_notes, mark_score, read_run
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -68,18 +65,18 @@ def make_cards(run: ReadRun) -> list[Card]:
         mean, sd, n = (metrics[name].get(key) for key in ("mean", "sd", "n"))
         text = "-" if mean is None else wording.format_number(mean, name)
         sub = "" if sd is None else f"\u00b1 {compare.format_deviation(sd, name)} (sd of {n})"
-        found.append(Card(name_score(name, unit=True), mark_score(text, run.summary), sub))
+        found.append(Card(wording.name_score(name, unit=True), mark_score(text, run.summary), sub))
     totals = run.summary.get("totals", {})
     for key in ("up_bytes", "down_bytes"):
         if isinstance(totals.get(key), int | float):
             sub = (
                 f"{wording.format_bytes(totals[key] / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
             )
-            found.append(Card(name_score(key), wording.format_bytes(totals[key]), sub))
+            found.append(Card(wording.name_score(key), wording.format_bytes(totals[key]), sub))
     slowest = f"slowest of {run.worlds}" if run.worlds > 1 else "simulated devices"
     for key, sub in (("sim_seconds", slowest), ("wall_seconds", "without start-up and report")):
         if isinstance(totals.get(key), int | float):
-            found.append(Card(name_score(key), wording.format_seconds(totals[key]), sub))
+            found.append(Card(wording.name_score(key), wording.format_seconds(totals[key]), sub))
     return found
 
 
@@ -91,7 +88,7 @@ SCRIPTS = ("values", "numbers", "axes", "pointer", "downloads", "chart")  # file
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # what no page may hold, even in names
 
 
-def fill_template(*, sections: Iterable[Section] = (), **values: Any) -> str:
+def fill_template(*, sections: Iterable[pictures.Section] = (), **values: Any) -> str:
     """Fills the template `report.html.j2` with values and returns the page.
 
     A browser runs only the script of the page itself, because the security policy of the page names the digest of this
@@ -250,7 +247,7 @@ def render_one(run: ReadRun) -> str:
             for draw, note in draws:
                 text = f"{note} {curves.BAND_NOTE}".strip() if draw in OF_WORLDS and run.worlds > 1 else note
                 found += _try_to_draw(draw.__name__.removeprefix("figure_"), partial(draw, run), text, notes)
-            sections.append(Section(title, pair_figures(found)))
+            sections.append(pictures.Section(title, pictures.pair_figures(found)))
     notes += list_score_notes(run.summary)
     if not run.summary:
         notes.append("The run has no summary.json: it was interrupted, and this is what it had recorded.")
@@ -287,7 +284,7 @@ def render_many(runs: list[ReadRun], title: str = "", tables: Sequence[PageTable
     )
 
 
-def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> Section:
+def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> pictures.Section:
     """Makes the section that compares runs by a metric, or by the clients' personal predictions."""
     drawn = find_headline(runs) if metric == runs[0].metric else metric
     draws: list[tuple[str, Callable[[], Figure | None], str]] = [
@@ -299,7 +296,9 @@ def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> Secti
     if metric == "accuracy":
         draws.append(("clients-sorted", partial(compare.figure_clients, runs), "Pictures of replicate 0."))
     found = [picture for name, draw, text in draws for picture in _try_to_draw(name, draw, text, notes)]
-    return Section(f"{'Accuracy' if metric == 'accuracy' else 'RMSE'}, run by run", pair_figures(found))
+    return pictures.Section(
+        f"{'Accuracy' if metric == 'accuracy' else 'RMSE'}, run by run", pictures.pair_figures(found)
+    )
 
 
 def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:
@@ -323,15 +322,17 @@ def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:
     return [(key, str(value)) for key, value in found.items() if value]
 
 
-def _try_to_draw(name: str, draw: Callable[[], Figure | None], text: str, notes: list[str]) -> list[Picture]:
+def _try_to_draw(name: str, draw: Callable[[], Figure | None], text: str, notes: list[str]) -> list[pictures.Picture]:
     """Draws a picture, if there is one; if its numbers cannot be drawn, adds a note to the page instead."""
     try:
         with pictures.ignore_odd_numbers():
             figure = draw()
-            return [] if figure is None else [draw_picture(figure, text, name.replace("_", "-"))]
+            return [] if figure is None else [pictures.draw_picture(figure, text, name.replace("_", "-"))]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         what = name.replace("_", " ").replace("-", " ")
-        notes.append(f"The picture of {what} is left out: its numbers cannot be drawn ({show_line(error, 120)}).")
+        notes.append(
+            f"The picture of {what} is left out: its numbers cannot be drawn ({wording.show_line(error, 120)})."
+        )
         return []
 
 
@@ -357,9 +358,9 @@ def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Se
         Unwritable: the disk is full or has a fault.
     """
     if not run_dirs:
-        raise BadInput("report: no run directory given: name at least one")
+        raise wording.BadInput("report: no run directory given: name at least one")
     if out.is_dir():  # reported before minutes of drawing
-        raise BadInput(f"--out {out} cannot be written: it is a directory: name a file")
+        raise wording.BadInput(f"--out {out} cannot be written: it is a directory: name a file")
     runs = [read_run(folder, name) for folder, name in zip(run_dirs, _short_names(run_dirs), strict=True)]
     page = render_one(runs[0]) if len(runs) == 1 and not tables else render_many(runs, title, tables)
     make_parent(out)
@@ -420,7 +421,7 @@ def show_run(run: ReadRun, error: Exception | None) -> str:
     return "".join(parts) + "</div>"
 
 
-def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[RunPair], notes: Sequence[str]) -> str:
+def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[compare.RunPair], notes: Sequence[str]) -> str:
     """Shows a comparison of runs as HTML: the keys that differ, the notes, and the paired differences.
 
     Args:
@@ -428,11 +429,11 @@ def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[RunPair], notes: Se
         pairs: the comparisons of each run with the first one.
         notes: the notes that a reader must know first.
     """
-    keys = [[key, *values] for key, values in find_differences(list(runs))]
+    keys = [[key, *values] for key, values in compare.find_differences(list(runs))]
     shown = [*notes, "Differences over shared seeds; bold: the 95 % interval leaves zero out."]
     text = "".join(f"<p>{escape(note)}</p>" for note in shown)
     first = _table(["key", *(run.name for run in runs)], keys) if keys else ""
-    return f"<div>{first}{_table(*make_difference_table(runs, pairs))}{text}</div>"
+    return f"<div>{first}{_table(*compare.make_difference_table(runs, pairs))}{text}</div>"
 
 
 def _list_scores(run: ReadRun) -> list[list[str]]:
@@ -441,18 +442,20 @@ def _list_scores(run: ReadRun) -> list[list[str]]:
     If the run was interrupted, the scores of its last evaluated round are shown.
     """
     rows = []
-    metrics, known = run.summary.get("metrics", {}), list_compared_metrics([run])
+    metrics, known = run.summary.get("metrics", {}), compare.list_compared_metrics([run])
     for name in (name for name in known if name in metrics):
-        rows.append([name_score(name, unit=True), format_cell(run, name), str(metrics[name].get("n", ""))])
+        rows.append(
+            [wording.name_score(name, unit=True), compare.format_cell(run, name), str(metrics[name].get("n", ""))]
+        )
     if not metrics:
         for name in known:
             curve = run.curve(name)
             if curve is not None:
                 text = f"{wording.format_number(float(curve.mean[-1]), name)} after round {curve.round[-1]:.0f}"
-                rows.append([name_score(name, unit=True), text, str(len(curve.values))])
+                rows.append([wording.name_score(name, unit=True), text, str(len(curve.values))])
     totals = run.summary.get("totals", {})
     rows += [
-        [name_score(key), wording.format_total(key, totals[key]), ""]
+        [wording.name_score(key), wording.format_total(key, totals[key]), ""]
         for key in wording.TOTALS
         if totals.get(key) is not None
     ]
@@ -505,12 +508,14 @@ def draw_plot(run: ReadRun, name: str | None = None) -> Figure:
     name, known = name or run.metric, list_draws(run)
     if name not in known:
         remedy = wording.suggest_nearest(name, known, "choose one of those")
-        raise BadInput(
+        raise wording.BadInput(
             f"plot {wording.quote_value(name)}: there is no such picture: {remedy} ({', '.join(sorted(known))})"
         )
     figure = draw_alone(partial(known[name], run))
     if figure is None:
-        raise FedrayError(f"plot {name}: this run has no numbers for it: choose another of {', '.join(sorted(known))}")
+        raise wording.FedrayError(
+            f"plot {name}: this run has no numbers for it: choose another of {', '.join(sorted(known))}"
+        )
     return figure
 
 
@@ -544,7 +549,7 @@ def figure_score(run: ReadRun, name: str) -> Figure | None:
     if curve is None:
         return None
     end = wording.format_number(float(curve.mean[-1]), name)
-    figure, axes = pictures.make_canvas(f"{name_score(name)} is {end} after {curve.round[-1]:.0f} rounds")
+    figure, axes = pictures.make_canvas(f"{wording.name_score(name)} is {end} after {curve.round[-1]:.0f} rounds")
     curves.draw_mean_line(axes, curve.round, curve, color=pictures.ACCENT, width=2.0)
     axes.set_xlabel("rounds completed")
     pictures.use_whole_numbers(axes.xaxis)

@@ -13,28 +13,12 @@ from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput, name_score, show_line
 from fedray.core.types import FloatArray
-from fedray.files.run_files import (
-    FILES_KEY,
-    MEMBER_COLUMNS,
-    RESTORE,
-    SUMMARY_FILE,
-    check_files,
-    read_parts,
-    read_pictures,
-    read_sealed,
-    read_summary,
-)
+from fedray.files import run_files
 from fedray.methods import METHOD_SPECS
 from fedray.metrics.scores import BudgetScore, read_at_budget
+from fedray.scenario import shipped
 from fedray.scenario.identity import IDENTITY_FILE, refuse_edited_scenario, refuse_lost_identity
 from fedray.scenario.nested import read_mapping
-from fedray.scenario.shipped import (
-    answers_clients_apart,
-    begins_untrained,
-    count_last_phase,
-    find_last_phase,
-    has_own_rounds,
-)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # `pictures.npz` is optional, and so is every array in it (N clients, K models, C classes): confusion `[C, C]` (row:
@@ -201,14 +185,14 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
         raise BadInput(f"report {folder}: no scenario.yaml there: give run directories, as `fedray run` writes them")
     text, scenario = read_mapping(path)
     files = (folder / name for name in (IDENTITY_FILE, "manifest.json"))
-    began, manifest = (read_sealed(path, RESTORE) if path.exists() else {} for path in files)
+    began, manifest = (run_files.read_sealed(path, run_files.RESTORE) if path.exists() else {} for path in files)
     if began:
         refuse_edited_scenario(str(folder), began, scenario)
     else:
-        refuse_lost_identity(folder, manifest, RESTORE)
-    summary = read_summary(folder) if (folder / SUMMARY_FILE).exists() else {}
-    check_files(folder, summary.get(FILES_KEY, {}), "pictures.npz")
-    table = read_parts(folder, "rounds")
+        refuse_lost_identity(folder, manifest, run_files.RESTORE)
+    summary = run_files.read_summary(folder) if (folder / run_files.SUMMARY_FILE).exists() else {}
+    run_files.check_files(folder, summary.get(run_files.FILES_KEY, {}), "pictures.npz")
+    table = run_files.read_parts(folder, "rounds")
     rounds, members = ({}, None) if table is None else _split_columns(table)
     return ReadRun(
         name=show_line(name or folder.resolve().name, 200),
@@ -218,9 +202,9 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
         summary=summary,
         rounds=rounds,
         members=members,
-        clients=read_parts(folder, "clients"),
-        pictures=read_pictures(folder / "pictures.npz"),
-        client_scores=read_parts(folder, "client_scores"),
+        clients=run_files.read_parts(folder, "clients"),
+        pictures=run_files.read_pictures(folder / "pictures.npz"),
+        client_scores=run_files.read_parts(folder, "client_scores"),
         identity=began,
     )
 
@@ -241,7 +225,7 @@ def _split_columns(table: pa.Table) -> tuple[dict[str, FloatArray], FloatArray |
     members = None
     for name in table.column_names:
         kind = table.schema.field(name).type
-        if name in MEMBER_COLUMNS:
+        if name in run_files.MEMBER_COLUMNS:
             members = _pad_rows(table[name].combine_chunks())
         elif pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):
             values = table[name].cast(pa.float64(), safe=False).to_numpy()
@@ -306,11 +290,11 @@ def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = R
     at = read_axis(run, over)
     if at is None or not {metric, ROUNDS} <= run.rounds.keys():
         return {}
-    if over == ROUNDS and has_own_rounds(run.scenario):
+    if over == ROUNDS and shipped.has_own_rounds(run.scenario):
         last = math.inf
     names = ("replicate", "fold", ROUNDS, metric)
     rows = np.stack([at, *(run.rounds[name] for name in names)], axis=1)
-    begins, trains = find_last_phase(run.scenario), begins_untrained(run.scenario)
+    begins, trains = shipped.find_last_phase(run.scenario), shipped.begins_untrained(run.scenario)
     first = begins + 1 if begins or (trains and last) else 0  # scores of untrained models count only if `last` is 0
     rows = rows[~np.isnan(rows[:, 4]) & (rows[:, 3] >= first)]
     rows, found = rows[np.lexsort((rows[:, 3], rows[:, 0]))], {}
@@ -346,7 +330,7 @@ def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
     """
     ends = [find_end(run, over) for run in runs]
     if over == ROUNDS and any(ends):
-        ends = [end for end, run in zip(ends, runs, strict=True) if end and not has_own_rounds(run.scenario)]
+        ends = [end for end, run in zip(ends, runs, strict=True) if end and not shipped.has_own_rounds(run.scenario)]
     return min(ends, default=math.inf)
 
 
@@ -371,7 +355,7 @@ def list_apart(runs: Sequence[ReadRun]) -> list[ReadRun]:
     A run with a user's own method is among these runs if personal scores were recorded that the scenario did not
     request.
     """
-    return [run for run in runs if answers_clients_apart(run.scenario) or _has_own_answers(run)]
+    return [run for run in runs if shipped.answers_clients_apart(run.scenario) or _has_own_answers(run)]
 
 
 def _has_own_answers(run: ReadRun) -> bool:
@@ -432,12 +416,12 @@ def tell_readings(runs: Sequence[ReadRun], last: float, over: str) -> list[str]:
 
 def _tell_reading(run: ReadRun, last: float, over: str) -> str:
     worlds = list(read_worlds(run, run.metric, last, over).values())
-    begins, end = find_last_phase(run.scenario), f"round {find_end(run, ROUNDS):.0f}"
-    planned = int(run.scenario.get("rounds") or 0) + count_last_phase(run.scenario)
+    begins, end = shipped.find_last_phase(run.scenario), f"round {find_end(run, ROUNDS):.0f}"
+    planned = int(run.scenario.get("rounds") or 0) + shipped.count_last_phase(run.scenario)
     if not worlds and find_end(run, ROUNDS) <= begins:
         what = "begun the last phase of its method" if begins else "been trained"
         return f"{run.name} has not {what} ({end}{f' of {planned}' if begins else ''}), and is not compared."
-    if over == ROUNDS and has_own_rounds(run.scenario):
+    if over == ROUNDS and shipped.has_own_rounds(run.scenario):
         more = f" of {planned}: it is not finished" if find_end(run, ROUNDS) < planned else ""
         return f"{run.name} trains in phases, which are no rounds of others, and is read at its end ({end}{more})."
     if len(worlds) < run.worlds:

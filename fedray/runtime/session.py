@@ -18,14 +18,12 @@ from torch import Tensor
 
 from fedray.assembly.models import has_compiled_students
 from fedray.core import errors, sums
-from fedray.core.errors import FedrayError, FedrayWarning, warn_user
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, Net, SizedPlan, State, Stats
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.evaluation.report_data import measure_drift, write_report_data
 from fedray.files.run_files import FILES_KEY, find_checkpoints, sum_final_files, write_sealed
 from fedray.runtime import exchange
-from fedray.runtime.exchange import Piece
 from fedray.runtime.stacking import make_worker
 from fedray.runtime.worker import Worker
 from fedray.scenario.identity import IDENTITY_FILE, RECORDED
@@ -57,7 +55,7 @@ def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
     return [known] * (study.worlds if question.worlds is None else question.worlds)
 
 
-def list_pieces(study: Study, question: Question) -> list[Piece]:
+def list_pieces(study: Study, question: Question) -> list[exchange.Piece]:
     """Lists the pieces of a question. With `Question.at_home`, each client is a piece."""
     if question.split is None:
         numbers = [len(some) for some in list_clients(study, question)]
@@ -66,7 +64,7 @@ def list_pieces(study: Study, question: Question) -> list[Piece]:
     return cut_pieces([len(study.split(question.split, world)[1]) for world in range(count)], EVALUATED_ROWS)
 
 
-def cut_pieces(numbers: list[int], size: int) -> list[Piece]:
+def cut_pieces(numbers: list[int], size: int) -> list[exchange.Piece]:
     """Cuts the samples or clients of each world into pieces of at most `size`.
 
     Args:
@@ -83,7 +81,7 @@ def cut_pieces(numbers: list[int], size: int) -> list[Piece]:
     return [(world, first) for world, number in enumerate(numbers) for first in range(0, number, size)]
 
 
-def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequence[Piece]) -> Pieces:
+def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequence[exchange.Piece]) -> Pieces:
     """Computes the answers to some pieces of a question.
 
     Args:
@@ -158,7 +156,7 @@ Snapshot = dict[str, Any]  # what a live display shows: round, rounds, metrics, 
 Watch = Callable[[Snapshot], None]
 
 
-class Enough(FedrayError):
+class Enough(errors.FedrayError):
     """Raised by a `Watch` function to stop the run after the round of the newest snapshot.
 
     The run is saved and can be resumed. It has no summary.
@@ -414,7 +412,7 @@ def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, s
 def warn_if_dependent(facts: dict[str, Any]) -> None:
     """Warns, if the self-test of the lanes has failed, that results depend on how jobs are packed into blocks."""
     if not facts["lanes_independent"]:
-        warn_user(
+        errors.warn_user(
             "the lane self-test failed here: results repeat for the same packing only (see manifest.json)",
-            FedrayWarning,
+            errors.FedrayWarning,
         )

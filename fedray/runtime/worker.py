@@ -28,7 +28,6 @@ from fedray.models.net import answer_with_dropout, key_rows
 from fedray.runtime import exchange
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training import block as lanes
-from fedray.training.block import Steps, change_batches
 from fedray.training.choice import COMPILED, SHAREABLE, Engine
 from fedray.training.update import Dealt, Jobs, Private, Update, Weigh, find_reading
 
@@ -149,7 +148,7 @@ def deal_data(
         y = placed.labels(at, torch.arange(at.shape[1])[:, None])
         if local.augment:
             real = (dealt[lo:hi] > 0).sum(-1).numpy()
-            x, y = change_batches(local.augment, x, y, Steps(key, lo, real, shards.data.classes))
+            x, y = lanes.change_batches(local.augment, x, y, lanes.Steps(key, lo, real, shards.data.classes))
         x = shards.normalize(x.transpose(0, 1), world).transpose(0, 1)
         y = shards.targets(y.transpose(0, 1), world).transpose(0, 1)
         return move(x), move(y)

@@ -14,7 +14,6 @@ from fedray.core.types import Tier, count_test_clients, round_to_sum
 from fedray.files.layout import holds_clients
 from fedray.own_code.user_code import import_modules
 from fedray.scenario import names, nested
-from fedray.scenario.names import NAMED, method_spec_of
 from fedray.scenario.nested import (
     KeyPath,
     Tree,
@@ -54,7 +53,11 @@ def check_scenario(scenario: Scenario) -> None:
         )
     if (number := scenario.clients.number) is not None:
         unseen = scenario.data.test_clients
-        out = 0 if unseen is None or method_spec_of(scenario.method.name).pooled else count_test_clients(unseen, number)
+        out = (
+            0
+            if unseen is None or names.method_spec_of(scenario.method.name).pooled
+            else count_test_clients(unseen, number)
+        )
         check_number(scenario, max(1, number - out))
 
 
@@ -78,7 +81,7 @@ def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collectio
 
 def pool_clients(scenario: Scenario) -> Scenario:
     """Returns the scenario to build, with a single client that holds every sample if the method pools the data."""
-    if not method_spec_of(scenario.method.name).pooled:
+    if not names.method_spec_of(scenario.method.name).pooled:
         return scenario
     data, number = scenario.data, scenario.clients.number or 1
     if data.name == "synthetic":  # each client generates its samples: one client generates all
@@ -183,11 +186,11 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
         >>> with_defaults({"participation": {"per_round": 10}})["schedule"]
         {'rows': 'slot'}
     """
-    named = {path[0]: {"name": kind.default} for path, kind in NAMED.items() if len(path) == 1}
-    method = _part(given, "method").get("name", NAMED["method",].default)
+    named = {path[0]: {"name": kind.default} for path, kind in names.NAMED.items() if len(path) == 1}
+    method = _part(given, "method").get("name", names.NAMED["method",].default)
     out = merge_keys(
         merge_keys(named, {"method": {"name": method}}),
-        _for_tiers(method_spec_of(method).defaults, _part(given, "clients", "tiers")),
+        _for_tiers(names.method_spec_of(method).defaults, _part(given, "clients", "tiers")),
     )
     # a given fraction replaces the default `per_round` of the method
     if _part(given, "participation").get("fraction") is not None and "participation" in out:
@@ -262,7 +265,7 @@ def _number(tree: Mapping[str, Any], method: object) -> int | None:
     given = _part(tree, "data", "partition")
     if partition in GIVES_CLIENTS or "file" in given or str(given.get("object")).startswith("flwr_datasets."):
         return None
-    return method_spec_of(method).clients
+    return names.method_spec_of(method).clients
 
 
 def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -430,7 +433,7 @@ def to_plain(scenario: Scenario) -> dict[str, Any]:
         if kind.alone and "object" in (section := _part(out, *path)):  # the name does not describe the Python object
             del section["name"]
     everybody = {"name": names.KINDS["selection"].default}
-    usual = method_spec_of(scenario.method.name).defaults.get("participation", {}).get("selection", everybody)
+    usual = names.method_spec_of(scenario.method.name).defaults.get("participation", {}).get("selection", everybody)
     if out["participation"]["selection"] == everybody == usual:  # older files lack this key
         del out["participation"]["selection"]
     if not out["clients"]["tf32"]:  # older files lack this key
@@ -527,7 +530,7 @@ def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: b
         usual = to_plain(_scenario({**names_now, "clients": {"number": scenario.clients.number}}))
     except BadInput:  # the method needs further keys
         usual = names_now
-    old = method_spec_of(_part(file, "method").get("name", names.KINDS["method"].default))
+    old = names.method_spec_of(_part(file, "method").get("name", names.KINDS["method"].default))
     first, set_now, value, default = (flatten(tree) for tree in (old.defaults, changes, now, usual))
     kept: dict[str, Any] = {}
     for key in flatten(file):
@@ -702,7 +705,7 @@ def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) ->
         tree, paths = resolved, list(_list_paths(resolved))
     else:
         tree = merge_keys(given, find_changes(to_plain(read_scenario(given, explicit=False)), resolved))
-        paths = _list_shared(tree, method_spec_of(scenario.method.name).defaults)
+        paths = _list_shared(tree, names.method_spec_of(scenario.method.name).defaults)
     for path in dict.fromkeys(paths):
         less = _without(tree, path)
         if less != tree and _reads_as(less, scenario):

@@ -22,21 +22,7 @@ from safetensors.torch import load_file, save_file
 from fedray.core.errors import Damaged, DamageWarning, FedrayError, Unwritable, warn_user
 from fedray.core.types import IntArray, Plan, State
 from fedray.files import plain, run_files
-from fedray.files.plain import hash_tensors, sync_to_disk
-from fedray.files.run_files import (
-    BEST_FOLDER,
-    COLUMNS,
-    Column,
-    FileSums,
-    arrow_type,
-    make_table,
-    name_part,
-    read_parts,
-    read_vouched,
-    sum_file,
-    sum_parts,
-    table_schema,
-)
+from fedray.files.plain import sync_to_disk
 from fedray.metrics.scores import SCORES
 from fedray.simulation import devices
 from fedray.simulation.study import ClientScores, JobTable, Progress, Study
@@ -216,7 +202,7 @@ def hash_model(study: Study, state: State) -> str:
             tensors[f"{label}/{name}/{tuple(value.shape)}"] = value
         for name, number in zip(layout.counters, state.counters[m], strict=True):
             tensors[f"{label}/{name}/()"] = number
-    return hash_tensors(tensors)
+    return plain.hash_tensors(tensors)
 
 
 def hash_state(model: str, state: State, private: dict[str, torch.Tensor]) -> str:
@@ -229,7 +215,7 @@ def hash_state(model: str, state: State, private: dict[str, torch.Tensor]) -> st
     """
     rest = {f"extra/{n}": state.extra[n] for n in sorted(state.extra)}
     rest |= {f"private/{n}": private[n] for n in sorted(private)}
-    return hash_tensors({f"model_hash/{model}": torch.zeros(0), **rest})
+    return plain.hash_tensors({f"model_hash/{model}": torch.zeros(0), **rest})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -393,8 +379,8 @@ class RunRecorder:
         """
         self.out, self.study = out, study
         self._private, self._watch, self._confirm_place, self._saved = private, watch, confirm_place, saved
-        vouched = read_vouched(out, f"`fedray resume {out}` goes on from the checkpoint before it")
-        self._files: FileSums = vouched or sum_parts(out)
+        vouched = run_files.read_vouched(out, f"`fedray resume {out}` goes on from the checkpoint before it")
+        self._files: run_files.FileSums = vouched or run_files.sum_parts(out)
         self._jobs: list[dict[str, Any]] = []
         self._rounds: list[dict[str, Any]] = []
         self._scores: list[dict[str, Any]] = []
@@ -478,19 +464,19 @@ class RunRecorder:
     def keep_best(self, progress: Progress) -> None:
         """Saves the models of the best round so far, and removes the models of the earlier best round."""
         self._confirm_place()
-        plain.make_folder(self.out / BEST_FOLDER)
-        save_checkpoint(self.out / BEST_FOLDER, progress, self._private(), keep=1)
+        plain.make_folder(self.out / run_files.BEST_FOLDER)
+        save_checkpoint(self.out / run_files.BEST_FOLDER, progress, self._private(), keep=1)
 
     def flush(self, round: int) -> None:
         """Writes the rows in memory as one part of each table. `round` is the last round in these rows."""
         if self._jobs:
             columns = self._join(self._jobs)
             columns["status"] = np.array(devices.STATUS)[columns["status"]]
-            self._write("clients.parquet", make_table("clients", columns), round)  # NaN becomes null
+            self._write("clients.parquet", run_files.make_table("clients", columns), round)  # NaN becomes null
         if self._rounds:
             self._write("rounds.parquet", pa.Table.from_pylist(self._rounds, schema=_schema(self._rounds)), round)
         if self._scores:
-            self._write("client_scores.parquet", make_table("client_scores", self._join(self._scores)), round)
+            self._write("client_scores.parquet", run_files.make_table("client_scores", self._join(self._scores)), round)
         self._jobs, self._rounds, self._scores, self._buffered = [], [], [], 0
         self._flushed = time.monotonic()
 
@@ -503,9 +489,9 @@ class RunRecorder:
     def _write(self, name: str, table: pa.Table, round: int) -> None:
         self._confirm_place()
         plain.make_folder(self.out / name)
-        path = self.out / name / name_part(round)
+        path = self.out / name / run_files.name_part(round)
         write_parquet(path, table)
-        self._files[f"{name}/{path.name}"] = sum_file(path)
+        self._files[f"{name}/{path.name}"] = run_files.sum_file(path)
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
@@ -529,8 +515,8 @@ def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
     names = list(dict.fromkeys(name for row in rows for name in row))
 
     def kind(name: str) -> pa.DataType:
-        if name in COLUMNS["rounds"]:
-            return arrow_type(COLUMNS["rounds"][name].kind)
+        if name in run_files.COLUMNS["rounds"]:
+            return run_files.arrow_type(run_files.COLUMNS["rounds"][name].kind)
         listed = any(isinstance(row.get(name), list) for row in rows)
         return pa.list_(pa.float64()) if listed else pa.float64()
 
@@ -546,9 +532,9 @@ def read_table(out: Path, name: str) -> pa.Table:
         Damaged: A part of the table is missing or was changed.
         FedrayError: The table has no rows, or a part cannot be read for a different reason.
     """
-    table = read_parts(out, name)
-    if table is None and name == "clients" and read_parts(out, "rounds") is not None:
-        return table_schema("clients").empty_table()
+    table = run_files.read_parts(out, name)
+    if table is None and name == "clients" and run_files.read_parts(out, "rounds") is not None:
+        return run_files.table_schema("clients").empty_table()
     if table is None and name == "client_scores":
         raise FedrayError(f"{out} has no scores of single clients: set evaluate.clients to all, or to a number")
     if table is None:
@@ -570,7 +556,7 @@ TABLES_OF = {  # the file of each table, the runs that have the table, and what 
 }
 
 
-def list_table_columns() -> dict[str, dict[str, Column]]:
+def list_table_columns() -> dict[str, dict[str, run_files.Column]]:
     """Returns the columns of all tables by name. In the table `rounds` the scores come after the other columns.
 
     Example:
@@ -578,4 +564,4 @@ def list_table_columns() -> dict[str, dict[str, Column]]:
         >>> columns["rounds"]["accuracy"].unit, "accuracy" in columns["clients"]
         ('share', False)
     """
-    return {table: {**COLUMNS[table], **(SCORES if table == "rounds" else {})} for table in TABLES_OF}
+    return {table: {**run_files.COLUMNS[table], **(SCORES if table == "rounds" else {})} for table in TABLES_OF}

@@ -10,18 +10,7 @@ from pathlib import Path
 from shlex import quote
 
 from fedray.core.errors import BadInput, FedrayError, Unwritable, show_line
-from fedray.files import plain
-from fedray.files.plain import hold_lock, is_locked, write_json
-from fedray.files.run_files import (
-    BEST_FOLDER,
-    FAILURE_FILE,
-    SUMMARY_FILE,
-    TABLES,
-    find_checkpoints,
-    has_file,
-    list_parts,
-    read_sealed,
-)
+from fedray.files import plain, run_files
 from fedray.scenario.identity import IDENTITY_FILE
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -49,7 +38,7 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
         (out / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"--out {out} cannot be made ({error.strerror}): choose another directory") from None
-    with hold_lock(out / LOCK, say_written(out)):
+    with plain.hold_lock(out / LOCK, say_written(out)):
         refuse_taken(out)  # another process may have been faster
         plain.write_atomically(out / "scenario.yaml", scenario_text.encode())
 
@@ -92,7 +81,7 @@ def discard_run_directory(out: Path, fresh: bool) -> None:
         out: The run directory.
         fresh: Whether the directory did not exist before. If the directory existed, only its content is removed.
     """
-    if (out / "rounds.parquet").exists() or is_locked(out / LOCK):
+    if (out / "rounds.parquet").exists() or plain.is_locked(out / LOCK):
         return
     for path in [out] if fresh else out.iterdir():
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
@@ -120,7 +109,7 @@ def lock_run_directory(out: Path, *, wait: bool = True) -> Iterator[Callable[[],
         confirm_place = watch_place(out)
     except OSError as error:
         raise Unwritable(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
-    with hold_lock(out / LOCK, say_written(out), wait=wait):
+    with plain.hold_lock(out / LOCK, say_written(out), wait=wait):
         for path in out.glob("*/.*.part"):  # files of a process that was killed
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
         yield confirm_place
@@ -149,13 +138,13 @@ def watch_place(out: Path) -> Callable[[], None]:
 
 def drop_newer_parts(out: Path, round: int) -> None:
     """Removes the parts of tables after a round, and the models of the best round if the best round is later."""
-    for table in TABLES:
-        for number, part in list_parts(out, table).items():
+    for table in run_files.TABLES:
+        for number, part in run_files.list_parts(out, table).items():
             if number > round:
                 part.unlink()
-    for number in find_checkpoints(out / BEST_FOLDER):
+    for number in run_files.find_checkpoints(out / run_files.BEST_FOLDER):
         if number > round:
-            shutil.rmtree(out / BEST_FOLDER / f"round-{number:06d}", ignore_errors=True)
+            shutil.rmtree(out / run_files.BEST_FOLDER / f"round-{number:06d}", ignore_errors=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -172,7 +161,7 @@ def require_run_directory(folder: Path) -> None:
         BadInput: The directory has no `scenario.yaml`, or this user may not read the directory.
         FedrayError: The disk has a fault.
     """
-    if not has_file(folder, "scenario.yaml"):
+    if not run_files.has_file(folder, "scenario.yaml"):
         raise BadInput(f"{folder} is no run directory (it has no scenario.yaml): give the --out of a run")
 
 
@@ -198,7 +187,7 @@ def refuse_taken(out: Path, *, force: bool = False) -> None:
         raise BadInput(f"--out {out} holds other files: choose another directory")
     if out.is_symlink():
         raise BadInput(f"--out {out} is a link: --force replaces the run in a directory, so name the directory itself")
-    if is_locked(out / LOCK):
+    if plain.is_locked(out / LOCK):
         raise say_written(out)
 
 
@@ -295,13 +284,13 @@ def record_failure(out: Path, error: Exception) -> None:
         return
     text = str(error) if isinstance(error, FedrayError) else f"{type(error).__name__}: {error}"
     with suppress(FedrayError, OSError):
-        write_json(out / FAILURE_FILE, {"error": show_line(text, 2000)})
+        plain.write_json(out / run_files.FAILURE_FILE, {"error": show_line(text, 2000)})
 
 
 def forget_failure(out: Path) -> None:
     """Removes `failure.json`, because the run continues."""
     with suppress(OSError):
-        (out / FAILURE_FILE).unlink(missing_ok=True)
+        (out / run_files.FAILURE_FILE).unlink(missing_ok=True)
 
 
 def read_failure(out: Path) -> FedrayError | None:
@@ -313,12 +302,12 @@ def read_failure(out: Path) -> FedrayError | None:
     Raises:
         Damaged: `failure.json` cannot be read.
     """
-    if (out / FAILURE_FILE).exists():
-        found = read_sealed(out / FAILURE_FILE, f"`fedray resume {out}`")
+    if (out / run_files.FAILURE_FILE).exists():
+        found = run_files.read_sealed(out / run_files.FAILURE_FILE, f"`fedray resume {out}`")
         return FedrayError(str(found.get("error", "unknown")))
-    if (out / SUMMARY_FILE).exists() or is_locked(out / ".lock"):
+    if (out / run_files.SUMMARY_FILE).exists() or plain.is_locked(out / ".lock"):
         return None
-    rounds = find_checkpoints(out / "checkpoints")
+    rounds = run_files.find_checkpoints(out / "checkpoints")
     where = f"after the checkpoint of round {rounds[-1]}" if rounds else "before its first checkpoint"
     return FedrayError(f"{out} is not finished: it stopped {where}; `fedray resume {quote(str(out))}` goes on")
 
@@ -332,7 +321,7 @@ TRIALS, JOURNAL = "trials", "study.journal"
 
 def has_sweep(folder: Path) -> bool:
     """Returns whether a directory holds a sweep. If it does not, `--resume` begins a new sweep."""
-    return has_file(folder, COPY)
+    return run_files.has_file(folder, COPY)
 
 
 def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:

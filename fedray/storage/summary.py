@@ -37,11 +37,8 @@ from fedray.core.types import Lanes, State
 from fedray.data.deal import FILE_NAME, MOST_ROWS, pack_partition
 from fedray.data.shards import StoredShards
 from fedray.files import plain, run_files
-from fedray.files.plain import expand_user_path, write_atomically
-from fedray.files.run_files import make_table
 from fedray.metrics.classification import Drift
 from fedray.scenario import identity, names
-from fedray.scenario.names import is_own, method_spec_of
 from fedray.scenario.nested import load_yaml, write_yaml
 from fedray.simulation.rounds import (
     BEST,
@@ -150,8 +147,8 @@ def count_drawn_answers(study: Study, progress: Progress) -> int:
         stack with a method of fedray.
     """
     method, schedule = (study.scenario.get(section, {}) for section in ("method", "schedule"))
-    own = bool(method.get("object")) or is_own("method", method.get("name", ""))
-    scheduled = bool(schedule.get("object")) or is_own("schedule", schedule.get("kind", ""))
+    own = bool(method.get("object")) or names.is_own("method", method.get("name", ""))
+    scheduled = bool(schedule.get("object")) or names.is_own("schedule", schedule.get("kind", ""))
     if not progress.round or not (own or (scheduled and not study.parts)):
         return 0
     if study.parts:
@@ -323,7 +320,9 @@ def write_drift(out: Path, study: Study, worlds: Sequence[Drift]) -> None:
         columns = {"replicate": np.full_like(client, replicate), "fold": np.full_like(client, fold)}
         columns["client"] = study.client_ids(world, client)
         columns["samples"] = study.shards.sizes(np.full_like(client, world), client)
-        tables.append(make_table("drift", {**columns, **drift._asdict()}))  # NaN, of clients without data, becomes null
+        tables.append(
+            run_files.make_table("drift", {**columns, **drift._asdict()})
+        )  # NaN, of clients without data, becomes null
     write_parquet(out / DRIFT_FILE, pa.concat_tables(tables))
 
 
@@ -455,7 +454,9 @@ def build_loggers(names: Iterable[str], out: Path, tell: Callable[[str], object]
         BadInput: A name is unknown, or its package is not installed.
     """
     make: dict[str, Callable[[str], Logger]] = {
-        "tensorboard": lambda value: tensorboard(expand_user_path("logger", value) if value else out / "tensorboard"),
+        "tensorboard": lambda value: tensorboard(
+            plain.expand_user_path("logger", value) if value else out / "tensorboard"
+        ),
         "wandb": lambda value: wandb(value or "fedray", dir=out, name=out.name),
         "mlflow": lambda value: mlflow(value or f"sqlite:///{out / 'mlflow.db'}", name=out.name),
     }
@@ -671,7 +672,7 @@ def extend_rounds(out: Path, rounds: int) -> None:
     tree, began = read_keys(out), read_identity(out)
     done = max(run_files.find_checkpoints(out / "checkpoints"), default=0)
     method = tree.get("method")
-    spec = method_spec_of(method.get("name")) if isinstance(method, dict) else None
+    spec = names.method_spec_of(method.get("name")) if isinstance(method, dict) else None
     if spec is not None and (spec.parts or spec.fits):
         raise BadInput(f"--rounds {rounds}: a stack or an ensemble of learners is not made longer: start a new run")
     if rounds < done:
@@ -683,7 +684,7 @@ def extend_rounds(out: Path, rounds: int) -> None:
     if began:
         run_files.write_sealed(out / identity.IDENTITY_FILE, {**began, "rounds": rounds})
     if tree.get("rounds") != rounds:
-        write_atomically(out / "scenario.yaml", write_yaml({**tree, "rounds": rounds}).encode())
+        plain.write_atomically(out / "scenario.yaml", write_yaml({**tree, "rounds": rounds}).encode())
         (out / "summary.json").unlink(missing_ok=True)  # the summary of the shorter run
 
 

@@ -39,14 +39,11 @@ from fedray.scenario import nested
 from fedray.scenario.identity import select_result_keys
 from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
 from fedray.scenario.names import list_origins
-from fedray.scenario.nested import load_yaml
 from fedray.scenario.schema import Scenario
 from fedray.scenario.shipped import count_last_phase, find_last_phase
 from fedray.simulation.study import Progress, Study
 from fedray.storage import checkpoint, directory, summary
-from fedray.storage.checkpoint import load_study_checkpoint, mend_run_directory
 from fedray.tuning import optuna_study
-from fedray.tuning.optuna_study import StudyLocation, explain_storage, open_trial
 from fedray.tuning.space import Row, SweepObjective, enumerate_grid, judge_worlds
 from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
 
@@ -58,7 +55,7 @@ from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
 
 
 def make_reporter(
-    location: StudyLocation | None, number: int, objective: SweepObjective, scenario: Scenario
+    location: optuna_study.StudyLocation | None, number: int, objective: SweepObjective, scenario: Scenario
 ) -> Callable[[int, Sequence[Row]], bool]:
     """Makes a function that reports the first objective's metric to the study once an age, and returns whether to stop.
 
@@ -70,7 +67,7 @@ def make_reporter(
     """
     if location is None:
         return lambda _round, _rows: False
-    trial, known = open_trial(location, number)
+    trial, known = optuna_study.open_trial(location, number)
     reported = set(known.intermediate_values)
     age, last, keys = scenario.method.models, 0, to_plain(scenario)
     begins, ends = find_last_phase(keys), scenario.rounds + count_last_phase(keys)
@@ -83,7 +80,7 @@ def make_reporter(
         last = step
         if step in reported and max(reported) > step:  # an interrupted trial trains these rounds again
             return False
-        with explain_storage(location.storage):
+        with optuna_study.explain_storage(location.storage):
             if step not in reported:
                 trial.report(float(np.mean([row[objective.metric] for row in rows])), step)
             return trial.should_prune() and round < ends
@@ -156,7 +153,7 @@ class TrialTask:
     objectives: tuple[SweepObjective, ...]
     own: UserObjects
     before: Path | None = None
-    location: StudyLocation | None = None
+    location: optuna_study.StudyLocation | None = None
     actors: int = 0
 
 
@@ -218,7 +215,7 @@ def train_job(job: TrialTask) -> Outcome:
         given = job.folder / "scenario.yaml"
         if given.is_file() and given.read_text() != dump_scenario(job.scenario):  # left by a trial with other values
             shutil.rmtree(job.folder)
-        damage = mend_run_directory(job.folder)
+        damage = checkpoint.mend_run_directory(job.folder)
         if damage or not (job.folder / "summary.json").is_file():
             state = _train(job)
         else:
@@ -320,7 +317,7 @@ def score_models(folder: Path, scenario: Scenario, own: UserObjects, *, test: bo
     study = build_study(trained, own)
     if summary.read_identity(folder):
         summary.check_identity(folder, describe_study(trained, own, study))
-    progress, private = load_study_checkpoint(folder, study)
+    progress, private = checkpoint.load_study_checkpoint(folder, study)
     runtime = Inline(study, choose_device(scenario, study, folder))
     runtime.restore(private)
     return list(make_evaluator(study, runtime, test=test)(progress))
@@ -542,7 +539,7 @@ class SearchState:
     sweep: Sweep
     out: Path
     study: optuna.Study
-    location: StudyLocation
+    location: optuna_study.StudyLocation
     own: UserObjects
     limit: int
     points: list[dict[str, Any]] | None
@@ -632,7 +629,7 @@ def _check_trainings(state: SearchState) -> None:
     for training in state.trainings.values():
         path = state.out / training.run / "scenario.yaml"
         if path.is_file():
-            tree = load_yaml(path)
+            tree = nested.load_yaml(path)
             kind = str((tree.get("data"), tree.get("model"), tree.get("method", {}).get("name")))
             if kind not in seen:
                 reopen_study(state.out / training.run, state.own)

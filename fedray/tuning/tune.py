@@ -28,7 +28,6 @@ from fedray.storage import summary as stored
 from fedray.storage.checkpoint import write_parquet
 from fedray.tuning import optuna_study
 from fedray.tuning import trial as search
-from fedray.tuning.optuna_study import trial_note
 from fedray.tuning.space import (
     Parameter,
     check_producible,
@@ -66,7 +65,9 @@ def write_results(state: search.SearchState, *, report: bool = True) -> dict[str
     write_trials(state, trials)
     winners = find_winners(state.study)
     if not winners:
-        reasons = [trial_note(trial)["error"] for trial in trials if "error" in trial_note(trial)]
+        reasons = [
+            optuna_study.trial_note(trial)["error"] for trial in trials if "error" in optuna_study.trial_note(trial)
+        ]
         raise FedrayError(f"no trial came to its end: {reasons[0] if reasons else 'all were pruned'}")
     summary = {**count_trials(state, trials), "winners": [_describe_winner(state, trial) for trial in winners]}
     if len(state.sweep.objectives) > 1:
@@ -105,7 +106,7 @@ def find_winners(study: optuna.Study) -> list[FrozenTrial]:
 
 def count_trials(state: search.SearchState, trials: list[FrozenTrial]) -> dict[str, Any]:
     """Counts the trials by state, and adds up the training time that was spent or saved by looking up values."""
-    notes = [trial_note(trial) for trial in trials]
+    notes = [optuna_study.trial_note(trial) for trial in trials]
     answers = [note.get("how") for note in notes]
     states = [search.WORDS.get(trial.state, "running") for trial in trials]
     return {
@@ -141,7 +142,7 @@ def write_trials(state: search.SearchState, trials: list[FrozenTrial]) -> None:
     rows, types = [], _types(state.sweep.space)
     names = [objective.name for objective in state.sweep.objectives]
     for trial in trials:
-        note, cells = trial_note(trial), dict[str, Any]()
+        note, cells = optuna_study.trial_note(trial), dict[str, Any]()
         for parameter in state.sweep.space:  # by column, for `space.read_params`
             value = trial.params.get(parameter.key)
             is_text = types[parameter.column] == pa.string() and not isinstance(value, str | None)
@@ -171,7 +172,7 @@ def write_trials(state: search.SearchState, trials: list[FrozenTrial]) -> None:
 def _name_errors(state: search.SearchState, trial: FrozenTrial) -> dict[str, float | None]:
     """Returns the standard error of each value of a trial by the name of its objective; None where there is none."""
     names = [objective.name for objective in state.sweep.objectives]
-    return dict(zip(names, trial_note(trial).get("standard_errors") or [None] * len(names), strict=True))
+    return dict(zip(names, optuna_study.trial_note(trial).get("standard_errors") or [None] * len(names), strict=True))
 
 
 def _types(space: Sequence[Parameter]) -> dict[str, Any]:
@@ -189,7 +190,7 @@ def _types(space: Sequence[Parameter]) -> dict[str, Any]:
 def _describe_winner(state: search.SearchState, trial: FrozenTrial) -> dict[str, Any]:
     """Returns the values of a winner, and its scores on the test set, which the search has not used."""
     scenario = state.sweep.scenario(trial.params)
-    folder = state.out / trial_note(trial)["run"]
+    folder = state.out / optuna_study.trial_note(trial)["run"]
     rows = search.score_models(folder, scenario, state.own, test=True)
     test = {k: v["mean"] for k, v in stored.pool_metrics(rows).items() if not k.startswith("hold_out_")}
     names = [objective.name for objective in state.sweep.objectives]
@@ -198,7 +199,7 @@ def _describe_winner(state: search.SearchState, trial: FrozenTrial) -> dict[str,
         "values": dict(zip(names, trial.values, strict=True)),
         "standard_errors": _name_errors(state, trial),
         "params": to_overrides(state.sweep.space, trial.params),
-        "run_directory": trial_note(trial)["run"],
+        "run_directory": optuna_study.trial_note(trial)["run"],
         "test": test,
     }
 

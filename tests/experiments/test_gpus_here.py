@@ -16,6 +16,7 @@ from fedray.core.types import Clients
 from fedray.experiments import run
 from fedray.experiments.run import choose_runtime, estimate_seconds, share_gpus
 from fedray.files.run_files import read_sealed
+from fedray.runtime import environment
 from fedray.runtime.placement import Node, plan_actors
 from fedray.scenario.loader import read_scenario, tier_table
 from fedray.scenario.nested import merge_keys
@@ -27,7 +28,7 @@ WORK: dict[str, Any] = {"clients": {"number": 100}, "rounds": 100, "local": {"ep
 
 def choose(keys: dict[str, Any], gpus: int, monkeypatch: pytest.MonkeyPatch) -> tuple[str, int]:
     """The runtime of a scenario on a machine with these GPUs, and how many of them train."""
-    monkeypatch.setattr(run, "count_gpus", lambda: gpus)
+    monkeypatch.setattr(environment, "count_gpus", lambda: gpus)
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     read = read_scenario(merge_keys(WORK, keys))
     name, _, used = choose_runtime(read, build_study(read), None)
@@ -81,9 +82,9 @@ def test_a_run_keeps_the_device_with_which_it_began(tmp_path: Path, monkeypatch:
     assert read_sealed(out / "identity.json")["device"] == {"clients": "cpu"} and recall_device(out) == "cpu"
     read = read_scenario(given)
     study = build_study(read)
-    monkeypatch.setattr(run, "count_gpus", lambda: 1)
+    monkeypatch.setattr(environment, "count_gpus", lambda: 1)
     monkeypatch.setattr(run, "estimate_seconds", lambda _study, device="cpu": 1e9 if device == "cpu" else 0.0)
-    monkeypatch.setattr(run, "device_of", lambda gpus, *_, **__: asked.append(gpus))
+    monkeypatch.setattr(environment, "device_of", lambda gpus, *_, **__: asked.append(gpus))
     for folder in (out, tmp_path / "new"):
         run.choose_device(read, study, folder)
     assert asked == [0, 1]

@@ -22,7 +22,6 @@ from fedray.data.forms import hugging_face, pictures, tables
 from fedray.data.forms.arrays import as_array, as_inputs, is_array, list_classes
 from fedray.data.forms.pictures import PictureRows, decode_picture
 from fedray.data.forms.rows import CLIENT, RawRows, is_missing, make_dataset, refuse_idle, tokenize
-from fedray.data.forms.tables import as_frame, build_table, read_frame, require_columns
 from fedray.data.types import Array, Dataset, Split, check_rows
 from fedray.files import layout
 from fedray.files.plain import expand_user_path
@@ -255,8 +254,8 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
         if parts.test not in (None, *names) or not isinstance(reading.test, str | None):
             raise BadInput(f"data.test = {parts.test}: {folder} has {', '.join(names)[:200]}: name one of them")
         refuse_idle(reading._replace(test=None), tables.OPTIONS - {"test"}, "tables of parts")
-        train, test = (None if name is None else read_frame(files[names.index(name)]) for name in parts[:2])
-        data = build_table(train, test, reading._replace(test=None))
+        train, test = (None if name is None else tables.read_frame(files[names.index(name)]) for name in parts[:2])
+        data = tables.build_table(train, test, reading._replace(test=None))
         data = data._replace(remarks=(*parts.remarks, *data.remarks))
     left = {at for at in layout.list_files(folder) if at.parent == folder or at.suffix.lower() in layout.TABLES} - set(
         files
@@ -352,18 +351,20 @@ def join_tables(clients: Mapping[str, Any], reading: ReadOptions, name: str = "c
     import pandas as pd
 
     refuse_idle(reading, tables.OPTIONS - {"test", "group"}, "a table for each client")
-    frames = [read_frame(value) if isinstance(value, Path) else as_frame(value) for value in clients.values()]
+    frames = [
+        tables.read_frame(value) if isinstance(value, Path) else tables.as_frame(value) for value in clients.values()
+    ]
     names, sizes = list(clients), [len(frame) for frame in frames]
     refuse_empty(sizes, names)
     first = list(frames[0])
     column = CLIENT if CLIENT not in first else "client of the row"
     for frame, client in zip(frames, names, strict=True):
         frame.attrs["file"] = f"client {client}"
-        require_columns(frame, first)
+        tables.require_columns(frame, first)
     whole = pd.concat([frame if list(frame) == first else frame[first] for frame in frames], ignore_index=True)
     whole[column] = np.repeat(np.arange(len(frames)), sizes)
     whole.attrs["file"] = "the table of all clients"
-    return _name_groups(build_table(whole, None, reading._replace(group=column), name), column, names)
+    return _name_groups(tables.build_table(whole, None, reading._replace(group=column), name), column, names)
 
 
 def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:

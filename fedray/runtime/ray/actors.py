@@ -25,28 +25,11 @@ from fedray.assembly.study import build_study
 from fedray.core import sums
 from fedray.core.errors import FedrayError, Lost
 from fedray.core.method import JobRows
-from fedray.core.sums import merge_stats, thin
 from fedray.core.types import SizedPlan, State, Stats
 from fedray.own_code.user_code import import_modules
 from fedray.runtime import environment, placement
-from fedray.runtime.environment import device_of, limit_gpu_memory
 from fedray.runtime.exchange import Order, Page, Piece, Queue, Reply, Task, exchange, to_page, to_state
-from fedray.runtime.placement import ActorSpec
-from fedray.runtime.ray.cluster import (
-    GONE,
-    MOST_DEATHS,
-    PATIENCE,
-    REMEDIES,
-    ClusterChanged,
-    Reservation,
-    describe_cluster,
-    explain_error,
-    find_address_of,
-    make_actors,
-    raise_if_refused,
-    read_cluster,
-    take_seats,
-)
+from fedray.runtime.ray import cluster
 from fedray.runtime.session import answer_pieces, worker_facts
 from fedray.runtime.stacking import make_worker
 from fedray.runtime.worker import Worker
@@ -66,14 +49,14 @@ NUMBERS = itertools.count()  # numbers of exchanges; actors keep sums only for t
 def explain_silence(a: int) -> FedrayError:
     """Returns the error for an actor that does not reply to a call."""
     return FedrayError(
-        f"waited {PATIENCE:g} s for client actor {a} to answer a call; {describe_cluster()}: is it stuck? "
-        "If its work takes longer, set FEDRAY_PATIENCE"
+        f"waited {cluster.PATIENCE:g} s for client actor {a} to answer a call; {cluster.describe_cluster()}: is it "
+        "stuck? If its work takes longer, set FEDRAY_PATIENCE"
     )
 
 
 def explain_deaths(a: int) -> FedrayError:
     """Returns the error for an actor that dies again and again."""
-    return FedrayError(f"client actor {a} died {MOST_DEATHS} times over one call: has it enough memory?")
+    return FedrayError(f"client actor {a} died {cluster.MOST_DEATHS} times over one call: has it enough memory?")
 
 
 class Calls:
@@ -103,17 +86,17 @@ class Calls:
 
     def wait(self) -> tuple[int, Reply | None]:
         """Waits for the reply of any actor. The reply is None if the actor has died or has lost its sums."""
-        done, _ = ray.wait(list(self._pending), timeout=PATIENCE)
+        done, _ = ray.wait(list(self._pending), timeout=cluster.PATIENCE)
         if not done:
             raise explain_silence(min(self._pending.values()))
         a = self._pending.pop(done[0])
         try:
             reply: Reply | None = ray.get(done[0])
         except RayTaskError as error:
-            raise explain_error(error, f"client actor {a}") from error
-        except GONE:
+            raise cluster.explain_error(error, f"client actor {a}") from error
+        except cluster.GONE:
             self._deaths[a] += 1
-            if self._deaths[a] >= MOST_DEATHS:
+            if self._deaths[a] >= cluster.MOST_DEATHS:
                 raise explain_deaths(a) from None
             self.recover(a)
             return a, None
@@ -169,9 +152,9 @@ class ClientActor:
         import_modules(self.own.modules)
         study = build_study(self.scenario, self.own)
         with explaining_own_objects(self.scenario, self.own):
-            device = device_of(self.gpus, self.scenario.clients.device, tf32=self.scenario.clients.tf32)
+            device = environment.device_of(self.gpus, self.scenario.clients.device, tf32=self.scenario.clients.tf32)
             if device == "cuda":
-                limit_gpu_memory(self.gpus)
+                environment.limit_gpu_memory(self.gpus)
             return make_worker(study, device, max(1, int(self.cpus)))
 
     def ready(self) -> int:
@@ -202,10 +185,10 @@ class ClientActor:
         if order.jobs is not None:
             phase, state = self.worker.study.method.phase, to_state(page)
             stats, rows = self.worker.train(order.t, order.jobs, state, phase)
-            self.sums = Unsent(order.exchange, order.kept + 1, merge_stats([self.sums.stats or {}, stats]))
+            self.sums = Unsent(order.exchange, order.kept + 1, sums.merge_stats([self.sums.stats or {}, stats]))
         if not order.sends:
             return Reply(None, rows)
-        reply, self.sums = Reply(thin(self.sums.stats or {}), rows), Unsent(order.exchange)
+        reply, self.sums = Reply(sums.thin(self.sums.stats or {}), rows), Unsent(order.exchange)
         return reply
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Any]:
@@ -277,16 +260,16 @@ class ClientActors:
         on_death: Callable[[], None],
         *,
         run: str,
-        given: Reservation | None = None,
+        given: cluster.Reservation | None = None,
     ) -> None:
         self.scenario, self.own, self.study = scenario, own, study
         self.on_death, self.run, self.given = on_death, run, given
         self.seconds = math.inf
         self.actors: list[Any] = []
-        self.specs: list[ActorSpec] = []
+        self.specs: list[placement.ActorSpec] = []
         self.parts = environment.read_share()
         self.lost: list[str] = []
-        self._seats: Reservation | None = None
+        self._seats: cluster.Reservation | None = None
         self._shared: tuple[Any, ...] = ()
         self._began = False  # whether there were actors before
         self._agreed = False  # whether all actors had the same compiled kernels when the run began
@@ -302,14 +285,14 @@ class ClientActors:
             self._shared = ray.put(self.scenario), ray.put(self.own)  # kept, because actors restart from these objects
             keys = self.scenario.clients
             choose = partial(placement.choose_seats, self.study.clients, keys.per_actor, keys.actors, self.parts)
-            self._seats = take_seats(choose, waits=self._began) if self.given is None else self.given
+            self._seats = cluster.take_seats(choose, waits=self._began) if self.given is None else self.given
             tiers = [self.study.clients.tiers[spec.tier].name for spec in self._seats.specs]
-            self.actors = make_actors(ClientActor, self._seats, self._shared, run=self.run, tiers=tiers)
+            self.actors = cluster.make_actors(ClientActor, self._seats, self._shared, run=self.run, tiers=tiers)
             self.specs = self._seats.find_nodes()
             try:
                 self.wait_for(range(len(self.actors)))
                 waiting = False
-            except ClusterChanged:
+            except cluster.ClusterChanged:
                 pass
             except FedrayError:
                 self.close()  # other jobs may have the seats
@@ -347,30 +330,34 @@ class ClientActors:
                     ray.get(ref, timeout=LOOK_SECONDS)
                     break
                 except RayTaskError as error:
-                    raise explain_error(error, who) from error
+                    raise cluster.explain_error(error, who) from error
                 except GetTimeoutError:
                     self._check_nodes()
-                    if time.monotonic() - began > PATIENCE:
-                        raise FedrayError(f"waited {PATIENCE:g} s for {who}; {describe_cluster()}") from None
-                except GONE as error:  # Ray restarts the actor
-                    raise_if_refused(error, who)
+                    if time.monotonic() - began > cluster.PATIENCE:
+                        raise FedrayError(
+                            f"waited {cluster.PATIENCE:g} s for {who}; {cluster.describe_cluster()}"
+                        ) from None
+                except cluster.GONE as error:  # Ray restarts the actor
+                    cluster.raise_if_refused(error, who)
                     self._check_nodes()  # calls of an actor whose node is gone may fail at once, again and again
                     deaths += 1
                     if deaths > MOST_EARLY_DEATHS and time.monotonic() - began > EARLY_SECONDS:
-                        raise FedrayError(f"{who} dies before it can work: {REMEDIES['OutOfMemoryError']}") from None
+                        raise FedrayError(
+                            f"{who} dies before it can work: {cluster.REMEDIES['OutOfMemoryError']}"
+                        ) from None
                     time.sleep(0.2)
                     ref = self.actors[a].ready.remote()
 
     def _check_nodes(self) -> None:
         """Raises `ClusterChanged` if a node on which an actor had its seat is gone, and adds the node to `lost`."""
         wanted = {spec.node for spec in self.specs} - {""}
-        gone = wanted - {node.name for node in read_cluster().whole} if wanted else set()
+        gone = wanted - {node.name for node in cluster.read_cluster().whole} if wanted else set()
         for node in sorted(gone):
             tiers = sorted({self.study.clients.tiers[spec.tier].name for spec in self.specs if spec.node == node})
-            self.lost.append(f"{find_address_of(node)} (actors of {', '.join(tiers)})")
+            self.lost.append(f"{cluster.find_address_of(node)} (actors of {', '.join(tiers)})")
             log.info("lost node %s: the run goes on with the rest of the cluster", self.lost[-1])
         if gone:
-            raise ClusterChanged
+            raise cluster.ClusterChanged
 
     def train(self, queues: Sequence[Queue], t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
         """Lets the actors train all chunks of round t. The chunks of an actor that dies are trained again."""
@@ -387,14 +374,14 @@ class ClientActors:
 
     def _wait_for_answer(self, call: Call, ref: Any) -> Any:
         a, method, arguments = call
-        for _ in range(MOST_DEATHS):
+        for _ in range(cluster.MOST_DEATHS):
             try:
-                return ray.get(ref, timeout=PATIENCE)
+                return ray.get(ref, timeout=cluster.PATIENCE)
             except RayTaskError as error:
-                raise explain_error(error, f"client actor {a}") from error
+                raise cluster.explain_error(error, f"client actor {a}") from error
             except GetTimeoutError:
                 raise explain_silence(a) from None
-            except GONE:
+            except cluster.GONE:
                 self._recover(a)
                 ref = method.remote(*arguments)
         raise explain_deaths(a)

@@ -15,15 +15,7 @@ from typing import Any, NamedTuple
 
 import ray
 import ray._private.state as ray_state
-from ray.exceptions import (
-    LocalRayletDiedError,
-    NodeDiedError,
-    ObjectLostError,
-    OutOfMemoryError,
-    RayActorError,
-    RayError,
-    WorkerCrashedError,
-)
+from ray import exceptions
 from ray.util import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
@@ -262,12 +254,12 @@ def wait_for_resources(wanted: Mapping[str, float]) -> None:
 
 MOST_DEATHS = 5  # if an actor dies so often during a call, the call itself kills the actor
 GONE = (  # an actor died (perhaps killed by Ray's memory monitor), or the node that held its reply died
-    RayActorError,
-    ObjectLostError,
-    NodeDiedError,
-    OutOfMemoryError,
-    WorkerCrashedError,
-    LocalRayletDiedError,
+    exceptions.RayActorError,
+    exceptions.ObjectLostError,
+    exceptions.NodeDiedError,
+    exceptions.OutOfMemoryError,
+    exceptions.WorkerCrashedError,
+    exceptions.LocalRayletDiedError,
 )
 REMEDIES = {  # what the user can do if memory or a disk is full, by the type of the error
     "ObjectStoreFullError": "give nodes a larger object store (`ray start --object-store-memory`), or lower "
@@ -326,7 +318,7 @@ class ClusterChanged(FedrayError):
     """Raised if the cluster has lost a node on which an actor had its seat, so that new actors have to be made."""
 
 
-def explain_error(error: RayError, who: str) -> FedrayError:
+def explain_error(error: exceptions.RayError, who: str) -> FedrayError:
     """Returns an error of fedray, whose message is one line, for an error that the actor `who` or Ray has raised.
 
     If the cause is an error of fedray, the cause is returned unchanged.
@@ -344,7 +336,7 @@ def explain_error(error: RayError, who: str) -> FedrayError:
 
 def raise_if_refused(error: Exception, who: str) -> None:
     """Raises an error if an actor failed while it was made, because it would fail again."""
-    if isinstance(error, RayActorError) and error.actor_init_failed:
+    if isinstance(error, exceptions.RayActorError) and error.actor_init_failed:
         reasons = [line for line in str(error).splitlines() if "Error: " in line] or [str(error)]
         raise FedrayError(f"{who} could not start: {reasons[-1].strip()[:300]}") from error
 

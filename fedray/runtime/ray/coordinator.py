@@ -27,8 +27,6 @@ from fedray.core.method import JobRows, Phase
 from fedray.core.types import Lanes, SizedPlan, State, Stats
 from fedray.own_code.user_code import describe_exception, import_modules
 from fedray.runtime import environment, exchange, placement, session
-from fedray.runtime.environment import pretend_gpus
-from fedray.runtime.exchange import choose_laps, cut_chunks
 from fedray.runtime.ray import cluster
 from fedray.runtime.ray.actors import ClientActors
 from fedray.runtime.ray.connection import (
@@ -120,9 +118,9 @@ class RayRuntime:
     @retry
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of round t on the actors."""
-        laps = choose_laps(self.clients.seconds, len(self.actors))
+        laps = exchange.choose_laps(self.clients.seconds, len(self.actors))
         specs, at_home = self.clients.specs, bool(phase.own)
-        queues = cut_chunks(self.study.clients, specs, jobs, phase.models, at_home=at_home, laps=laps)
+        queues = exchange.cut_chunks(self.study.clients, specs, jobs, phase.models, at_home=at_home, laps=laps)
         return self.clients.train(queues, t, jobs, state)
 
     @retry
@@ -329,7 +327,10 @@ def run_on_ray(
     """
     own = prepare_objects(scenario, own)
     keys = scenario.clients
-    cpus, gpus = 0 if keys.actors == "auto" else int(keys.actors), pretend_gpus(keys.tiers.values(), keys.device)
+    cpus, gpus = (
+        0 if keys.actors == "auto" else int(keys.actors),
+        environment.pretend_gpus(keys.tiers.values(), keys.device),
+    )
     for _ in range(MOST_RAYS):
         with open_ray(address, cpus, gpus) as connection:
             try:

@@ -18,14 +18,7 @@ from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime import environment
 from fedray.runtime.environment import read_patience
-from fedray.runtime.ray.cluster import (
-    GONE,
-    TrialSeats,
-    explain_error,
-    list_needs,
-    read_cluster,
-    wait_for_resources,
-)
+from fedray.runtime.ray import cluster
 from fedray.runtime.ray.connection import (
     DEATH_SECONDS,
     Connection,
@@ -129,7 +122,7 @@ def run_as_tasks(
         BadInput: The cluster cannot hold the actors of a task.
     """
     waiting: list[Future[Any]] = []
-    over, room = threading.Event(), TrialSeats(actors)
+    over, room = threading.Event(), cluster.TrialSeats(actors)
 
     def submit(function: Callable[..., Any], *arguments: Any) -> Any:
         future: Future[Any] = Future()
@@ -147,8 +140,8 @@ def run_as_tasks(
         done.add_done_callback(partial(_pass_on, connection, future, again=again))
 
     with open_ray(address, number * max(1, actors)) as connection:
-        wait_for_resources(wait_for or {})
-        list_needs(actors, read_cluster())  # raises an error if the cluster is too small
+        cluster.wait_for_resources(wait_for or {})
+        cluster.list_needs(actors, cluster.read_cluster())  # raises an error if the cluster is too small
         worker, folder = worker_environment(send_modules(own, connection)), str(Path.cwd())
         confirm_shared(shared, worker)
         watch = threading.Thread(target=_watch, args=(connection, waiting, over, room), daemon=True)
@@ -201,13 +194,18 @@ def _find_cause(connection: Connection, future: Future[Any], error: RayError, ag
         connection.gone = True
         end_all([future], died)
         return
-    if again is not None and isinstance(error, GONE):
+    if again is not None and isinstance(error, cluster.GONE):
         again()
     else:
-        end_all([future], explain_error(error, f"a worker, {MOST_TRIES} times in a row," if again is None else "Ray"))
+        end_all(
+            [future],
+            cluster.explain_error(error, f"a worker, {MOST_TRIES} times in a row," if again is None else "Ray"),
+        )
 
 
-def _watch(connection: Connection, waiting: Sequence[Future[Any]], over: threading.Event, room: TrialSeats) -> None:
+def _watch(
+    connection: Connection, waiting: Sequence[Future[Any]], over: threading.Event, room: cluster.TrialSeats
+) -> None:
     """Makes all waiting futures raise an error when Ray is gone. Without this function they would wait for ever."""
     while not over.wait(LOOK_SECONDS):
         try:

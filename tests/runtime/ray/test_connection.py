@@ -23,7 +23,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import Clients, Tier
 from fedray.runtime import environment as leftovers
 from fedray.runtime.placement import ActorSpec, Cluster, Node
-from fedray.runtime.ray import actors, connection, tasks
+from fedray.runtime.ray import actors, cluster, connection, tasks
 from fedray.runtime.ray.actors import ClientActors
 from fedray.runtime.ray.cluster import ClusterChanged
 
@@ -151,8 +151,8 @@ def test_an_actor_of_a_node_that_is_gone_was_called_one_without_memory(
     """Its calls failed at once for five minutes, and nobody looked for its node."""
     clients = dying_clients(monkeypatch, WorkerCrashedError())
     clients.specs = [ActorSpec(0, 1.0, 0.0, {}, "gone")]
-    monkeypatch.setattr(actors, "read_cluster", lambda: Cluster([Node("left", {})], []))
-    monkeypatch.setattr(actors, "find_address_of", {"gone": "10.0.0.3"}.get)
+    monkeypatch.setattr(cluster, "read_cluster", lambda: Cluster([Node("left", {})], []))
+    monkeypatch.setattr(cluster, "find_address_of", {"gone": "10.0.0.3"}.get)
     caplog.set_level("INFO", "fedray")
     with pytest.raises(ClusterChanged):
         clients.wait_for([0])
