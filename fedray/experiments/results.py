@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save as save_tensors
@@ -98,6 +97,8 @@ def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
         >>> average_last_rows(pa.Table.from_pylist(rows))
         {'round': 4, 'accuracy': 0.45}
     """
+    import pyarrow.compute as pc  # slow to import
+
     newest = rounds.filter(pc.equal(rounds["round"], pc.max(rounds["round"])))
     rows = newest.drop_columns(["replicate", "fold"]).to_pylist()
     if len(rows) == 1:

@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedray.core import sums
@@ -117,6 +116,8 @@ def count_lost_models(out: Path) -> int:
     Raises:
         Damaged: A part of the table `clients` lacks a column, or a column has values of a wrong type.
     """
+    import pyarrow.compute as pc  # slow to import, and a check needs none of it
+
     model, used = list(JOB_MODEL), dict[tuple[int, ...], bool]()
     for path in run_files.list_parts(out, "clients.parquet").values():  # one after the other, because parts may be long
         jobs = run_files.read_parquet_files([path], (*JOB_MODEL, "status"))[0]
