@@ -99,6 +99,13 @@ def test_the_student_comes_near_the_teachers() -> None:
     assert distance(student) < 0.1 * distance(start)
 
 
+def test_without_steps_the_student_is_the_start_bit_for_bit() -> None:
+    net, x = small_net(), inputs(10)
+    start, teachers = net.init(0), net.init(1)[None]
+    for rows in (rows_of(net, x), rows_of(net, x, teachers[0])):
+        assert torch.equal(fuse(net, Fusion(steps=0), start, teachers, rows=rows), start)
+
+
 def test_the_best_student_on_the_rows_of_the_server_stays_and_nothing_worse_than_the_start() -> None:
     net, x = small_net(), inputs(60)
     start, teachers = net.init(0), net.init(1)[None]
