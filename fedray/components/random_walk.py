@@ -18,13 +18,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.components.servers import Rows, group_totals, keep_uploads, merge_counters
 from fedray.core import rng
 from fedray.core.method import Compress, Schedule, Server, Traffic, Walk
-from fedray.core.types import Clients, IntArray, Plan, State, Stats, Uploads
+from fedray.core.types import BoolArray, Clients, FloatArray, IntArray, Plan, State, Stats, Uploads
 
 FIRST = "first"  # name of the tensor in `State.extra` with the initial models, if hops are compressed
 
@@ -76,7 +75,7 @@ def handover_server(
     return Server(init, reduce, step, keeps=True)
 
 
-Mask = NDArray[np.bool_]
+Mask = BoolArray
 KEPT = 16  # the newest steps of a path are cached
 
 
@@ -151,7 +150,7 @@ class Outages(NamedTuple):
 
 
 # (degree of the present node, degree of the next node, uniform random number) -> whether the model moves
-Accept = Callable[[IntArray, IntArray, NDArray[np.float64]], Mask]
+Accept = Callable[[IntArray, IntArray, FloatArray], Mask]
 TRANSITIONS: dict[str, Accept] = {  # the comments give the stationary distribution of the chain
     "uniform": lambda _here, _there, u: np.ones(u.shape, dtype=np.bool_),  # degree / 2 E (the paper)
     "lazy": lambda _here, _there, u: u < 0.5,  # degree / 2 E, and the chain is not periodic

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
-Members = Callable[[IntArray], NDArray[np.bool_]]  # client ids `[J]` -> whether each client belongs to a group, `[J]`
+BoolArray = NDArray[np.bool_]
+Members = Callable[[IntArray], BoolArray]  # client ids `[J]` -> whether each client belongs to a group, `[J]`
 Objective = Literal["cross_entropy", "half_mse", "mse", "gaussian_nll"]
 Weighting = Literal["uniform", "examples"]  # weights of uploads in a mean: equal, or by training samples
 LastBatch = Literal["keep", "drop", "merge"]

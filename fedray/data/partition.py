@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput, suggest_nearest
-from fedray.core.types import FloatArray, IntArray, round_to_sum
+from fedray.core.types import BoolArray, FloatArray, IntArray, round_to_sum
 from fedray.data.types import Array, Dataset
 from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
 from fedray.own_code.user_code import describe_exception, name_callable, name_type
@@ -707,7 +706,7 @@ def dirichlet(
     return raise_to_least(gather_cut(order, np.concatenate(owners), clients), least, generator)
 
 
-def _leave_out(share: FloatArray, full: NDArray[np.bool_]) -> FloatArray:
+def _leave_out(share: FloatArray, full: BoolArray) -> FloatArray:
     """Sets the shares of full clients to 0, and scales the shares of the other clients to the sum 1, `[N]`.
 
     If the shares of all other clients are 0, these clients get equal shares.

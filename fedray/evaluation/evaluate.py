@@ -34,12 +34,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.core.errors import BadInput
 from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_CLIENTS, AverageKind, FloatArray, IntArray, State, Tier
+from fedray.core.types import EVALUATED_CLIENTS, AverageKind, BoolArray, FloatArray, IntArray, State, Tier
 from fedray.evaluation import answers
 from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all_sets, name_size
 from fedray.evaluation.regression import (
@@ -338,7 +337,7 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
 
 
 def score_ood_of_clients(
-    study: Study, world: int, measured: answers.Measured, known: Tensor, asked: NDArray[np.bool_]
+    study: Study, world: int, measured: answers.Measured, known: Tensor, asked: BoolArray
 ) -> dict[str, float]:
     """Returns the scores of `score_ood` as means over some known clients, each with its own weights over the models.
 

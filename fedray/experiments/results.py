@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
@@ -39,7 +38,7 @@ from fedray.components.distillation import Fusion, ServerRows, ask_model, follow
 from fedray.core import rng
 from fedray.core.errors import BadInput, Damaged, FedrayError, FedrayWarning, quote_value, suggest_nearest, warn_user
 from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, FloatArray, Net, State
+from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, BoolArray, FloatArray, Net, State
 from fedray.data.adaptation import read_inputs
 from fedray.data.types import find_range, tell_scale
 from fedray.evaluation.answers import (
@@ -194,7 +193,7 @@ class Prediction:
     variance: FloatArray
     probabilities: FloatArray | None
     members: FloatArray
-    sets: NDArray[np.bool_] | None = None
+    sets: BoolArray | None = None
     interval: FloatArray | None = None
 
 

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedray.core import rng
 from fedray.core.errors import FedrayError
-from fedray.core.types import IntArray, Layout, Members, Net
+from fedray.core.types import BoolArray, IntArray, Layout, Members, Net
 from fedray.data.partition import count_withheld
 from fedray.data.shards import Fetched, ServerShards, Shards, Standardization
 from fedray.data.types import Split
@@ -100,7 +99,7 @@ class FeatureShards:
         return self.whole.standardization(world)._replace(shift=None, scale=None)
 
 
-def mask_rows(fetched: Fetched, masks: list[NDArray[np.bool_]]) -> Fetched:
+def mask_rows(fetched: Fetched, masks: list[BoolArray]) -> Fetched:
     """Returns only those samples of each job for which the job's mask `[n]` is true."""
     kept = [rows[: len(mask)][torch.from_numpy(mask)] for rows, mask in zip(fetched.rows, masks, strict=True)]
     size = np.array([len(rows) for rows in kept], dtype=np.int64)
@@ -224,10 +223,10 @@ class ProxyShards:
         jobs = zip(world.tolist(), client.tolist(), fetched.size.tolist(), strict=True)
         return mask_rows(fetched, [self._mask(*job) for job in jobs])
 
-    def _mask(self, world: int, client: int, size: int) -> NDArray[np.bool_]:
+    def _mask(self, world: int, client: int, size: int) -> BoolArray:
         """Returns for each of a client's samples whether the shards have it, `[n]`."""
         place = rng.stream(self._seeds[world], "proxy", client).permutation(size)
-        is_proxy: NDArray[np.bool_] = place < count_withheld(np.array(size), self._share)
+        is_proxy: BoolArray = place < count_withheld(np.array(size), self._share)
         return is_proxy if self._shows else ~is_proxy
 
 

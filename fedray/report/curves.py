@@ -11,10 +11,9 @@ import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from fedray.core.errors import choose_unit, format_bytes, format_number, format_seconds, is_share, name_score
-from fedray.core.types import FloatArray, IntArray
+from fedray.core.types import BoolArray, FloatArray, IntArray
 from fedray.metrics.scores import lower_is_better
 from fedray.report import pictures
 from fedray.report.read import BYTES, SECONDS, Curve, ReadRun, pivot_rounds
@@ -94,7 +93,7 @@ def mark_groups(axes: Axes, groups: Sequence[str]) -> None:
         first += size
 
 
-def find_finished(table: pa.Table) -> NDArray[np.bool_]:
+def find_finished(table: pa.Table) -> BoolArray:
     """Returns whether each job counted, `[J]`: it was not late, dropped, unavailable, failed or without data."""
     return np.isin(table["status"].to_pylist(), ("ok", "done"))
 
@@ -164,7 +163,7 @@ def draw_model_key(axes: Axes, models: int, every: bool = False) -> None:
 
 
 def _paint_cells(
-    row: IntArray, x: IntArray, model: IntArray, *, faint: NDArray[np.bool_], shape: tuple[int, int], models: int
+    row: IntArray, x: IntArray, model: IntArray, *, faint: BoolArray, shape: tuple[int, int], models: int
 ) -> FloatArray:
     """Paints an RGBA image of jobs `[J]` at their rows and columns; models of one cell are stacked top to bottom."""
     cell = row * shape[1] + x

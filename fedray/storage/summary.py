@@ -28,11 +28,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from fedray.core import sums
 from fedray.core.errors import BadInput, Damaged, FedrayError, FedrayWarning, show_line, warn_user
-from fedray.core.types import Lanes, State
+from fedray.core.types import BoolArray, Lanes, State
 from fedray.data.deal import FILE_NAME, MOST_ROWS, pack_partition
 from fedray.data.shards import StoredShards
 from fedray.files import plain, run_files
@@ -161,7 +160,7 @@ def count_drawn_answers(study: Study, progress: Progress) -> int:
     return int((drawn & (weigh > 0)).sum(axis=1).max())
 
 
-def _find_drawn(study: Study, state: State) -> NDArray[np.bool_]:
+def _find_drawn(study: Study, state: State) -> BoolArray:
     """Returns for each model of a state whether it equals one of the initial models, `[worlds * K]`."""
     first = draw_first_state(study, study.method.phase).models
     drawn = {row.numpy().tobytes() for row in first}

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedray.core import rng
 from fedray.core.errors import BadInput, quote_value, show_line
 from fedray.core.options import CHECKS, NUMBERS_AND_WORDS, ReadOptions
-from fedray.core.types import IntArray
+from fedray.core.types import FloatArray, IntArray
 from fedray.data.files import Spool, read_pieces, take_rows
 from fedray.data.forms import arrays
 from fedray.data.types import (
@@ -173,7 +172,7 @@ class RawRows(NamedTuple):
     features: tuple[str, ...] = ()
     indicators: Array | None = None
     table: dict[str, tuple[str, ...] | None] = {}  # noqa: RUF012  (nothing changes this default)
-    origin: NDArray[np.float64] | None = None
+    origin: FloatArray | None = None
     remarks: tuple[str, ...] = ()
 
     def take(self, rows: IntArray) -> "RawRows":
