@@ -1,4 +1,5 @@
 """`fedray bench`: measures the cost of fedray against a plain PyTorch loop in the same run.
 
-`rows.py` names the rows of the table, measures each row in a process of its own, and prints the table.
+The result is a table. `rows.py` names its rows, measures each row in a process of its own, and prints the table.
+`works.py` has what the rows measure.
 """

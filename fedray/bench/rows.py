@@ -1,4 +1,4 @@
-"""Measures the rows of the table, each in a process of its own, which counts the memory of this row only."""
+"""Measures the rows of the benchmark's table, each in a process of its own, so that memory is counted for each row."""
 
 import gc
 import json
@@ -21,7 +21,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime.environment import WORKER
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Clocks and memory of processes, and laps of several works that take turns (process trees by Linux's /proc).
+# Clocks and memory of processes (from Linux's /proc), and the measurement of several works in turns.
 
 MB = 1 << 20
 Work = Callable[[int], None]  # a function that runs the given number of further rounds
@@ -46,7 +46,7 @@ def pin_to_one_core() -> None:
 
 
 def measure_lap(work: Work, rounds: int, clock: Callable[[], float] = time.process_time) -> Cost:
-    """Measures the mean cost of a round over one lap.
+    """Measures the mean cost of a round over one lap (several rounds that are timed together).
 
     Args:
         work: a function that runs the given number of further rounds.
@@ -77,8 +77,8 @@ def take_turns(
         works: pairs of a work and the number of rounds of its lap.
         repeats: the number of counted laps of each work.
         clock: a function that returns the CPU seconds so far.
-        choose: a function that combines the costs of the laps of a work; `min` is steadier on a busy machine, because
-            load only adds time.
+        choose: a function that combines the costs of all laps of a work into one cost. On a busy machine `min` varies
+            less than the median, because load only adds time.
     """
     laps: list[list[Cost]] = [[] for _ in works]
     for turn in range(repeats + 1):
@@ -169,8 +169,7 @@ class BenchResult(NamedTuple):
         what: the measured work, in words.
         measured: the measured value.
         unit: the unit of `measured`; empty for a ratio.
-        target: the value that `measured` should not exceed (or should reach, see `at_least`); None if no target was
-            set.
+        target: the largest acceptable value of `measured`, or with `at_least` the smallest; None if no target was set.
         at_least: whether `target` is a lower bound.
         wall: the ratio of wall times if `measured` is a ratio of CPU seconds; else None.
         note: details for the last column of the table.
@@ -240,7 +239,7 @@ def _processor() -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Measures the rows of the table, each in a process of its own, which counts the memory of this row only.
+# The rows of the table, and the processes that measure them.
 
 
 # row -> the function in `fedray.bench` that measures it; its module loads only in the process that measures

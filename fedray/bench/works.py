@@ -1,4 +1,4 @@
-"""The works to measure: the scenario of every row, its network as plain PyTorch, and rounds without a run directory.
+"""What the benchmark measures. A *work* is a scenario, and the same network for a plain PyTorch loop.
 
 Example:
     >>> _note(Cost(cpu=0.0138, wall=0.0071), Cost(cpu=0.0084, wall=0.0041))
@@ -55,14 +55,14 @@ from fedray.training import block
 from fedray.training.choice import choose_engine
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The works to measure: the scenario of every row, its network as plain PyTorch, and rounds without a run directory.
+# The work of every row, its network as plain PyTorch, and rounds of fedray without a run directory.
 
 NEVER = 10**7
 BOSTON = (506, 13, 20)  # samples, features, folds
 
 
 class BenchWork(NamedTuple):
-    """The work that a row of the table measures.
+    """What one row of the benchmark's table times: a scenario in fedray, and the same network in a plain PyTorch loop.
 
     Attributes:
         scenario: the scenario to simulate.
@@ -75,7 +75,7 @@ class BenchWork(NamedTuple):
     module: Callable[[], nn.Module]
 
     def study(self, **changes: Any) -> Study:
-        """Builds the study of the scenario, with the given fields changed."""
+        """Builds the study (data, clients and method) of the scenario, with the given keys changed."""
         return replace(build_study(self.scenario, self.own), **changes)
 
 
@@ -111,7 +111,7 @@ def noise(samples: int, shape: tuple[int, ...], tested: int = 100) -> Dataset:
     Args:
         samples: the number of training samples.
         shape: the shape of an input.
-        tested: the number of training samples that are the test samples, too.
+        tested: the number of training samples that are also used as test samples.
     """
     random = rng.stream(0, "bench data")
     x = random.standard_normal((samples, *shape), dtype=np.float32)
@@ -148,7 +148,7 @@ def small_clients(number: int, per_round: int, method: dict[str, Any] | None = N
 def buffered_clients(number: int, concurrency: int, goal: int) -> BenchWork:
     """Makes a work of clients as in `small_clients`, but without rounds.
 
-    A round then stands for a server step, which uses `goal` uploads.
+    What is called a round here is a server step, which uses `goal` uploads.
 
     Args:
         number: the number N of clients; their speeds are log-normal.
@@ -169,7 +169,7 @@ def generated(number: int, per_round: int) -> BenchWork:
 
 
 def boston(epochs: int, fold: int | str = "all") -> BenchWork:
-    """Makes a work of Boston housing: 10 clients, batches of one, one local update of many epochs."""
+    """Makes a work of Boston housing with 10 clients, which train once for many epochs in batches of one sample."""
     keys = fedavg_scenario(10, 10, batch_size=1, epochs=epochs, lr=0.01)
     keys["data"] = {"name": "uci/bostonHousing", "fold": fold}
     keys["model"] = {"name": "mlp", "objective": "half_mse"}
@@ -205,14 +205,14 @@ def like_boston(n: int = BOSTON[0], folds: int = BOSTON[2]) -> Dataset:
 
 
 def digits_study(replicates: int) -> BenchWork:
-    """Makes a small study: 100 clients of handwritten digits, 10 per round."""
+    """Makes a small work: 100 clients with handwritten digits, 10 of which train in a round."""
     keys = fedavg_scenario(100, 10, batch_size=10) | {"data": {"name": "digits"}, "replicates": replicates}
     keys["model"] = {"name": "mlp", "hidden": [64]}
     return BenchWork(read_scenario(keys), UserObjects(), plain_mlp)
 
 
 def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]:
-    """Makes the scenario that all rows start from.
+    """Makes the scenario from which the scenarios of all rows start.
 
     Args:
         number: the number N of clients.
@@ -231,7 +231,7 @@ def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]
 
 
 class Unrecorded:
-    """A recorder that keeps nothing: only the rounds are measured."""
+    """A recorder that saves nothing, so that only the rounds are measured."""
 
     def jobs(self, round: int | IntArray, plan: Plan, table: JobTable) -> None:
         """Ignores the jobs of a round."""
@@ -292,7 +292,7 @@ class Federation(NamedTuple):
         model: the global model, trained in place.
         clients: `(x, y)` of each client, in the form that the network takes.
         loss: a function from outputs and targets to the mean loss of a batch.
-        local: the settings of local training: the optimizer, and the pull towards the received model.
+        local: the settings of local training, of which the loop uses the optimizer and FedProx's proximal term.
     """
 
     model: nn.Module
@@ -354,7 +354,7 @@ def half_mse(z: Tensor, y: Tensor) -> Tensor:
 
 
 def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 0, device: str = "cpu") -> Federation:
-    """Makes one world of a study for the plain loop: the initial model, and the standardized data of the clients.
+    """Makes one world (one seed of one fold) of a study for the plain loop: initial model and standardized data.
 
     Args:
         study: the study to take the world from.
@@ -398,7 +398,7 @@ def draw_at_random(world: Federation, study: Study) -> tuple[ChooseClients, Deal
 
 
 def draw_as_simulated(study: Study, world: int) -> tuple[ChooseClients, DealBatches]:
-    """Returns the clients and batches that fedray itself draws, with which both loops must reach the same weights."""
+    """Returns the clients and batches that fedray draws; with these the plain loop must reach the same weights."""
     phase = study.method.phase
 
     def choose(t: int) -> Sequence[int]:
@@ -424,10 +424,10 @@ def flatten_model(layout: Layout, model: nn.Module) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows for the speed against the plain loop on one core, for the Ray runtime, and for a GPU; without evaluation.
+# Rows that compare the speed with the plain loop on one core, on Ray, and on a GPU. No round is evaluated.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows 1 to 5: CPU seconds of a steady round, divided by those of the plain loop; on one core, without evaluation.
+# Rows 1 to 5: CPU seconds of a round after warming up, divided by those of the plain loop, on one core.
 
 
 class Laps(NamedTuple):
@@ -436,7 +436,7 @@ class Laps(NamedTuple):
     Attributes:
         plain: the number of rounds in a lap of the plain loop.
         fedray: the number of rounds in a lap of fedray.
-        repeats: the number of laps of each of the two.
+        repeats: the number of laps of the plain loop, and of fedray.
     """
 
     plain: int
@@ -484,9 +484,9 @@ def measure_ratio(
     Args:
         what: the work in words.
         target: the largest ratio that is acceptable; None if no target was set.
-        work: the work that both train.
+        work: the work that fedray and the plain loop train.
         laps: the numbers of laps and rounds.
-        brief: the work on which weights are compared; None means `work` itself.
+        brief: a shorter work, after which the weights of both are compared; None means `work` itself.
     """
     pin_to_one_core()
     study = work.study()
@@ -521,7 +521,7 @@ def make_plain_laps(study: Study, work: BenchWork, device: str = "cpu") -> Work:
 
 
 def count_flops(study: Study, work: BenchWork) -> float:
-    """Counts the floating-point operations of the products of a round, forward and backward."""
+    """Counts the floating-point operations of all matrix products and convolutions of a round, forward and backward."""
     from torch.utils.flop_counter import FlopCounterMode  # loads triton: 60 MB in the rows that measure memory
 
     phase, world = study.method.phase, make_federation(study, work.module)
@@ -603,7 +603,7 @@ def _note(one: Cost, other: Cost) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows on a GPU: wall seconds of a steady round, divided by those of the plain loop on the same GPU.
+# Rows on a GPU: wall seconds of a round after warming up, divided by those of the plain loop on the same GPU.
 # Both keep the networks and the clients' samples on the GPU. The plain loop trains one client after another, as usual.
 
 
@@ -642,7 +642,7 @@ WORKS = (
 
 
 def measure_gpu(quick: bool) -> list[BenchResult]:
-    """Measures the ratio of the costs of fedray and of the plain loop on a GPU; measures nothing without a GPU."""
+    """Measures the ratio of the costs of fedray and of the plain loop on a GPU; returns no result without a GPU."""
     return [measure_work(work, quick=quick) for work in WORKS] if torch.cuda.is_available() else []
 
 
@@ -704,7 +704,7 @@ def _measure_both(one: BenchWork, many: BenchWork, repeats: int, rounds: int) ->
 
 
 def _compare(what: str, target: float, alone: Cost, together: Cost) -> BenchResult:
-    """Divides the cost of many worlds in one run by the cost of one world."""
+    """Returns the cost of many worlds in one run, divided by the cost of one world."""
     note = f"{1e3 * alone.cpu:.2f} ms CPU a round alone, {1e3 * together.cpu:.2f} ms together"
     return BenchResult(what, together.cpu / alone.cpu, "", target, False, together.wall / alone.wall, note)
 
@@ -822,7 +822,7 @@ def measure_evaluation(quick: bool) -> list[BenchResult]:
 
 
 def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], repeats: int) -> BenchResult:
-    """Measures the ratio of costs for one work."""
+    """Measures how long fedray takes to evaluate a work, divided by the time of a plain loop."""
     pin_to_one_core()
     plain, fedray, _ = make_evaluations(work)
     slow, fast = take_turns([(plain, rounds[0]), (fedray, rounds[1])], repeats)

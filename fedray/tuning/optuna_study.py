@@ -1,4 +1,4 @@
-"""Optuna's side of a sweep: the storage, the study, pruners and samplers, which a resumed sweep continues exactly."""
+"""Optuna's part of a sweep: the storage, the study (all trials of a sweep), the pruner and the sampler."""
 
 import errno
 import json
@@ -21,7 +21,7 @@ from fedray.tuning.space import Parameter, is_active
 from fedray.tuning.sweep import PrunerKeys, SamplerKeys, Sweep
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Faults of the storage of a study: it is damaged, another process has locked it, or it got lost.
+# Faults of the storage of a study: the storage is damaged, locked by another process, or lost.
 
 REMEDY = "bring it back, then --resume"
 IS_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -70,7 +70,7 @@ def explain_storage(storage: str) -> Iterator[None]:
 def mend_journal(journal: Path) -> None:
     """Repairs a journal: cuts off an unfinished last line, and removes the lock that a killed sweep left.
 
-    No other process may write to the journal meanwhile.
+    The caller makes sure that no other process writes to the journal meanwhile.
 
     Raises:
         FedrayError: the journal cannot be read.
@@ -85,7 +85,7 @@ def mend_journal(journal: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Optuna's side of a sweep: the storage, the study, pruners and samplers, which a resumed sweep continues exactly.
+# The storage, the study, the pruner and the sampler; a resumed sweep continues with the same proposals.
 
 MADE_MEANWHILE = ("already exists", "locked", "unique", "duplicate")  # while others make its tables
 IN_USE = "name = {} is a study of this storage: choose another, or --resume with the --out of its sweep"
@@ -99,7 +99,7 @@ class StudyLocation(NamedTuple):
         storage: a journal file or a storage URL.
         name: the name of the study.
         pruner: the section `pruner` of the sweep file.
-        ages: the largest number of steps that a trial can report.
+        ages: the largest number of ages (K rounds each) that a trial can report.
     """
 
     storage: str
@@ -176,7 +176,7 @@ def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: b
         )
     except optuna.exceptions.DuplicatedStudyError:
         raise BadInput(IN_USE.format(location.name)) from None
-    with warnings.catch_warnings():  # experimental in Optuna 5; the names are only shown
+    with warnings.catch_warnings():  # experimental in Optuna 5; the names are only for display
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.set_metric_names([objective.name for objective in sweep.objectives])
     return study
@@ -205,7 +205,7 @@ def trial_note(trial: FrozenTrial) -> Mapping[str, Any]:
 
 
 def make_pruner(location: StudyLocation) -> optuna.pruners.BasePruner:
-    """Makes the pruner; its steps are ages of K rounds each."""
+    """Makes the pruner, which may stop a trial after each age (K rounds)."""
     keys = location.pruner
     if keys.name == "median":
         return optuna.pruners.MedianPruner(n_startup_trials=keys.startup, n_warmup_steps=keys.warmup)
@@ -222,7 +222,7 @@ def make_pruner(location: StudyLocation) -> optuna.pruners.BasePruner:
 def make_sampler(keys: SamplerKeys, number: int, draw: int) -> optuna.samplers.BaseSampler:
     """Makes the sampler of one draw.
 
-    The seed of the sampler is computed from the arguments. So a resumed sweep draws the same values as one without
+    The seed of the sampler is computed from the arguments. So a resumed sweep draws the same values as a sweep without
     interruption.
 
     Args:

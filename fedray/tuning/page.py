@@ -1,4 +1,4 @@
-"""`report.html` of a sweep, in the style of the pages of runs."""
+"""Draws `report.html` of a sweep, in the style of the reports of runs."""
 
 import json
 import math
@@ -46,8 +46,8 @@ class View(NamedTuple):
         winners: the numbers of the winning trials.
         curves: by trial number, two arrays `[rounds]`: the evaluated rounds, and the values of the metric of
             `pick_course` in these rounds.
-        idle: for each objective, the keys of the parameters that cannot act on it; empty if every parameter acts on
-            every objective.
+        idle: for each objective, the keys of the parameters that cannot change its value; empty if every parameter can
+            change every objective.
     """
 
     objectives: tuple[SweepObjective, ...]
@@ -60,12 +60,12 @@ class View(NamedTuple):
     idle: tuple[frozenset[str], ...] = ()
 
     def acting(self, i: int) -> list[Parameter]:
-        """Returns the parameters that can act on objective i; only these are ranked and drawn for the objective."""
+        """Returns the parameters that can change objective i; only these are ranked and drawn for the objective."""
         return [parameter for parameter in self.space if not self.idle or parameter.key not in self.idle[i]]
 
 
 def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
-    """Returns the objective to draw over the rounds: the first one with a score in every round, else the first total.
+    """Returns the objective to draw over the rounds: the first with a score in every round, or else the first total.
 
     Example:
         >>> from fedray.tuning.space import read_objective
@@ -98,7 +98,7 @@ def format_cell_value(objective: SweepObjective, value: float) -> str:
 
 
 def format_share(axis: Any, objective: SweepObjective) -> None:
-    """Shows an axis in percent where the objective is a share."""
+    """Formats an axis in percent if the objective is a share (a number from 0 to 1)."""
     if objective.kind == "final" and text.is_share(objective.metric):
         pictures.use_percent(axis)
 
@@ -221,7 +221,7 @@ def figure_curves(view: View) -> Figure | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Pictures of how the objectives depend on the parameters: importance, slices.
+# Pictures of how the objectives depend on the parameters: the importance of each, and an objective against one of them.
 
 PANELS = 12  # slices at most
 IMPORTANT = 8  # parameters in the importance chart
@@ -230,8 +230,8 @@ IMPORTANT = 8  # parameters in the importance chart
 def compute_importance(view: View, i: int) -> dict[str, float]:
     """Computes for each parameter, by its key, the share of an objective's variance that the parameter explains.
 
-    The result is empty with fewer than four trials. The shares are computed by fANOVA (Hutter et al., ICML 2014), or by
-    PED-ANOVA (Watanabe et al., IJCAI 2023) where a parameter is conditional. Parameters that cannot act on the
+    The result is empty with fewer than four trials. fANOVA (Hutter et al., ICML 2014) computes the shares, or
+    PED-ANOVA (Watanabe et al., IJCAI 2023) if a parameter is conditional. Parameters that cannot change the
     objective are left out, because their shares would be chance.
 
     Args:
@@ -312,7 +312,7 @@ def figure_slices(view: View, i: int) -> Figure | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `report.html` of a sweep, in the style of the pages of runs.
+# The report as a whole: its sections, tables and notes.
 
 MOST_CELLS = 4000  # rows of the table of trials
 CURVES = 200  # trainings whose curves are drawn: the best ones
@@ -357,8 +357,8 @@ def draw_plot(view: View, name: str | None = None) -> Figure:
 
     Args:
         view: the data of the sweep.
-        name: the name of an objective, which is drawn over the trials, or `trials` (the first objective against each
-            parameter), `importance`, `pareto` or `curves`; None means the first objective.
+        name: the name of an objective, which is drawn over the trials. Or `trials` (the first objective against each
+            parameter), `importance`, `pareto` or `curves`. None means the first objective.
 
     Raises:
         BadInput: there is no picture of this name.

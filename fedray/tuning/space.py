@@ -30,7 +30,8 @@ from fedray.scenario.identity import is_free
 from fedray.scenario.names import is_own
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Objectives: numbers from the history of a training, scored on held-out data, not on the test set.
+# Objectives: values computed from the evaluated rounds of a training, with scores on withheld samples, not on test
+# samples.
 
 Row = Mapping[str, Any]  # one evaluated round of one world; keys: round, up_bytes, sim_seconds, hold_out_*
 HELD_OUT_PREFIX = "hold_out_"
@@ -61,15 +62,15 @@ class SweepObjective:
 
     Attributes:
         name: the objective's name in the sweep file.
-        kind: how the value is computed. "final": the value of `metric` at the last evaluated round; with a limit, at
-            the last evaluated round where `axis` is at most `limit`. "total": the last value of `metric`, which is a
-            running total. "reach": the value of `axis` where `metric` first reaches `limit`; infinity if that never
-            happens.
-        metric: the column of the rounds that the value is taken from.
+        kind: how the value is computed. "final" takes `metric` in the last evaluated round, or, with a limit, in
+            the last evaluated round in which `axis` is at most `limit`. "total" takes the last value of `metric`, which
+            is a running total. "reach" takes the value of `axis` in the first round in which `metric` reaches `limit`,
+            or infinity if no round does.
+        metric: the column of `rounds.parquet` from which the value is taken.
         direction: whether to "maximize" or "minimize" the value.
-        axis: the column that `limit` bounds ("final"), or that the value is taken from ("reach"); empty without a
+        axis: the column that `limit` bounds ("final"), or from which the value is taken ("reach"); empty without a
             limit.
-        limit: a budget of `axis` ("final"), or a target of `metric` ("reach"); None without budget and target.
+        limit: the largest `axis` allowed ("final"), or the target of `metric` ("reach"); None if there is neither.
     """
 
     name: str
@@ -86,7 +87,7 @@ class SweepObjective:
 
     @property
     def is_personal(self) -> bool:
-        """Returns whether the objective needs known clients to be evaluated one by one."""
+        """Returns whether the objective needs a score of every client of the run."""
         return self.metric.startswith(f"{HELD_OUT_PREFIX}personal")
 
     def is_decided(self, row: Row) -> bool:
@@ -100,7 +101,7 @@ class SweepObjective:
 
 
 def read_cost(row: Row, name: str) -> float:
-    """Returns a number of an evaluated round: a column, or the sum of the bytes up and down.
+    """Returns a cost of an evaluated round: the value of a column, or for `bytes` the sum of bytes up and down.
 
     Example:
         >>> read_cost({"up_bytes": 30, "down_bytes": 70}, "bytes"), read_cost({"up_bytes": 30}, "up_bytes")
@@ -239,7 +240,7 @@ def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
 
 
 def _read_within(objective: SweepObjective, history: Sequence[Row], limit: float) -> float:
-    """Returns the score after the last round within a budget; if it was not evaluated, a score near the budget."""
+    """Returns the score after the last round within a budget, or near the budget if this round was not evaluated."""
     inside = [row for row in history if read_cost(row, objective.axis) <= limit]
     after = history[len(inside) : len(inside) + 1]
     if inside and all(row["round"] == inside[-1]["round"] + 1 for row in after):
@@ -258,9 +259,9 @@ def judge_worlds(
 ) -> tuple[list[float], tuple[float | None, ...]]:
     """Computes for each objective the mean of its values over worlds, and the standard error sd / sqrt(worlds).
 
-    A value is rounded to 12 significant digits, because the order of a sum may change further digits. So trials that
-    did equally well have equal values. A standard error is None if there is only one world, or if one of the worlds did
-    not reach the target.
+    A *world* is one seed of one fold of the data. A value is rounded to 12 significant digits, because the order of a
+    sum may change further digits. So trials that did equally well have equal values. A standard error is None if there
+    is only one world, or if one of the worlds did not reach the target.
 
     Args:
         objectives: the objectives of the sweep.
@@ -292,7 +293,7 @@ def judge_worlds(
 
 
 def find_inference_keys(metric: str) -> tuple[str, ...]:
-    """Returns the keys of `predict` that a held-out metric depends on, such as `gamma` for metrics of known clients."""
+    """Returns the keys of `predict` on which a held-out metric depends, such as `gamma` for personal metrics."""
     if not metric.startswith(HELD_OUT_PREFIX):
         return ()
     if metric.startswith(f"{HELD_OUT_PREFIX}conformal"):
@@ -346,7 +347,8 @@ class Parameter:
 
     Attributes:
         key: the name of the parameter: its scenario key, with dots. Where the entry of the space has several cases, the
-            case follows in parentheses. Several keys are separated by commas; a choice then has a value for each key.
+            case follows in parentheses. If several keys change together, they are separated by commas, and each choice
+            has a value for each key.
         kind: "categorical", "int" or "float".
         choices: the values of a categorical parameter.
         low: the lowest value of a range.
@@ -354,8 +356,8 @@ class Parameter:
         step: the distance between the values of a range; None means 1 for integers, and no steps for floats.
         log: whether a range is searched on a logarithmic scale.
         points: the number of values of a range that a grid tries; None means every step of the range.
-        when: the conditions under which the parameter is active: other parameters, and the values they may have.
-        entry: the entry of the space, if the parameter is one of several cases of the entry; else empty.
+        when: the conditions under which the parameter is active: other parameters, and the values that they may have.
+        entry: the name of the entry of the space, if the parameter is one of several cases of this entry; else empty.
 
     Example:
         >>> Parameter("local.lr", "float", low=0.1, high=0.3, points=3).grid()
@@ -385,14 +387,14 @@ class Parameter:
 
     @property
     def labels(self) -> list[Any]:
-        """Returns the choices as Optuna can store them; lists and mappings become text."""
+        """Returns the choices in a form that Optuna can store; lists and mappings become text."""
         return [
             choice if choice is None or isinstance(choice, bool | int | float | str) else format_value(choice)
             for choice in self.choices
         ]
 
     def meaning(self, stored: Any) -> Any:
-        """Converts a value as Optuna stores it to the value for the scenario."""
+        """Converts a value that Optuna stores to the value for the scenario."""
         if self.kind != "categorical":
             return stored
         return next(c for c, label in zip(self.choices, self.labels, strict=True) if is_same(label, stored))
@@ -498,7 +500,7 @@ def read_space(given: Any) -> tuple[Parameter, ...]:
 
 
 def _read_entry(name: str, entry: Any, before: Sequence[Parameter]) -> list[Parameter]:
-    """Reads an entry of the space: one parameter, or one for each case, of which at most one is ever active."""
+    """Reads an entry of the space: one parameter, or a parameter for each case, at most one of which is active."""
     if not isinstance(entry, list) or not any(isinstance(case, Mapping) and "when" in case for case in entry):
         return [_parameter(name, entry, before)]
     found: list[Parameter] = []
@@ -638,7 +640,7 @@ def enumerate_corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, d
 
 
 def to_overrides(space: Sequence[Parameter], chosen: Values) -> dict[str, Any]:
-    """Converts values as Optuna stores them to overrides of a scenario."""
+    """Converts values that Optuna stores to overrides of a scenario."""
     out: dict[str, Any] = {}
     for parameter in space:
         if parameter.key in chosen:
@@ -648,12 +650,12 @@ def to_overrides(space: Sequence[Parameter], chosen: Values) -> dict[str, Any]:
 
 
 def read_params(space: Sequence[Parameter], cells: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the scenario keys that a trial set, with their values, from the trial's row of the table of trials.
+    """Returns the scenario keys that a trial set, with their values, from the trial's row of `trials.parquet`.
 
     Args:
         space: the parameters of the sweep.
-        cells: the trial's row of the table, by column. A cell is None if the trial has no value for this parameter, or
-            the value None.
+        cells: the field `params` of the row, by column. A cell is None if the trial has no value for this parameter, or
+            if the value is None.
 
     Example:
         >>> space = read_space({"predict.gamma": [None, 5.0], "model.hidden": [[8], [16]]})
@@ -674,7 +676,7 @@ def read_params(space: Sequence[Parameter], cells: Mapping[str, Any]) -> dict[st
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks whether the data and the scenario of a sweep have numbers for its objectives.
+# Checks whether the objectives of a sweep can be measured with its data and its scenario.
 
 PERSONAL = tuple(f"personal_{name}" for name in ("accuracy", "p10", "worst", "nll", "brier", "ece"))
 PERSONAL_TARGETS = tuple(
@@ -687,7 +689,7 @@ TARGET_SETS = (*SETS, "conformal_width", "conformal_width_clients")
 
 
 def check_producible(objectives: Sequence[SweepObjective], classes: int, data: str, own: Collection[str] = ()) -> None:
-    """Checks that a scenario has numbers for every objective.
+    """Checks that a training of a scenario measures every objective.
 
     Args:
         objectives: the objectives of the sweep.

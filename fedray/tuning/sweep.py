@@ -1,4 +1,4 @@
-"""The sweep file as plain objects: its base scenario, the space, the objectives.
+"""Reads a sweep file: its base scenario, the space of values to search, and the objectives.
 
 Example:
     >>> from fedray.tuning.sweep import read_sweep
@@ -44,7 +44,7 @@ from fedray.tuning.space import (
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A sweep as plain objects: its base scenario, the space, the objectives, and the scenario of a trial.
+# The objects that a sweep file becomes, and the scenario of a trial.
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class PrunerKeys:
     Attributes:
         name: "none", "median", "hyperband" or "asha".
         startup: the number of finished trials before the median pruner stops a trial.
-        warmup: the number of ages that every trial trains before it may be stopped.
-        reduction: the number n, for hyperband and asha: about one of n trials continues.
+        warmup: the number of ages (K rounds each) that every trial trains before the pruner may stop it.
+        reduction: a number n, for hyperband and asha: about one in n trials continues.
     """
 
     name: str
@@ -87,15 +87,15 @@ class Sweep:
 
     Attributes:
         name: the name of the study in its storage.
-        base: the keys of the base scenario, with the sweep's overrides; defaults are filled in for each trial.
+        base: the keys of the base scenario, with the sweep's overrides. Each trial adds its own defaults.
         space: the parameters to search.
         objectives: the numbers to optimize.
         sampler: the section `sampler`: how values are proposed.
         pruner: the section `pruner`: which trials are stopped early.
         trials: the total number of trials; None means the whole grid, or 20.
-        jobs: the number of workers at a time.
+        jobs: how many workers train at the same time.
         actors: the number of client actors on a cluster that each trial uses; 0 trains each trial in its own process.
-        source: the sweep file with its base scenario written out, for the output directory.
+        source: the keys of the sweep file and of its base scenario, to be written into the directory of the sweep.
     """
 
     name: str
@@ -112,9 +112,9 @@ class Sweep:
     def scenario(self, chosen: Values) -> Scenario:
         """Returns the scenario of a trial.
 
-        If an objective has a budget or a target, models are evaluated every round, whatever the base scenario sets.
-        Otherwise a score at a budget could come from a much earlier evaluation. Without budgets and targets, models are
-        evaluated once an age (K rounds), unless the base scenario sets `evaluate.every` or the training may end early.
+        If an objective has a budget or a target, models are evaluated in every round, whatever the base scenario sets,
+        because a score at a budget must not come from a much earlier round. Otherwise models are evaluated once
+        in K rounds, unless the base scenario sets `evaluate.every` or the training may end early.
         """
         found = read_scenario(self.base, to_overrides(self.space, chosen), explicit=False)
         if any(objective.is_personal for objective in self.objectives):
@@ -126,11 +126,10 @@ class Sweep:
         return replace(found, evaluate=replace(found.evaluate, every=found.method.models))
 
     def find_inference_keys(self, scenario: Scenario) -> tuple[str, ...]:
-        """Returns the keys of `predict` that a training does not depend on.
+        """Returns the keys of `predict` that do not influence the training.
 
-        One training then serves all values of these keys.
-
-        Keys that influence the training, through a target, a budget or an early end, are left out.
+        One training then serves all values of these keys. A key does influence the training if the score that it
+        changes belongs to a target, a budget or an early end.
 
         Args:
             scenario: the scenario of the trial.
@@ -221,7 +220,7 @@ def _check_trial(scenario: Scenario) -> None:
 
 
 def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
-    """Refuses a space in which no key acts on any objective; if some keys act, warns of the others."""
+    """Refuses a space in which no key can change any objective; if some keys can, warns of the others."""
     if any(scenario.callbacks for scenario in trials):  # callbacks see all scores, and may end a training
         return
     ends = [metric for scenario in trials for metric in list_end_metrics(scenario)]
@@ -234,7 +233,7 @@ def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
 
 
 def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
-    """Returns for each objective the keys that cannot act on it; no picture shows them for this objective.
+    """Returns for each objective the keys that cannot change its value; pictures of the objective leave them out.
 
     Args:
         sweep: the sweep.
@@ -251,7 +250,7 @@ def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
 
 
 def warn_of_random_search(sweep: Sweep, trials: int) -> None:
-    """Warns if a learning sampler will propose every trial at random, because there are too few trials to learn.
+    """Warns if a sampler that learns will propose all trials at random, because there are too few to learn from.
 
     Args:
         sweep: the sweep.
@@ -279,7 +278,7 @@ def _list_searched_keys(parameter: Parameter) -> list[str]:
 
 
 def _refuse_idle(sweep: Sweep) -> None:
-    """Refuses keys of the space that cannot act in any trial, and warns of such keys in the base scenario."""
+    """Refuses keys of the space that have no effect in any trial, and warns of such keys in the base scenario."""
     base = sweep.scenario({})
     names = [objective.metric.removeprefix(HELD_OUT_PREFIX) for objective in sweep.objectives]
     for name in ("accuracy", "rmse"):
@@ -310,7 +309,7 @@ def _refuse_idle(sweep: Sweep) -> None:
 
 
 def _try_values(sweep: Sweep) -> Iterator[Values]:
-    """Yields the values of trials: none, then each end of each parameter, then ends of all parameters together."""
+    """Yields values to try: first none, then each end of each parameter, then ends of all parameters together."""
     yield {}
     yield from (chosen for _, chosen in enumerate_corners(sweep.space))
     together = itertools.product(*(parameter.ends() for parameter in sweep.space))
@@ -406,7 +405,7 @@ def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) 
 
 
 def _named_section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
-    """Reads a section, or just a name in its place; refuses keys that the named sampler or pruner does not use."""
+    """Reads a section, or a name that stands for it; refuses keys that the named sampler or pruner does not use."""
     keys = {"name": given} if isinstance(given, str) else given
     found = _section(path, keys, table)
     read = READ.get(found["name"], ())

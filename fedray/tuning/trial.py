@@ -57,7 +57,7 @@ from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
 def make_reporter(
     location: optuna_study.StudyLocation | None, number: int, objective: SweepObjective, scenario: Scenario
 ) -> Callable[[int, Sequence[Row]], bool]:
-    """Makes a function that reports the first objective's metric to the study once an age, and returns whether to stop.
+    """Makes a function that reports the first objective's metric once an age (K rounds), and returns whether to stop.
 
     Args:
         location: the study that the function reports to; None without pruning.
@@ -123,8 +123,8 @@ def refuse_fault(error: Exception, folder: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# An age is K rounds (K: the number of models), in which a client trains each model once. A training reports to Optuna
-# once an age, for the pruner.
+# An *age* is K rounds (K is the number of models), in which a client trains each model once. After each age a training
+# reports a score to Optuna, whose pruner may then stop the training.
 
 MEASURED_LATER = ("evaluate.personal", "evaluate.clients", "evaluate.by_tier")  # change scores, but no training
 OutcomeState = Literal["complete", "pruned", "failed"]
@@ -140,11 +140,11 @@ class TrialTask:
         folder: the run directory.
         objectives: the numbers to compute from the training.
         own: the user's Python objects.
-        before: the run directory of an earlier, pruned trial with the same training, which is continued; None if there
-            is none.
+        before: the run directory of an earlier, pruned trial with the same training. The task continues this training.
+            None means that the task starts a new training.
         location: the study that the task reports to; None without pruning.
-        actors: the number of client actors that train for the trial, on CPUs that the trial's worker reserved; 0 means
-            that the worker itself trains.
+        actors: the number of client actors that train for the trial, on CPUs that the trial's worker has reserved.
+            0 means that the worker itself trains.
     """
 
     trial: int
@@ -163,9 +163,9 @@ class Outcome(NamedTuple):
     Attributes:
         state: "complete", "pruned" or "failed".
         values: one value for each objective; empty if the task failed.
-        seconds: the wall time that this task trained.
+        seconds: the wall time for which this task trained.
         rounds: the number of rounds that this task trained.
-        total_seconds: `seconds`, plus the seconds of the pruned training that this task continued.
+        total_seconds: `seconds`, plus the wall time of the pruned training that this task continued.
         error: one line about the failure; empty if nothing failed.
         errors: the standard error of each value over the worlds, as in `judge_worlds`.
     """
@@ -180,13 +180,13 @@ class Outcome(NamedTuple):
 
 
 def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
-    """Returns sixteen hexadecimal digits, which two trials share if and only if one training serves both.
+    """Returns sixteen hexadecimal digits, which are equal for two trials if and only if one training serves both.
 
     The digits also depend on `on_client_error`: a training that fails with `fail` may succeed with `skip`.
 
     Args:
         scenario: the scenario to train.
-        inference: the keys of `predict` that the training does not depend on.
+        inference: the keys of `predict` that do not influence the training.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -205,7 +205,7 @@ def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
 def train_job(job: TrialTask) -> Outcome:
     """Trains or resumes the run of a task, or only scores a finished run, and returns the outcome.
 
-    A failure of the training becomes an outcome; a fault of the machine ends the sweep.
+    A failure of the training becomes an outcome, whereas a fault of the machine ends the sweep.
     """
     prepare_process()
     use_one_thread()
@@ -270,7 +270,7 @@ def _train(job: TrialTask) -> OutcomeState:
 
 
 def _make_directory(job: TrialTask) -> None:
-    """Makes the run directory of a task, with the rounds of a pruned training if any; an existing directory stays."""
+    """Makes the run directory of a task, with the rounds of a pruned training if there is one; keeps existing files."""
     if (job.folder / "scenario.yaml").is_file():
         return
     if not job.folder.parent.is_dir():
@@ -354,12 +354,12 @@ def make_workers(
     """Yields a function that submits a task to a worker; the workers end with the `with` block.
 
     Args:
-        number: the number of workers at a time; a single worker is this process.
-        base: the base scenario of the sweep; with `runtime: ray`, or `auto` and an address, the trainings are tasks of
-            a cluster.
+        number: how many workers train at the same time; with 1, and without a cluster, this process trains.
+        base: the base scenario of the sweep. If its runtime is `ray`, or is `auto` and `address` is given, each
+            training runs as a task on a Ray cluster.
         address: the address of an existing Ray cluster; None starts a cluster on this machine.
         own: the user's objects; the workers import the modules of these objects.
-        folder: the directory of the sweep, which all workers must be able to access.
+        folder: the directory of the sweep, which must lie on a disk that all workers share.
         actors: the number of client actors of each training; 0 means that the worker itself trains.
         wait_for: the resources that the cluster must have before the first training begins, by Ray's names.
     """
@@ -393,7 +393,7 @@ def make_workers(
 
 @contextmanager
 def _open_pool(number: int) -> Iterator[Submit]:
-    """Opens a pool of processes; an interrupted training is resumed from its checkpoint."""
+    """Opens a pool of processes and yields a function that submits tasks; resumes interrupted trainings."""
     _start_tracker()
     others, ending = set(multiprocessing.active_children()), current_ending()
     pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
@@ -424,7 +424,7 @@ def _open_pool(number: int) -> Iterator[Submit]:
 
 
 def _start_tracker() -> None:
-    """Starts the process that removes the semaphores of ended processes, and silences the warnings of this process."""
+    """Starts Python's process that removes the semaphores of ended processes, and silences that process's warnings."""
     given = os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (given, "ignore:resource_tracker")))
     try:
@@ -562,9 +562,9 @@ WORDS = {state: word for word, state in STATES.items()}
 
 
 def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[dict[str, Any]] | None]:
-    """Counts the trials to come, and lists the points of a grid (None for other samplers).
+    """Returns the planned number of trials, and the points of a grid (None for other samplers).
 
-    Warns where there are too few trials for the sampler to learn from.
+    Warns if there are too few trials for the sampler to learn from.
 
     Raises:
         BadInput: fewer than one trial is requested.
@@ -590,8 +590,8 @@ def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], N
     Args:
         state: the state of the search.
         submit: a function that gives the task of a trial to a worker.
-        confirm_place: a function that raises an error if the directory of the sweep was moved or deleted. It is called
-            before anything is written.
+        confirm_place: a function that raises an error if the directory of the sweep was moved or deleted. The search
+            calls it before it writes anything.
     """
     for frozen in state.study.get_trials(deepcopy=False):
         known = optuna_study.trial_note(frozen).get("training")

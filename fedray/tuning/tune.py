@@ -83,7 +83,7 @@ def write_results(state: search.SearchState, *, report: bool = True) -> dict[str
 
 
 def find_winners(study: optuna.Study) -> list[FrozenTrial]:
-    """Finds the best trial, or the Pareto front, sorted by the first objective; the first of equal trials wins.
+    """Returns the best trial, or the Pareto front sorted by the first objective; equal trials count once.
 
     Example:
         >>> study = optuna.create_study(direction="maximize")
@@ -170,7 +170,7 @@ def write_trials(state: search.SearchState, trials: list[FrozenTrial]) -> None:
 
 
 def _name_errors(state: search.SearchState, trial: FrozenTrial) -> dict[str, float | None]:
-    """Returns the standard error of each value of a trial by the name of its objective; None where there is none."""
+    """Returns the standard error of each value of a trial by the name of its objective; None if it is unknown."""
     names = [objective.name for objective in state.sweep.objectives]
     return dict(zip(names, optuna_study.trial_note(trial).get("standard_errors") or [None] * len(names), strict=True))
 
@@ -218,7 +218,7 @@ def write_scenarios(state: search.SearchState, winners: list[FrozenTrial]) -> No
 
 
 def _write_text(state: search.SearchState, trial: FrozenTrial, *, first: bool = False) -> str:
-    """Returns a winner as the text of a scenario file; `first`: whether the winner comes first in a Pareto front."""
+    """Returns a winner as a scenario file; `first` says whether the winner is the first of a Pareto front."""
     names = [objective.name for objective in state.sweep.objectives]
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
     scenario, space = state.sweep.scenario(trial.params), state.sweep.space
@@ -255,13 +255,13 @@ def run_sweep(
 
     Args:
         source: the sweep file, or the keys of a sweep.
-        out: the directory of the sweep; a new one, unless the sweep is resumed.
+        out: the directory of the sweep, which must be new unless the sweep is resumed.
         trials: the total number of trials; None means the number in the file.
         resume: whether to continue the sweep in `out`.
         storage: an Optuna storage URL; None means a journal file in `out`.
         address: the address of an existing Ray cluster; None starts a cluster on this machine if the sweep runs on Ray.
         wait_for: the resources that the cluster must have before the first training begins, by Ray's names.
-        modules: the names of your modules; every worker imports them first.
+        modules: the names of your modules, which every worker imports before it trains.
         report: whether the page of the sweep is drawn.
         say: a function that is called with a line about each finished trial.
 
@@ -349,8 +349,8 @@ class TrialResult:
         state: `complete`, `pruned`, `failed` or `running`.
         params: the values that the trial tried, by scenario key: `fedray.run(scenario, **trial.params)` accepts them.
         metrics: the values of the objectives, on held-out data; empty if the trial is not complete.
-        path: the run directory of the training that gave the trial its values; trials may share a training. None if
-            there is no such training.
+        path: the run directory of the training from which the trial has its values. Several trials may share a
+            training. None means that there is no such training.
         error: the reason why the trial failed; None if it did not fail.
     """
 
@@ -364,7 +364,7 @@ class TrialResult:
 
     @property
     def run(self) -> Run:
-        """Returns the run of the training that gave the trial its values.
+        """Returns the run of the training from which the trial has its values.
 
         Raises:
             FedrayError: the trial has no training.
@@ -392,7 +392,7 @@ class SweepResult:
 
         Args:
             path: the directory of the sweep.
-            modules: the user's modules that register names the sweep uses, already imported.
+            modules: the user's modules, which register the names that the sweep uses; the caller has imported them.
 
         Raises:
             BadInput: `path` is no directory of a sweep, or the sweep has not ended.
@@ -417,7 +417,7 @@ class SweepResult:
 
         Args:
             path: the directory of the sweep.
-            modules: your modules that register names the sweep uses; they are imported first.
+            modules: your modules, which register the names that the sweep uses; they are imported first.
         """
         import_modules(modules)
         return cls(plain.expand_user_path("path", str(path)), modules)
@@ -460,8 +460,8 @@ class SweepResult:
         """Returns one picture of the page as a Matplotlib figure.
 
         Args:
-            name: the name of an objective, which is drawn over the trials, or `trials` (the first objective against
-                each parameter), `importance`, `pareto` or `curves`; None means the first objective.
+            name: the name of an objective, which is drawn over the trials. Or `trials` (the first objective against
+                each parameter), `importance`, `pareto` or `curves`. None means the first objective.
 
         Raises:
             BadInput: there is no picture of this name, or the study of the sweep is not in its directory.
@@ -485,10 +485,10 @@ class SweepResult:
         return sweep, self.path, study, self.summary
 
     def get_best_result(self, metric: str | None = None, mode: str | None = None) -> TrialResult:
-        """Returns the best complete trial; of several equal trials the first.
+        """Returns the best complete trial, or the first of several equally good trials.
 
         Args:
-            metric: the name of an objective of the sweep; None means the first.
+            metric: the name of an objective of the sweep; None means the first objective.
             mode: `max` or `min`; None means the direction of the search.
 
         Raises:
@@ -528,7 +528,7 @@ class SweepResult:
         return pa.table(columns).to_pandas()
 
     def _fields(self, name: str) -> dict[str, Any]:
-        """Returns the fields of a column of structs, by name."""
+        """Returns the fields of a column of structs in `trials.parquet`, by name."""
         column = self._table[name].combine_chunks()
         return {each.name: column.field(each.name) for each in column.type}
 
@@ -568,17 +568,17 @@ def tune(
 
     Args:
         sweep: the keys of a sweep, or the path of a sweep file (`docs/how-to/sweeps.md`).
-        out: the directory of the sweep; None means a temporary one, which stays until `fedray clean`.
+        out: the directory of the sweep; None means a temporary directory, which `fedray clean` removes.
         trials: the total number of trials; None means the number in the sweep.
         resume: whether to continue the sweep in `out`.
         storage: an Optuna storage URL; None means a journal file in `out`.
         address: the address of an existing Ray cluster; None starts a cluster on this machine if the sweep runs on Ray.
         wait_for: the resources that the cluster must have before the first training begins, as in `{"hpc": 32}`.
-        modules: your modules that register names; every worker imports them first.
+        modules: your modules, which register names; every worker imports them before it trains.
         report: whether the page of the sweep is drawn.
-        progress: whether to print a line to stderr for each finished trial; None prints in a notebook only.
-        objects: not allowed, because other processes and later calls train the trials, and cannot receive Python
-            objects. Give your data, model or method a name with `fedray.register` in a module, write the name in the
+        progress: whether to print a line to stderr for each finished trial; None means in a notebook only.
+        objects: Python objects are refused, because other processes, which cannot receive the objects, train the
+            trials. Give your data, model or method a name with `fedray.register` in a module, write the name in the
             scenario, and pass the module.
 
     Raises:
