@@ -1,1 +1,1 @@
-"""Makes a `Study` of plain objects from the names and keys of a scenario."""
+"""Makes a `Study` (the objects that a run needs: data, network, devices, method) from the keys of a scenario."""

@@ -61,7 +61,7 @@ def invited_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
 
 
 def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:
-    """Returns the rule that decides which uploads of the chosen clients the server uses."""
+    """Returns the rule that decides which uploads of the participants the server uses."""
     keys = scenario.participation
     first = tuple(participants_per_tier(scenario, clients)) if keys.overcommit > 1 else None
     return CountingRule(first, keys.dropout, keys.deadline, keys.partial)
@@ -82,7 +82,7 @@ def make_devices(scenario: Scenario, clients: Clients) -> Devices:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The choice of the participants of a round: drawn uniformly, drawn from strata, or chosen by a rule.
+# The choice of the participants of a round. They are drawn uniformly, drawn from strata, or chosen by a rule.
 
 Sizes = Callable[[int], IntArray]
 RULES: dict[str, Callable[..., rules.Rule]] = {
@@ -103,12 +103,12 @@ def make_participation(
 
     Args:
         scenario: the scenario.
-        own: the user's objects; a selection rule among them is used instead of the scenario's rule.
-        clients: the population.
-        sizes: function: world -> the number of training samples of each client, `[N]`. Selections other than `uniform`,
-            `fair` and `round_robin` require this function.
-        seconds: function: world -> the virtual seconds that a round takes on each client, `[N]`, for rules that use
-            these times.
+        own: the user's objects. A selection rule among them replaces the scenario's rule.
+        clients: all clients, with their tiers.
+        sizes: a function from a world (one seed of one fold) to the number of training samples of each client, `[N]`.
+            Selections other than `uniform`, `fair` and `round_robin` require this function.
+        seconds: a function from a world to the virtual seconds that a round takes on each client, `[N]`. Rules that use
+            these times require this function.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -158,13 +158,13 @@ def _share_candidates(candidates: int | None, clients: Clients, counts: list[int
 
 
 def count_age(scenario: Scenario) -> int:
-    """Returns the number of rounds of an age: K, or in a stack the least common multiple of the K of all bases."""
+    """Returns the rounds of an age, in which each model is trained once: K, or in a stack the lcm of its bases' K."""
     models = scenario.method.models
     return math.lcm(*(base.get("models", models) for base in scenario.method.options.get("bases", ())), models)
 
 
 def measure_sizes(shards: Shards) -> Sizes:
-    """Returns a function: world -> the number of training samples of each client, `[N]`."""
+    """Returns a function from a world to the number of training samples of each client, `[N]`."""
 
     @cache
     def sizes(world: int) -> IntArray:
@@ -182,17 +182,18 @@ def expect_seconds(
     *,
     nets: Sequence[TierNet] = (),
 ) -> Callable[[int], FloatArray]:
-    """Returns a function: world -> the virtual seconds that a round takes on each client, `[N]`, for one dense model.
+    """Returns a function from a world to the virtual seconds of a round on each client, `[N]`.
 
-    If the speed of a link changes over time, the speed at the start is used.
+    The seconds are those of training and sending one model without compression. If the speed of a link changes over
+    time, the speed at the start is used.
 
     Args:
         devices: The simulated devices of the clients.
-        sizes: Function: world -> the number of training samples of each client, `[N]`.
+        sizes: A function from a world to the number of training samples of each client, `[N]`.
         local: The description of local training.
         seeds: One seed for each world.
-        numbers: The number of entries of a model, d.
-        nets: The network of each tier, if tiers train slices; else empty.
+        numbers: The number of parameters of a model, d.
+        nets: The network of each tier, if tiers train slices of the network; else empty.
     """
     each = np.array([one.net.layout.d for one in nets] or [numbers] * len(devices.clients.tiers))
     share = np.array([one.work for one in nets] or [1.0] * len(devices.clients.tiers))
@@ -210,13 +211,13 @@ def expect_seconds(
 
 
 def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: int, shards: Shards) -> Method:
-    """Returns the method; if the client selection uses losses, the state of the method then holds those of all clients.
+    """Returns the method, whose state also holds the losses of all clients if the client selection uses losses.
 
     Args:
         scenario: the scenario, which names the selection.
         own: the user's objects.
         method: the method.
-        worlds: number of worlds, R.
+        worlds: the number of worlds, R.
         shards: the clients' data.
     """
     name = scenario.participation.selection.name
@@ -226,9 +227,9 @@ def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: in
 
 
 def _hold_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool) -> rules.Rule:
-    """Returns a user's selection rule with checks of its choice; refuses options that the rule does not use.
+    """Returns a user's selection rule with checks of the clients that it chooses; refuses options that it does not use.
 
-    If the rule declares its options, unused ones are accepted.
+    If the rule declares its options, unused options are accepted.
 
     Args:
         function: the user's rule.

@@ -24,7 +24,7 @@ from fedray.scenario.names import method_spec_of
 from fedray.scenario.schema import Scenario
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A second data set, named by a key of the scenario. The network must accept its inputs as well.
+# A second data set, named by a key of the scenario. The network must also accept the inputs of this data set.
 
 NOISE = "noise"
 
@@ -40,7 +40,7 @@ def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: 
         choices: other values that the key may have, for the message.
 
     Raises:
-        BadInput: there is no such data set, it cannot be read, or its inputs are of another shape.
+        BadInput: there is no such data set, the data set cannot be read, or its inputs have a different shape.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -65,11 +65,11 @@ def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: 
 
 
 def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
-    """Adds the out-of-distribution inputs to the data set, if the scenario names some.
+    """Adds out-of-distribution inputs to the data set, if the scenario names such inputs.
 
-    The inputs are test samples of another data set (all samples of a set with folds), or noise with the mean and
+    The inputs are test samples of a second data set (all samples if that set has folds), or noise with the mean and
     standard deviation of the training samples. There are at most as many inputs as the clients' data set has test
-    samples. If the other data set has more samples, evenly spaced ones are taken.
+    samples. If the second data set has more samples, evenly spaced samples are taken.
 
     Args:
         scenario: the scenario; `evaluate.ood` names the inputs.
@@ -119,8 +119,8 @@ def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float
 
     Args:
         scenario: the scenario, with the method's options.
-        own: the user's objects. If the method is the user's own and has no specification of `server_data`, the share
-            is the value of `server_data` alone.
+        own: the user's objects. For a user's own method without a specification of `server_data`, the share
+            is simply the value of `server_data`.
 
     Raises:
         BadInput: the value of the option is not a share from 0 to below 1.
@@ -158,7 +158,7 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
         own: the user's objects.
 
     Raises:
-        BadInput: the server has no inputs, or inputs that the network does not take.
+        BadInput: the server has no inputs, or the network does not accept these inputs.
     """
     options = scenario.method.options
     if fuse := make_fuser(scenario, shards, seeds, own):
@@ -179,9 +179,9 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
 
 
 def count_distillation(scenario: Scenario, shards: Shards, seed: int, teachers: float) -> ServerWork:
-    """Returns the steps that train a student at the server, at most, and the samples in them.
+    """Returns the largest number of steps that train a student at the server, and the number of samples in these steps.
 
-    A teacher's forward pass over the inputs counts as a third of a pass of training.
+    A teacher's forward pass over the inputs counts as a third of a training pass.
 
     Args:
         scenario: the scenario, with the method's options.
@@ -201,13 +201,15 @@ def count_distillation(scenario: Scenario, shards: Shards, seed: int, teachers: 
 
 
 def _list_specified(scenario: Scenario, own: UserObjects) -> set[str]:
-    """Lists the method's options that have a specification; other options have no meaning that fedray knows."""
+    """Lists the method's options that have a specification; fedray does not know the meaning of other options."""
     specified = {} if own.method is not None else method_spec_of(scenario.method.name).options
     return set(scenario.method.options) & set(specified)
 
 
 def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Fuser | None:
-    """Returns the function that trains students to predict like the ensemble of all uploads; None for other methods.
+    """Returns the function that trains FedDF's students to predict like the mean of all uploads, or None.
+
+    None means that the method does not train such students.
 
     Args:
         scenario: the scenario, with the method's options.
@@ -216,7 +218,7 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
         own: the user's objects.
 
     Raises:
-        BadInput: the server has no inputs, or inputs that the network does not take.
+        BadInput: the server has no inputs, or the network does not accept these inputs.
     """
     options = scenario.method.options
     if "distil_steps" not in _list_specified(scenario, own):
@@ -239,7 +241,7 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
 
 
 def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> ReadRows:
-    """Returns a function: world -> network inputs and targets of the server's samples.
+    """Returns a function from a world to the network inputs and targets of the server's samples.
 
     Args:
         scenario: the scenario, with the method's options.
@@ -269,21 +271,21 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Re
 def make_server_inputs(
     scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects, read: ReadRows
 ) -> Callable[[int], Tensor]:
-    """Returns a function: world -> the server's inputs without labels, for a user's own method.
+    """Returns a function from a world to the server's inputs without labels, for a user's own method.
 
-    The method's option `inputs` names the source of these inputs, as in FedDF. `withheld` (the default): the server's
-    samples; `noise`: random numbers; else: the name of a data set. The option `input_rows` is the number of inputs that
-    are taken from noise or from a data set.
+    The method's option `inputs` names the source of these inputs, as in FedDF. `withheld` (the default) takes the
+    server's samples, `noise` draws random numbers, and any other value is the name of a data set. The option
+    `input_rows` is the number of inputs that are taken from noise or from a data set.
 
     Args:
         scenario: the scenario, with the method's options.
         shards: the data of all clients, and the server's samples.
         seeds: one seed for each world.
         own: the user's objects.
-        read: function: world -> network inputs and targets of the server's samples.
+        read: a function from a world to the network inputs and targets of the server's samples.
 
     Raises:
-        BadInput: the options name no inputs, or inputs that the network does not take.
+        BadInput: the options name no inputs, or the network does not accept these inputs.
     """
     options = scenario.method.options
     named, number = options.get("inputs", WITHHELD), options.get("input_rows", _MOST_INPUTS)
@@ -295,12 +297,14 @@ def make_server_inputs(
 
 
 def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -> Callable[[int, Tensor], float] | None:
-    """Returns a function: (world, model `[d]`) -> score on the server's samples; None if the server scores no models.
+    """Returns a function that scores a model on the server's samples; None if the server scores no models.
+
+    The arguments of the returned function are a world and a model `[d]`.
 
     Args:
         scenario: the scenario, with the method's options.
         net: the network.
-        read: function: world -> network inputs and targets of the server's samples.
+        read: a function from a world to the network inputs and targets of the server's samples.
         own: the user's objects.
     """
     if "solver" not in _list_specified(scenario, own) or not share_of_server(scenario):
@@ -326,7 +330,7 @@ def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> d
 
 
 def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> Tensor:
-    """Draws inputs from another source than the clients: noise, or the data set that `method.inputs` names."""
+    """Returns inputs that are not the clients': noise, or samples of the data set that `method.inputs` names."""
     key = rng.keys(seed, "server inputs")
     if scenario.method.options["inputs"] != NOISE:
         other = _read_other(scenario, shards)
@@ -341,7 +345,7 @@ def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> 
 
 
 def _read_other(scenario: Scenario, shards: Shards) -> Tensor:
-    """Returns the inputs of another data set, standardized by its own statistics if the clients' inputs are."""
+    """Returns the inputs of another data set, standardized by its statistics if clients' inputs are standardized."""
     data = open_alike("method.inputs", scenario.method.options["inputs"], scenario, shards.data, "withheld or noise")
     x = torch.from_numpy(data.train.x if data.train.x.flags.writeable else data.train.x.copy())
     data = data._replace(standardized=shards.data.standardized, unit=shards.data.unit)

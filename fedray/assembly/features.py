@@ -41,7 +41,7 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalRes
 
 
 def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of those layers of a network that the given words select.
+    """Returns the names of the layers that the given words select in a network.
 
     Args:
         net: the network.
@@ -90,14 +90,14 @@ def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
 def cut_network(
     scenario: Scenario, net: Net, tiers: Sequence[Tier], sample: tuple[int, ...], *, is_own: bool = False
 ) -> tuple[TierNet, ...]:
-    """Returns the network of each tier; an empty tuple for a method that slices no networks.
+    """Returns the part of the network that each tier trains; an empty tuple if every tier trains the whole network.
 
     Args:
         scenario: the scenario, which names the method.
         net: the whole network.
         tiers: the tiers of the population.
-        sample: shape of a network input.
-        is_own: whether the method is a user's own function, which may slice networks.
+        sample: the shape of a network input.
+        is_own: whether the method is a user's own function, which may also slice the network.
 
     Raises:
         BadInput: the network has to be sliced, but does not consist of plain layers.
@@ -137,11 +137,11 @@ def refuse_unread_widths(method: Method, tiers: Sequence[Tier]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The graph of a scenario without a server (made by networkx), the failures of nodes and edges, and the walks of models.
+# Training without a server: the graph over the clients, the failures of nodes and edges, and the walks of models.
 #
 # An edge file (`graph.edges`, CSV or Parquet) has the columns `node` and `neighbour`, and one row for each edge. A
 # failure table (`graph.failures`) has the columns `first` and `last` (steps, inclusive, from 0) and `node`. If only one
-# edge of the node is cut, the row also has a `neighbour`.
+# edge of the node fails, the row also has a `neighbour`.
 
 MOST_EDGES = 200_000  # networkx uses about a kilobyte per edge
 TRIES = 100  # a random graph is drawn so many times at most, until it is connected
@@ -173,7 +173,7 @@ def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
 
 
 def make_graph(keys: GraphKeys, nodes: int, seed: int) -> Graph:
-    """Returns the graph over N nodes; a random graph is drawn anew until it is connected, at most `TRIES` times.
+    """Returns the graph over N nodes; draws a random graph until it is connected, at most `TRIES` times.
 
     Args:
         keys: the section `graph` of the scenario.
@@ -267,7 +267,7 @@ def read_failures(path: Path, nodes: int) -> IntArray:
 
 
 def _read_whole(key: str, path: Path, name: str, column: FloatArray, number: int) -> IntArray:
-    """Returns a column as integers; refuses values other than the whole numbers from 0 to `number` - 1."""
+    """Returns a column as integers; refuses values that are not whole numbers from 0 to `number` - 1."""
     wrong = column[~((column >= 0) & (column < number) & (column == np.floor(column)))]  # NaN is wrong too
     if len(wrong):
         raise BadInput(
@@ -279,14 +279,16 @@ def _read_whole(key: str, path: Path, name: str, column: FloatArray, number: int
 # ---------------------------------------------------------------------------------------------------------------------
 # The bases of stacking, and the meta model that combines the bases.
 
-MOST_LEFT_OUT = 1000  # clients, if each is left out once
+MOST_LEFT_OUT = 1000  # clients, if a sub model is trained for each left-out client
 MOST_CLIENTS = 1000  # clients, if a process keeps and evaluates the networks of all of them
 MOST_FITTED = 10_000  # classifiers of a base that a process keeps for each world
 META: dict[str, tuple[str, dict[str, Any]]] = {"softmax": ("linear", {}), "mlp": ("mlp", {"hidden": (50,)})}
 
 
 def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
-    """Makes the stack of a scenario from `method.bases`; if there are none, the scenario's model is the only base.
+    """Makes the stack of a scenario, which combines several networks or classifiers (its bases) by a meta model.
+
+    The bases are those of `method.bases`; without this key the scenario's model is the only base.
 
     Args:
         scenario: the scenario.
@@ -295,7 +297,7 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
         network: function that makes the network of a scenario.
 
     Raises:
-        BadInput: `folds` is `client`, but there are too few or too many clients to leave out each once.
+        BadInput: `folds` is `client`, but there are too few or too many clients to leave out each client once.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -346,8 +348,8 @@ def _model_keys(base: dict[str, Any]) -> ModelKeys:
 def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
     """Returns the base for a classifier of scikit-learn; None if `model` names a network.
 
-    Every process that predicts fits the classifiers of all clients, with `folds: within` F classifiers for each client.
-    The number of classifiers is therefore limited.
+    Every process that predicts fits the classifiers of all clients; with `folds: within` there are F classifiers for
+    each client. So the number of classifiers is limited.
 
     Args:
         model: the section that describes the base.
@@ -365,7 +367,7 @@ def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The rule of conformal sets, and a check that enough samples are held out for the rule.
+# The rule that makes conformal sets, and a check that enough samples are held out for this rule.
 
 
 def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
@@ -390,7 +392,7 @@ def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
 def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) -> None:
     """Refuses an alpha that is too small for the number of held-out samples.
 
-    With such an alpha every conformal set would hold every label in some world.
+    With such an alpha every conformal set would contain every label, at least in one world (one seed of one fold).
 
     Args:
         rule: the rule by which conformal sets are made.
@@ -419,19 +421,19 @@ def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) ->
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Steps of known clients on their own samples before they predict.
+# Training steps that clients of the run make on their own samples before they predict.
 
 
 def add_tuning(scenario: Scenario, pieces: Setting, method: Method) -> Method:
-    """Returns the method; with `evaluate.personal_steps` known clients make these steps before they predict.
+    """Returns the method; with `evaluate.personal_steps` clients of the run train for these steps before they predict.
 
     Args:
         scenario: the scenario.
-        pieces: the pieces from which the method was composed; `local` describes the steps.
+        pieces: the ingredients from which the method was composed; `local` describes the training steps.
         method: the method.
 
     Raises:
-        BadInput: the models that predict for known clients are not those that the method trains.
+        BadInput: clients of the run do not predict with the models that the method trains.
     """
     steps, phase, spec = scenario.evaluate.personal_steps, method.phase, method_spec_of(scenario.method.name)
     if steps is None:
@@ -452,9 +454,9 @@ def add_tuning(scenario: Scenario, pieces: Setting, method: Method) -> Method:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Training without rounds: when the server makes a step, and sums of uploads for several server steps at once.
+# Training without rounds: the rule for the server's steps, and sums of uploads for several server steps at once.
 
-MOST_NUMBERS = 4_000_000  # numbers in the sums of one call, about 32 MB
+MOST_NUMBERS = 4_000_000  # parameters in the sums of one call, about 32 MB
 IN_ROUNDS = ("choose", "remember", "ask", "walk")  # functions of a phase that are called in rounds only
 
 
@@ -500,14 +502,14 @@ def count_buffered(scenario: Scenario, clients: Clients) -> int:
 def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Callable[[Setting], Method]) -> Method:
     """Returns the method with a server that adds up the uploads of several server steps in one call.
 
-    A group holds the uploads of one model in one server step. The sums equal those of the same method with one model
-    and as many worlds as there are groups.
+    A group is the uploads of one model in one server step. To compute the sums of all groups in one call, the server
+    treats each group as a world of a method with one model.
 
     Args:
         scenario: a scenario that trains without rounds.
-        pieces: the pieces from which the method was composed.
+        pieces: the ingredients from which the method was composed.
         method: the method, as composed for rounds.
-        compose: function that composes the method from given pieces.
+        compose: a function that composes the method from given ingredients.
 
     Raises:
         BadInput: the method cannot train without rounds.

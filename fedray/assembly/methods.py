@@ -1,4 +1,4 @@
-"""Makes the pieces that a scenario decides, and composes them into the method of a study."""
+"""Makes the ingredients of a method (network, schedule, compression, ...) from a scenario, and composes the method."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -32,16 +32,16 @@ from fedray.simulation.devices import Devices
 def make_setting(
     scenario: Scenario, net: Net, shards: Shards, devices: Devices, seeds: tuple[int, ...], *, own: UserObjects
 ) -> Setting:
-    """Returns the pieces from which a method is composed.
+    """Returns the ingredients from which a method is composed.
 
     Args:
-        scenario: the scenario, which decides the pieces.
+        scenario: the scenario, which decides the ingredients.
         net: the network.
         shards: the clients' data.
         devices: the simulated devices.
         seeds: one seed for each world.
-        own: the user's objects; a loss, an optimizer, augmentations, a selection or a schedule among them is used
-            instead of the one that the scenario names.
+        own: the user's objects. A loss, an optimizer, augmentations, a selection or a schedule among them replaces
+            what the scenario names.
     """
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = features.cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
@@ -91,13 +91,13 @@ def make_setting(
 
 
 def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setting) -> Setting:
-    """Returns the pieces of a method; if the method trains several networks, the pieces then include a stack of them.
+    """Returns the ingredients of a method, with a stack of networks if the method trains several networks.
 
     Args:
         scenario: the scenario, which names the networks.
         data: the data set.
         own: the user's objects.
-        pieces: the pieces of the method.
+        pieces: the ingredients of the method.
     """
     if not is_stack(scenario) or own.method is not None:
         return pieces
@@ -130,8 +130,8 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
 
     Args:
         scenario: the scenario, which names the method.
-        own: the user's objects; a method among them is used instead of the scenario's method.
-        pieces: the pieces of the method.
+        own: the user's objects. A method among them replaces the scenario's method.
+        pieces: the ingredients of the method.
         shards: the clients' data.
 
     Raises:
@@ -179,14 +179,14 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
 
 
 def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any]) -> Setting:
-    """Returns the pieces with None for the schedule, compression or coefficients if their keys have the default values.
+    """Returns the ingredients, with None for a schedule, compression or coefficients whose keys have default values.
 
-    The method uses its own ingredient where a piece is None.
+    Where an ingredient is None, the method uses its own.
 
     Args:
-        scenario: the resolved scenario.
-        pieces: the pieces that the keys of the scenario describe.
-        defaults: the default keys of the method, as a tree.
+        scenario: the scenario, with all defaults filled in.
+        pieces: the ingredients that the keys of the scenario describe.
+        defaults: the default keys of the method, as nested mappings.
     """
     usual = {section: defaults.get(section, {}) for section in ("schedule", "compress", "server")}
     return replace(
@@ -239,7 +239,7 @@ def make_rate_schedule(section: str, keys: RateKeys, rounds: int) -> RateSchedul
     """Returns the schedule of the learning rate.
 
     Args:
-        section: the section whose learning rate it is, `local` or `server`.
+        section: the section to which the learning rate belongs, `local` or `server`.
         keys: the scenario's keys of the schedule.
         rounds: the number of rounds of the scenario, used if `keys.rounds` is not set.
 

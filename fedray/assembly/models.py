@@ -40,7 +40,7 @@ from fedray.training.block import PIECE_NUMBERS, choose_batch_width, count_steps
 from fedray.training.compiled import CONV_KERNEL, ask_compiled, begin_compiled, find_student_kernel
 
 # ---------------------------------------------------------------------------------------------------------------------
-# First models from given weights: those of a run, or of a safetensors file (`model.weights`).
+# Initial models from given weights (`model.weights`), which are in a run directory or a safetensors file.
 
 
 def hash_layers(layout: Layout) -> str:
@@ -52,7 +52,7 @@ def hash_layers(layout: Layout) -> str:
 def read_weights(weights: str, net: Net) -> Tensor:
     """Reads the models from which training starts, `[worlds, K, d]`.
 
-    Counters of batches (`num_batches_tracked`) start at 0 in any case.
+    Batch counters of BatchNorm (`num_batches_tracked`) start at 0 in any case.
 
     Args:
         weights: a run directory, whose newest models are read, or a safetensors file with the state dict of one model.
@@ -91,14 +91,15 @@ def _load(file: Path, key: str, remedy: str) -> dict[str, Tensor]:
 
 
 def start_from(net: Net, weights: str, seeds: Sequence[int], models: int) -> Net:
-    """Returns the network, whose first models are those that `weights` names.
+    """Returns the network with an initialization that takes the models that `weights` names.
 
-    Replicate r starts from replicate r of a run, in turn. If there is one model, all K start from it.
+    Replicate r starts from the models of replicate r of the run; if the run has fewer replicates, these are used in
+    turn. If there is only one model, all K models start from it.
 
     Args:
         net: the network.
         weights: as in `read_weights`.
-        seeds: the seed of each world's first models.
+        seeds: the seed of each world's initial models.
         models: number of models, K.
 
     Raises:
@@ -120,17 +121,16 @@ def start_from(net: Net, weights: str, seeds: Sequence[int], models: int) -> Net
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Estimates of the memory that a scenario needs, made before any of it is allocated.
-#
-# Every key has a range, but products of keys have none. A scenario may request 10^4 models of 10^9 numbers, a round of
-# 10^9 jobs, or a client of 10^12 samples. `estimate_scenario` estimates the memory that follows from the keys alone.
-# `check_network_memory` estimates the models before the first one is made. `estimate_study` estimates everything. If
-# this machine cannot hold a scenario, the scenario is refused. The message names the keys that decide its size.
+# Each key has a range, but several keys together may still request 10^4 models of 10^9 parameters, a round of 10^9
+# jobs, or a client with 10^12 samples. `estimate_scenario` estimates the memory that follows from the keys alone.
+# `check_network_memory` estimates the models before the first model is made. `estimate_study` estimates everything. If
+# this machine has too little memory for a scenario, the scenario is refused, and the message names the deciding keys.
 
 SIZED_CLIENTS = 100_000  # clients whose sizes are computed; the largest size among them is used for all clients
 JOB, CHOICE = 400, 24  # bytes of a job's columns, and of each model from which the job's model was chosen
-SCORED = 250.0  # bytes of a client in `client_scores.parquet`: buffered, joined and as Parquet
-MODEL = 64  # bytes per number of a model in a round: old and new state, exact sums in three float64 limbs, mean
-LANE = 28  # bytes per number of a lane: start, stack, gradient, optimizer, upload
+SCORED = 250.0  # bytes of a client's scores: buffered, joined, and in `client_scores.parquet`
+MODEL = 64  # bytes per parameter of a model in a round: old and new state, exact sums in three float64 limbs, mean
+LANE = 28  # bytes per parameter of a lane: start, stack, gradient, optimizer, upload
 BATCH = 64  # bytes per sample of a lane's batches: position in the permutations, index, weight
 
 
@@ -183,7 +183,7 @@ def check_memory(needs: Iterable[Need]) -> None:
 
 
 def estimate_rows(scenario: Scenario, data: Dataset, worlds: int, *, copied: bool = False) -> list[Need]:
-    """Estimates the memory for dealing samples to clients: the partitions, and copied or changed samples.
+    """Estimates the memory for the clients' samples: for the partitions, and for copied or changed samples.
 
     Args:
         scenario: the scenario. Its partition may request copies, or changes that differ between clients.
@@ -232,12 +232,12 @@ def count_jobs(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]
 
 
 def estimate_scenario(scenario: Scenario, clients: int | None = None, worlds: int | None = None) -> list[Need]:
-    """Estimates the memory that follows from the keys alone: for generated data, tables of clients, jobs and scores.
+    """Estimates the memory that follows from the keys alone: generated data, and tables of clients, jobs and scores.
 
     Args:
         scenario: the scenario.
-        clients: number of clients N, if known already.
-        worlds: number of worlds R, if known already.
+        clients: the number of clients N; None if it is not known yet.
+        worlds: the number of worlds R; None if it is not known yet.
     """
     keys, number, needs = scenario.data.options, clients or scenario.clients.number, list[Need]()
     if scenario.data.name in ("sine", "interval", "cubic"):
@@ -310,7 +310,7 @@ def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], w
 
 
 def _estimate_models(number: int, d: int, lane: int | None = None) -> Need:
-    """Estimates the memory for models of d numbers in the state, and for three lanes of `lane` numbers each."""
+    """Estimates the memory for models of d parameters in the state, and for three lanes of `lane` parameters each."""
     what = f"{number:,} models of {d:,} numbers"
     return Need(what, "method.models x replicates x model", float(MODEL * number) * d + 3.0 * LANE * (lane or d))
 
@@ -453,7 +453,7 @@ def _as_trained(
 ) -> Callable[[], nn.Module]:
     """Returns the function that makes networks in the form that fedray's method trains.
 
-    With a user's own method the function is returned as it is.
+    For a user's own method the given function is returned unchanged.
 
     Args:
         scenario: the scenario, which names the method.
@@ -480,7 +480,7 @@ def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
 
 
 def _draw_trial_rows(data: Dataset) -> Tensor:
-    """Returns a few network inputs `[n, ...]`: token samples of the data, or small random numbers for other data."""
+    """Returns a few network inputs `[n, ...]`: samples of the data if these are tokens, else small random numbers."""
     stored = data.test.x if data.population else data.train.x
     if data.kind == "tokens":
         return torch.from_numpy(stored[:: max(1, len(stored) // TRIAL_ROWS)][:TRIAL_ROWS].astype(np.int64))
@@ -489,11 +489,11 @@ def _draw_trial_rows(data: Dataset) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The architectures of FedDF's clients: the networks, and the choice of a network for each client.
+# The networks of FedDF's clients, if clients have different networks, and the choice of a network for each client.
 
 
 def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[Scenario], Net]) -> Stack:
-    """Makes one base for each of `method.networks`, with the clients that train it.
+    """Makes one base for each network of `method.networks`, with the clients that train this network.
 
     The ensemble averages the predictions of the bases.
 
@@ -503,8 +503,8 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
         network: function that makes the network of a scenario.
 
     Raises:
-        BadInput: there are more networks than clients. A network of a tier without clients is allowed: it belongs to
-            the server.
+        BadInput: there are more networks than clients. A network of a tier without clients is allowed, because only
+            the server uses it.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -534,7 +534,7 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
 
 
 def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
-    """Raises `BadInput`; this function is the value of `Setting.outputs` when there are several networks."""
+    """Raises `BadInput`; this function is `Setting.outputs` if there are several networks."""
     raise BadInput(
         "setting.outputs asks one network, but method.networks has several: call "
         "fedray.models.net.compute_raw_outputs(base.net, models, inputs) with a base of setting.stack.bases"
@@ -542,34 +542,34 @@ def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
 
 
 def _choose_members(clients: Clients, i: int, number: int, tier: int | None) -> Members:
-    """Returns a function: client ids -> whether each client trains network i.
+    """Returns a function from client ids to whether each client trains network i.
 
     Args:
-        clients: the population.
+        clients: all clients, with their tiers.
         i: the index of the network.
         number: the number of networks.
-        tier: the tier whose clients train the network; None: the clients j with `j mod number = i` train it.
+        tier: the tier whose clients train the network. None means that the clients j with `j mod number = i` train it.
     """
     return lambda client: np.asarray(client % number == i if tier is None else clients.tier_of(client) == tier)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The engine that computes teachers and students at a server: compiled kernels if they cover the network, else torch.
+# The engine that trains students at a server and computes the outputs of teachers: compiled kernels, or torch.
 
 
 def choose_students(lanes: Lanes) -> EngineOf:
-    """Returns a function: network -> the engine that computes its students.
+    """Returns a function from a network to the engine that trains its students.
 
     Args:
-        lanes: the key `lanes` of the scenario: whether compiled kernels may train.
+        lanes: the key `lanes` of the scenario, which says whether compiled kernels may train.
     """
     return use_torch if lanes == "torch" else _choose_compiled
 
 
 def _choose_compiled(net: Net) -> StudentEngine:
-    """Returns the engine for a network: compiled kernels if they cover it, else torch.
+    """Returns the engine for a network: compiled kernels if they can train it, else torch.
 
-    Predictions are computed by compiled kernels only for convolutional networks, for which torch is slower.
+    Compiled kernels compute predictions only for convolutional networks, for which torch is slower.
     """
     kernel = find_student_kernel(net)
     if kernel is None:

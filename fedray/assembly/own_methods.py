@@ -1,4 +1,4 @@
-"""Checks the functions of a user's own method and their results; an error is one line that names the function."""
+"""Checks the functions of a user's own method, and their results; each error is one line that names the function."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from fedray.own_code.contract import Returns, check_fields, contract, find_chang
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks of the results of a user's own method. Each check returns the error in words, or None if there is no error.
+# Checks of the results of a user's own method. Each check returns what is wrong, in words, or None if nothing is wrong.
 
 STATS = (ExactSum, Counts, Largest, Kept)
 
@@ -35,11 +35,11 @@ def _describe(value: Any) -> str:
 
 
 def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
-    """Returns the error in the plan of a round's jobs; None if there is none.
+    """Returns what is wrong with the plan of a round's jobs; None if the plan is right.
 
     Args:
         found: the result of the user's function.
-        ranges: the numbers of clients, models and worlds.
+        ranges: the number of clients, of models and of worlds.
     """
     if not isinstance(found, Plan):
         return f"{name_type(found)}: return a Plan of clients, models and worlds"
@@ -57,7 +57,7 @@ def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
 
 
 def check_choice(found: Any, plan: Plan, ranges: Mapping[str, int]) -> str | None:
-    """Returns the error in a plan after the participants chose their models; None if there is none.
+    """Returns what is wrong with a plan after the participants chose their models; None if the plan is right.
 
     Example:
         >>> plan = Plan(np.array([4, 7]), np.zeros(2, int), np.zeros(2, int))
@@ -73,12 +73,12 @@ def check_choice(found: Any, plan: Plan, ranges: Mapping[str, int]) -> str | Non
 
 
 def check_state(found: Any, rows: int, before: State | None) -> str | None:
-    """Returns the error in a state; None if there is none.
+    """Returns what is wrong with a state; None if the state is right.
 
     Args:
         found: the result of the user's function.
         rows: the number of models that the state must have.
-        before: the previous state, whose tensors must keep their names and shapes; None: there is none.
+        before: the previous state, whose tensors must keep their names and shapes. None means the first state.
     """
     if not isinstance(found, State) or not isinstance(found.models, Tensor):
         return f"{name_type(found)}: return a State of models, counters and extra"
@@ -101,7 +101,7 @@ def check_state(found: Any, rows: int, before: State | None) -> str | None:
 
 
 def check_stats(found: Any) -> str | None:
-    """Returns the error in the statistics of a block of uploads; None if there is none."""
+    """Returns what is wrong with the statistics of a block of uploads; None if they are right."""
     if not isinstance(found, dict) or not all(isinstance(value, STATS) for value in found.values()):
         known = ", ".join(kind.__name__ for kind in STATS)
         return f"{name_type(found)}: return a dict of statistics that add up in any order: {known}"
@@ -109,13 +109,13 @@ def check_stats(found: Any) -> str | None:
 
 
 def check_tensor(found: Any, shape: tuple[int, ...]) -> str | None:
-    """Returns the error in a tensor that must have the given shape; None if there is none."""
+    """Returns what is wrong with a tensor that must have the given shape; None if the tensor is right."""
     fits = isinstance(found, Tensor) and tuple(found.shape) == shape
     return None if fits else f"{_describe(found)}: return a tensor, {list(shape)}"
 
 
 def check_counts(found: Any, jobs: int, what: str) -> str | None:
-    """Returns the error in an array of the bytes or samples of each job; None if there is none.
+    """Returns what is wrong with an array of the bytes or samples of each job; None if the array is right.
 
     Example:
         >>> check_counts([3], 1, "bytes"), check_counts(np.array([3, -1]), 2, "bytes")
@@ -127,14 +127,14 @@ def check_counts(found: Any, jobs: int, what: str) -> str | None:
 
 
 def check_pair(found: Any, jobs: int, first: str, second: str) -> str | None:
-    """Returns the error in two arrays with a number for each job, such as steps and samples; None if there is none."""
+    """Returns what is wrong with two arrays of a number for each job, such as steps and samples; None if nothing is."""
     if not isinstance(found, tuple) or len(found) != 2:
         return f"{name_type(found)}: return a pair, the {first} and the {second} of each job"
     return check_counts(found[0], jobs, first) or check_counts(found[1], jobs, second)
 
 
 def check_work(found: Any) -> str | None:
-    """Returns the error in the work of a server, its steps and the samples in them; None if there is none."""
+    """Returns what is wrong with a server's numbers of steps and samples; None if the numbers are right."""
     numbers = found if isinstance(found, tuple) and len(found) == 2 else (None,)
     if all(isinstance(one, int | float) and 0 <= one < math.inf for one in numbers):
         return None
@@ -142,7 +142,7 @@ def check_work(found: Any) -> str | None:
 
 
 def check_compressed(found: Compressed, uploads: Uploads, own: tuple[str, ...]) -> str | None:
-    """Returns the error in compressed uploads; None if there is none.
+    """Returns what is wrong with compressed uploads; None if the uploads are right.
 
     Args:
         found: the result of the user's function.
@@ -160,14 +160,14 @@ def check_compressed(found: Compressed, uploads: Uploads, own: tuple[str, ...]) 
 
 
 def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bool, each: int = 0) -> str | None:
-    """Returns the error in an `Answer`, the models that predict for a trained state; None if there is none.
+    """Returns what is wrong with an `Answer` (the models that predict, and their weights); None if it is right.
 
     Args:
         found: The result of the function.
         worlds: Number of worlds, R.
         tiers: Number of tiers, T.
         trained: The trained state.
-        own: Whether known clients have models or weights of their own; weights of tiers are then not allowed.
+        own: Whether clients of the run have models or weights of their own; weights of tiers are then not allowed.
         each: N if client i predicts with model i; else 0.
     """
     if not isinstance(found, Answer) or not isinstance(found.models, int) or found.models < 1:
@@ -198,7 +198,7 @@ def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bo
 
 
 def _check_weights(found: Any, name: str, shape: tuple[int, ...], where: str) -> str | None:
-    """Returns the error in the weights of models, which are on the last axis; None is allowed instead of weights."""
+    """Returns what is wrong with weights `[..., models]`; None if the weights are right, or if they are None."""
     if found is None:
         return None
     if not isinstance(found, np.ndarray) or found.shape != shape:
@@ -209,7 +209,7 @@ def _check_weights(found: Any, name: str, shape: tuple[int, ...], where: str) ->
 
 
 def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | None:
-    """Returns the error in the probabilities that a rule has made from those of the members; None if there is none.
+    """Returns what is wrong with the ensemble's probabilities that a rule computed; None if they are right.
 
     Example:
         >>> check_joined_answer(np.array([[0.5, 0.6]]), 0, np.zeros((3, 1, 2)))
@@ -229,17 +229,16 @@ def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | N
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Objects that are used by both the server's functions and the clients' code of a user's own method, and that change.
-#
-# On Ray, clients train in other processes than the server, and a resumed run is a new process. Each process has its own
-# copy of the objects in a closure. A change of an object in one process is therefore missing in the others. With such a
-# change a method would compute other results on Ray, or after a resumption, than in a single process.
+# Detects objects that a user's own method changes, and that both its server and its clients use.
+# On Ray, server and clients are different processes, and a resumed run is a new process. Each process has its own copy
+# of the objects in a closure, so a change of an object in one process is missing in the others. With such a change the
+# results on Ray, or after a resumption, would differ from the results in a single process.
 
 
 def watch_shared(phase: Phase, where: str) -> Phase:
-    """Returns a phase that refuses changes of objects which both its server and the code of its clients use.
+    """Returns a phase that refuses changes of objects that both its server and its clients' code use.
 
-    The checked objects are tensors, arrays, tables and variables of closures. A new entry in a table is no change.
+    The checked objects are tensors, arrays, tables and variables of closures. A new entry in a table is allowed.
 
     Args:
         phase: A phase of the user's own method.
@@ -289,7 +288,7 @@ def refuse_unread_code(given: Local, method: Method) -> None:
     """Refuses a loss, an optimizer or augmentations that a user's method would not use.
 
     Args:
-        given: local training as the scenario and the user's objects describe it.
+        given: the local training that the scenario and the user's objects describe.
         method: the user's own method.
 
     Raises:
@@ -312,7 +311,7 @@ def refuse_unread_code(given: Local, method: Method) -> None:
             )
 
 
-NOT_OF_PARTS = (  # fields of a phase that nothing uses if the method has parts
+NOT_OF_PARTS = (  # fields of a phase that have no effect if the method has parts
     "walk", "sizes", "steps", "remember", "choose", "work", "ask",
 )  # fmt: skip
 NOT_BESIDE_PARTS = ("answer", "prepare", "one_model_per_client", "explain_end")  # fields of a method
@@ -323,11 +322,11 @@ def fit_parts(method: Method, stack: Stack | None, where: str) -> Method:
 
     Args:
         method: The user's own method.
-        stack: The networks; None: there is one network, and the method has no parts.
+        stack: The networks. None means that there is one network, and that the method must have no parts.
         where: Name of the method in messages.
 
     Raises:
-        BadInput: The parts do not fit the networks, or a part has a field that nothing would use.
+        BadInput: The parts do not fit the networks, or a part has a field that would have no effect.
 
     Example:
         >>> from types import SimpleNamespace
@@ -452,13 +451,15 @@ def guard_method(
 def method_checks(
     worlds: int, models: int, tiers: int = 1, *, own: bool = False, each: int = 0
 ) -> dict[str, Returns | None]:
-    """Returns a check for each function of a method: (result, arguments) -> the error in words, or None.
+    """Returns a check for each function of a method, which returns what is wrong with a result, or None.
+
+    The arguments of a check are the result and the arguments of the checked function.
 
     Args:
         worlds: number of worlds, R.
         models: number of models, K.
         tiers: number of tiers, T.
-        own: Whether known clients predict with models or weights of their own.
+        own: Whether clients of the run predict with models or weights of their own.
         each: N if client i predicts with model i; else 0.
     """
     return {
@@ -493,13 +494,13 @@ def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns | 
 
 
 def _hold(thing: Any, where: str, checks: Mapping[str, Returns | None], path: str = "") -> dict[str, Any]:
-    """Returns the functions in the fields of an object by name, each wrapped in its check.
+    """Returns the functions in the fields of an object by the name of the field, each wrapped in its check.
 
     Args:
         thing: a method, a phase, or a component of a phase.
         where: name of the method in messages.
         checks: the check of each function's result, by the name of the function.
-        path: path of the object inside the method, with a dot at the end.
+        path: the path of the object inside the method, such as `phase.server.`, with a dot at the end.
     """
     found: dict[str, Any] = {}
     for name, returns in checks.items():

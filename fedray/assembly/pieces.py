@@ -1,4 +1,4 @@
-"""Makes pieces of a study from a scenario or a user's code: compression, losses, optimizers, augmentations, metrics."""
+"""Makes the compression, losses, optimizers, augmentations and metrics of a study, from a scenario or a user's code."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ from fedray.training.client_code import make_trial, mixes_targets, train_client_
 # ---------------------------------------------------------------------------------------------------------------------
 # The compression of a scenario's uploads.
 
-UPLINK_CLIENTS = 100_000  # clients over whose uplinks the mean is taken, at most
+UPLINK_CLIENTS = 100_000  # the mean uplink is that of at most so many clients
 
 
 def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Compress:
@@ -90,7 +90,7 @@ def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Co
 # Augmentations: fedray's, chosen by name, and the user's own.
 
 _TRIED = 16  # samples in a trial of augmentations
-_SHRUNK = 20.0  # ratio of standard deviations before and after; 255 for ToTensor, 50 or more with Normalize after it
+_SHRUNK = 20.0  # sd before / sd after, if inputs were scaled: 255 for ToTensor, 50 or more with Normalize after it
 
 
 def make_augmentations(wanted: Sequence[Any], options: Mapping[str, Any], data: Dataset) -> tuple[Augmentation, ...]:
@@ -102,8 +102,8 @@ def make_augmentations(wanted: Sequence[Any], options: Mapping[str, Any], data: 
         data: the data set on which clients train.
 
     Raises:
-        BadInput: an augmentation of fedray needs pictures and the data are something else, or an augmentation of the
-            user's cannot be used.
+        BadInput: one of fedray's augmentations needs pictures but the data are not pictures, or one of the user's
+            augmentations cannot be used.
     """
     made = []
     for one in wanted:
@@ -145,7 +145,7 @@ def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augm
 
 
 def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
-    """Tries the augmentations twice on samples of the first client with any samples, to find mistakes before training.
+    """Tries the augmentations twice on samples of one client, to find mistakes before training.
 
     Args:
         shards: the clients' data.
@@ -198,13 +198,13 @@ def count_draws(study: Study) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Losses that use a tensor of the server: an example of a row of this tensor, computed from the first models.
+# Losses that use a tensor of the server: an example of a row of this tensor, computed from the initial models.
 
 
 def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
-    """Returns the method; if its loss uses a tensor of the server, the loss then holds a row of it as an example.
+    """Returns the method; if its loss uses a tensor of the server, adds a row of this tensor to the loss as an example.
 
-    Trials of engines and counts of bytes use this example.
+    fedray uses this example to try engines and to count bytes.
 
     Args:
         method: The composed method.
@@ -212,7 +212,7 @@ def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
         worlds: Number of worlds, R.
 
     Raises:
-        BadInput: Clients do not get the tensor, the server does not keep it, or the tensor lacks a row for some model.
+        BadInput: Clients do not get the tensor, the server does not keep it, or the tensor has no row for some model.
     """
     phase = method.phase
     loss = phase.local.loss
@@ -237,9 +237,9 @@ def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: D
     """Returns local training with augmentations, and with the user's loss and optimizer if there are any.
 
     Args:
-        local: local training as the keys of the scenario describe it.
+        local: the local training that the keys of the scenario describe.
         scenario: the scenario, which may name a loss, an optimizer and augmentations.
-        objects: the user's objects, which are used instead of the names in the scenario.
+        objects: the user's objects, which replace the names in the scenario.
         data: the data set on which clients train.
     """
     own = objects
@@ -312,8 +312,8 @@ def find_metrics(scenario: Scenario, own: UserObjects, data: Dataset) -> dict[st
     """Returns the metrics by name: those that the scenario names, and those that were passed as objects.
 
     Raises:
-        BadInput: a name cannot be the name of a column, fedray has a metric of this name, or scikit-learn does not
-            score such a task with it.
+        BadInput: a name cannot be the name of a column, fedray has a metric of this name, or scikit-learn's scorer of
+            this name is for a different task.
     """
     positive = find_positive(scenario, data)
     if scenario.evaluate.positive is not None and not (scenario.evaluate.metrics or own.metrics):
@@ -343,10 +343,10 @@ def find_metrics(scenario: Scenario, own: UserObjects, data: Dataset) -> dict[st
 
 
 def find_positive(scenario: Scenario, data: Dataset) -> int:
-    """Returns the number of the positive class of two, by default the second.
+    """Returns the index of the positive class, by default the second of the two classes.
 
     Raises:
-        BadInput: the data set has another number of classes, or no class of this name or number.
+        BadInput: the data set does not have two classes, or has no class of the name or number in the scenario.
     """
     given, classes = scenario.evaluate.positive, data.class_names
     if given is None:
@@ -402,11 +402,11 @@ def try_own_code(study: Study) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The sizes of the outputs of a network's layers. They decide the memory that a forward pass needs.
+# The sizes of the outputs of a network's layers, which decide the memory of a forward pass.
 
 
 def measure_layers(module: nn.Module, example: Tensor) -> tuple[float, float]:
-    """Counts the numbers that all layers put out for one input, and those of the widest layer; 0 if the module fails.
+    """Counts the outputs of all layers for one input, and the outputs of the widest layer; 0 if the module fails.
 
     Args:
         module: the network.

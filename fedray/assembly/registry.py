@@ -1,4 +1,4 @@
-"""Registers a user's own code, checks and names it, records it in runs, and requires it again when a run goes on."""
+"""Registers a user's own code, checks and names it, records it in runs, and requires it again in a resumed run."""
 
 import inspect
 import sys
@@ -66,13 +66,12 @@ def register(
             of the clients in a `fedray.components.selection.KnownClients`. A schedule is a function `thing(models,
             rows)` that makes an assignment, like the functions of `fedray.components.schedule`. For the other kinds see
             docs/how-to/training.md.
-        options: the options of the name with their defaults, such as `{"sigma": 0.05}`; a scenario that sets another
-            option is refused. None: no options are declared, and an option that your code does not use is refused. This
-            happens when a method is composed, a partition deals, or a selection first chooses. A method that declares
-            the option `networks` (`[]`, say) may get several architectures.
-        models: for a method: the number of models that the method trains if a scenario does not set `method.models`;
-            None: 5.
-        spec: for a method: a full specification like those of fedray's own methods, instead of `options` and `models`.
+        options: the options of the name with their defaults, such as `{"sigma": 0.05}`; a scenario that sets any other
+            option is refused. None means that no options are declared. Then a scenario is refused if your code does
+            not use one of its options, as soon as the method is composed, the partition is computed, or the selection
+            is first called. A method that declares the option `networks` (`[]`, say) may get several architectures.
+        models: the number of models that a method trains if a scenario does not set `method.models`; None means 5.
+        spec: a full specification of a method, like those of fedray's own methods, instead of `options` and `models`.
             It holds the options with their ranges, defaults of other keys, the features with which the method can be
             combined, and changes of the network.
 
@@ -127,10 +126,10 @@ def _list_needed(kind: Kind, thing: Any) -> list[str]:
 
 
 def _find_origin(known: Mapping[str, Any]) -> names.Origin:
-    """Returns the module and file that register a name.
+    """Returns the module and the file from which `register` was called.
 
     Args:
-        known: the global variables of the module.
+        known: the global variables of the code that called `register`.
     """
     file = known.get("__file__")
     if not isinstance(file, str):
@@ -148,7 +147,8 @@ def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = (), a
         where: the beginning of messages.
         thing: the user's object.
         options: names of the keyword arguments with which fedray calls the object.
-        arguments: the positional arguments with which fedray calls the object; None: those of its kind.
+        arguments: the positional arguments with which fedray calls the object, separated by commas. None means the
+            usual arguments of this kind.
     """
     given = KINDS[kind].arguments if arguments is None else arguments
     if kind == "metric" and second_argument(thing):
@@ -186,9 +186,9 @@ def _explain_transform(thing: Any, options: Iterable[str]) -> str | None:
 
 
 def declare_options(kind: str, thing: Any) -> dict[str, Any]:
-    """Returns the options that a function declares in its signature: arguments with plain defaults, and these defaults.
+    """Returns the options that a function declares: the arguments with plain defaults, and these defaults.
 
-    Only keyword-only arguments are options. For a function that makes an optimizer, every argument is an option.
+    Only keyword-only arguments are options. If a function makes an optimizer, each of its arguments is an option.
 
     Args:
         kind: loss, optimizer, augmentation, metric or callback.
@@ -232,27 +232,28 @@ def functions_of(thing: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class UserObjects:
-    """The Python objects that a user passes with a scenario; they are used instead of the names in the scenario.
+    """The Python objects that a user passes with a scenario; each replaces what the scenario names.
 
     Attributes:
-        data: the data set; None: the data set that the scenario names.
+        data: the data set; None means the data set that the scenario names.
         model: a function that makes an `nn.Module`.
         method: a function from `Setting` to `Method`.
         modules: modules that each process imports first (`fedray run --import`).
-        rates: the learning rate of each world; empty: every world has the rate of the scenario.
+        rates: the learning rate of each world (one seed of one fold); empty if every world has the scenario's rate.
         grid: the learning rates to compare; every world is trained with each rate (`fedray.experiments.run`).
-        devices: the simulated devices; None: those that the tiers and the trace describe.
+        devices: the simulated devices; None means the devices that the tiers and the trace describe.
         reading: the arguments of `fedray.data.adapt` with which the data were read, if a scenario file can hold them.
-        partition: a function that deals the samples, or a partitioner of `flwr_datasets`.
+        partition: a function that gives each client its samples, or a partitioner of `flwr_datasets`.
         selection: a function that chooses the participants of a round.
         schedule: a function that makes the assignment of models to participants.
-        loss: the loss that is used instead of the network's loss.
-        optimizer: the optimizer that is used instead of `local.optimizer`.
-        augment: the augmentations that are used instead of `local.augment`, as functions or names.
+        loss: the loss that replaces the network's loss.
+        optimizer: the optimizer that replaces `local.optimizer`.
+        augment: the augmentations that replace `local.augment`, as functions or names.
         metrics: further metrics by name.
         callbacks: functions that are called after each round.
-        dealt: the samples of each client, as another process dealt them; None: the partition of the scenario deals.
-        walk: the walks over a graph that another process has read; None: the walks are made from the scenario.
+        dealt: the samples of each client, if another process has computed the partition; None means that the
+            scenario's partition is computed.
+        walk: the walks over a graph that another process has read; None means that they are made from the scenario.
     """
 
     data: Dataset | None = None
@@ -275,19 +276,19 @@ class UserObjects:
     walk: Walk | None = None
 
     def shipped(self, study: Study) -> "UserObjects":
-        """Returns the objects with the data, devices and walks of a study, for nodes that lack the files read here."""
+        """Returns the objects with the data, devices and walks of a study, for nodes that do not have its files."""
         shards, walk = study.shards, study.method.phase.walk
         data, dealt = (shards.original, shards.dealt) if isinstance(shards, StoredShards) else (shards.data, None)
         return replace(self, data=data, devices=study.devices, dealt=dealt, walk=walk)
 
     def with_rows(self, scenario: Scenario, study: Study) -> "UserObjects":
-        """Returns the objects, with the dealt samples if a user's function, a file or Flower has dealt them."""
+        """Returns the objects, with each client's samples if a user's function, a file or Flower made the partition."""
         name, shards = scenario.data.partition.name, study.shards
         own = find_own("partition", scenario, self) is not None or name in OPEN
         return replace(self, dealt=shards.dealt) if own and isinstance(shards, StoredShards) else self
 
     def things(self) -> list[tuple[str, Any]]:
-        """Returns the kind and the object for each piece of the user's own code; data are left out."""
+        """Returns the kind and the object for each object that holds code of the user; data are left out."""
         each = [(kind.word, self._list(kind)) for kind in KINDS.values() if kind.word != "data"]
         return [(word, one) for word, things in each for one in things if not isinstance(one, str)]
 
@@ -319,14 +320,14 @@ def take_objects(
     modules: tuple[str, ...] = (),
     reading: Mapping[str, Any] | None = None,
 ) -> UserObjects:
-    """Checks the user's objects and returns them; names and mappings are added to the keys of the scenario instead.
+    """Checks and returns the user's objects; names and mappings among them become keys of the scenario instead.
 
     Args:
         given: the values by the argument of `fedray.run`; None for an argument that was not given.
-        keys: overrides by dotted key; this dict is changed. Names in `given` are added, and keys about reading data are
-            removed. None: `given` holds only objects.
+        keys: overrides by dotted key. The function changes this dict: it adds names in `given`, and removes keys about
+            reading data. None means that `given` holds only objects.
         modules: the user's modules, which each process imports first.
-        reading: the arguments for reading data that are no `Dataset`. They are used if `keys` is None.
+        reading: the arguments for reading data that are not a `Dataset` yet; used only if `keys` is None.
 
     Raises:
         BadInput: an object cannot be used, or `keys` already has a value for the same purpose.
@@ -378,7 +379,8 @@ def _is_named(kind: Kind, thing: Any) -> bool:
 def _refuse_options(kind: Kind, keys: Mapping[str, Any]) -> None:
     """Refuses overrides that set options of a method or a network that is passed as a function.
 
-    Only registered functions have options. A scenario file may hold options of the name that the function replaces.
+    Only registered functions have options. A scenario file may still hold options of the name that the passed function
+    replaces.
     """
     if kind.word not in ("method", "model"):
         return
@@ -398,7 +400,7 @@ def _check_object(kind: Kind, thing: Any) -> Any:
         made = type(thing).__name__
         raise BadInput(f"model is a module, {made}(...): give a function that makes it, model=lambda: {made}(...)")
     found = tuple(as_list(thing)) if kind.argument else thing
-    if kind.word == "metric":  # functions that are given without names keep their Python names
+    if kind.word == "metric":  # functions that are passed without names keep their Python names
         found = dict(thing) if isinstance(thing, Mapping) else {name_thing(one): one for one in found}
     for one in found.values() if isinstance(found, Mapping) else found if kind.argument else [found]:
         if kind.word == "augmentation" and isinstance(one, str) and names.is_known(kind.word, one):
@@ -410,7 +412,7 @@ def _check_object(kind: Kind, thing: Any) -> Any:
 
 
 def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:
-    """Returns the user's object of a kind, passed or named in the scenario; None if fedray's object is used.
+    """Returns the user's object of a kind, passed or named in the scenario; None if the run uses fedray's own.
 
     Args:
         kind: a kind of which a scenario uses exactly one object, such as "loss".
@@ -447,7 +449,7 @@ def list_own_code(scenario: Scenario, own: UserObjects) -> dict[tuple[str, str],
 
 
 def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:
-    """Returns the scenario as a run directory keeps it, with the names of the Python objects that were passed.
+    """Returns the scenario for the run directory, which names the Python objects that were passed.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -483,7 +485,7 @@ def _change(keys: Any, section: str, changes: Mapping[str, Any]) -> Any:
 
 
 def drop_watchers(scenario: Scenario, own: UserObjects) -> tuple[Scenario, UserObjects]:
-    """Returns a scenario and its objects without callbacks, early end and best checkpoint, for runs inside a run."""
+    """Returns a scenario and its objects without callbacks, `stop` and best checkpoint, for trainings inside a run."""
     kept = {key: name for key, name in (scenario.own or {}).items() if key != "callbacks"}
     checkpoint = replace(scenario.checkpoint, best=None)
     scenario = replace(scenario, own=kept or None, callbacks=None, stop=None, checkpoint=checkpoint)
@@ -491,7 +493,7 @@ def drop_watchers(scenario: Scenario, own: UserObjects) -> tuple[Scenario, UserO
 
 
 def require_objects(scenario: Scenario, own: UserObjects) -> None:
-    """Checks that for every Python object with which the run was started an object is passed again.
+    """Checks that an object is passed again for every Python object with which the run was started.
 
     Raises:
         BadInput: an object is missing; the message names the object and the remedy.
@@ -525,7 +527,7 @@ def _find_recorded(kind: Kind, scenario: Scenario) -> Any:
 
 
 def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) -> FedrayError | None:
-    """Returns an error of one line for an exception in a run with a user's objects; errors of fedray are unchanged.
+    """Returns an error of one line for an exception in a run with a user's objects; errors of fedray stay the same.
 
     Args:
         error: the exception that was raised.
@@ -533,8 +535,8 @@ def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) 
         own: the user's Python objects.
 
     Returns:
-        The error; None if the run uses no object of the user's. It is also None for an `OSError` or `MemoryError` that
-        no line of the user's code raised.
+        The error. None if the run uses no object of the user, or for an `OSError` or `MemoryError` that was not raised
+        in the user's code.
     """
     if isinstance(error, FedrayError):
         return error
@@ -570,7 +572,7 @@ def name_own_method(scenario: Scenario, own: UserObjects) -> str:
 
 
 def _describe_object(kind: Kind, scenario: Scenario, own: UserObjects) -> str | None:
-    """Returns the name of the user's object of a kind for messages; None if fedray's object is used."""
+    """Returns the name of the user's object of a kind for messages; None if the run uses fedray's own."""
     name = own.named().get(kind.given)
     if kind.part == "training":
         return None if name is None else f"{kind.given} = {name}"

@@ -34,11 +34,11 @@ from fedray.simulation.stacking import build_stack_study
 from fedray.simulation.study import Evaluation, Patience, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The size of an ensemble of boosting, from a scenario and its data.
+# The size of a boosted ensemble, computed from a scenario and its data.
 
 
 def fits_learners(scenario: Scenario, own: registry.UserObjects) -> bool:
-    """Returns whether clients fit learners, such as trees, instead of a network; false if `own` holds a method."""
+    """Returns whether clients fit learners such as trees, and no network; False if `own` holds a method."""
     return own.method is None and bool(names.method_spec_of(scenario.method.name).fits)
 
 
@@ -51,8 +51,8 @@ def make_ensemble(
         scenario: a scenario whose method fits learners.
         data: the data set.
         own: the user's objects.
-        clients: the population.
-        worlds: number of worlds, R.
+        clients: all clients, with their tiers.
+        worlds: the number of worlds R (a world is one seed of one fold).
 
     Raises:
         BadInput: the data or the user's objects do not fit the method, or this machine cannot hold the ensembles.
@@ -112,7 +112,7 @@ def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> 
 
     Args:
         scenario: the scenario.
-        own: the user's Python objects, which are used instead of the names in the scenario.
+        own: the user's Python objects, which replace the names in the scenario.
 
     Raises:
         BadInput: the scenario does not fit the data, the model or this machine. The message is one line with a remedy.
@@ -130,7 +130,7 @@ def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> 
 
 
 def _find_pooled(asked: Scenario, own: registry.UserObjects) -> Dealing:
-    """Returns the partition that would deal the samples to clients if they were not pooled."""
+    """Returns the partition that each client would have if the method did not pool all samples."""
     part = asked.data.partition
     return Dealing(part.name, dict(part.options), asked.clients.number, own.partition)
 
@@ -141,7 +141,8 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | No
     Args:
         scenario: the scenario, with checked keys.
         own: the user's objects.
-        pooled: the partition that would deal the samples if they were not pooled; None: nothing is pooled.
+        pooled: the partition that the clients would have if the method did not pool all samples. None means that the
+            method does not pool them.
     """
     data = open_data(scenario, own)
     if not data.classes and data.outputs > 1:
@@ -203,12 +204,12 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | No
 def seed_world(seed: int, fold: int) -> int:
     """Returns the seed of a world: in fold 0 the seed of the replicate, and in every other fold a different seed.
 
-    First models, batches and schedules therefore differ between folds. The spread of scores over the folds includes
+    So initial models, batches and schedules differ between folds, and the spread of scores over the folds includes
     these differences.
 
     Args:
-        seed: seed of the replicate.
-        fold: fold of the data set, from 0.
+        seed: the seed of the replicate.
+        fold: the number of the fold of the data set, from 0.
 
     Example:
         >>> seed_world(7, 0), seed_world(7, 1) == seed_world(7, 2)
@@ -226,15 +227,16 @@ def deal_shards(
     pooled: Dealing | None,
     own: registry.UserObjects,
 ) -> Shards:
-    """Returns the data of the clients, dealt by the partition of the scenario.
+    """Returns the data of the clients, which the partition of the scenario divides among them.
 
     Args:
         scenario: the scenario.
         data: the data set.
         seeds: seeds of the replicates.
         folds: the folds that are run.
-        pooled: the partition that would deal the samples if they were not pooled; None: nothing is pooled.
-        own: the user's objects; a partition among them is used instead of the scenario's partition.
+        pooled: the partition that the clients would have if the method did not pool all samples. None means that the
+            method does not pool them.
+        own: the user's objects. A partition among them replaces the scenario's partition.
 
     Raises:
         BadInput: this machine cannot hold the tables of samples, no sample would be held out, or too few samples are
@@ -267,7 +269,7 @@ def deal_shards(
 
 
 def open_data(scenario: Scenario, own: registry.UserObjects) -> Dataset:
-    """Returns the data set of a scenario, with out-of-distribution inputs if the scenario names some."""
+    """Returns the data set of a scenario, with out-of-distribution inputs if `evaluate.ood` names them."""
     if own.data is not None:
         return add_ood(scenario, leave_inputs(scenario, check_dataset(own.data), own))
     root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
@@ -292,8 +294,9 @@ def find_folds(scenario: Scenario, data: Dataset, own: registry.UserObjects, poo
     Args:
         scenario: the scenario.
         data: the data set.
-        own: the user's objects; a partition among them is used instead of the scenario's partition.
-        pooled: the partition that would deal the samples if they were not pooled; None: nothing is pooled.
+        own: the user's objects. A partition among them replaces the scenario's partition.
+        pooled: the partition that the clients would have if the method did not pool all samples. None means that the
+            method does not pool them.
     """
     fold, known, unseen = scenario.data.fold, max(1, len(data.folds)), find_test_clients(scenario)
     if unseen is not None and fold != "all":
@@ -317,7 +320,7 @@ def make_evaluation(scenario: Scenario, data: Dataset, own: registry.UserObjects
     Args:
         scenario: the scenario.
         data: the data set.
-        own: the user's objects; metrics among them are measured as well.
+        own: the user's objects. Metrics among them are measured as well.
     """
     classes = data.classes
     stop, target = scenario.evaluate.stop_at, scenario.evaluate.target or scenario.evaluate.stop_at
@@ -357,19 +360,19 @@ def make_evaluation(scenario: Scenario, data: Dataset, own: registry.UserObjects
     )
 
 
-LEVELS = (1, 16, 255, 65_535)  # the largest levels of pictures
+LEVELS = (1, 16, 255, 65_535)  # the possible largest values of a pixel
 
 
 def leave_inputs(scenario: Scenario, data: Dataset, own: registry.UserObjects) -> Dataset:
-    """Returns the data set, whose inputs networks get as `data.standardize` and `data.scale` say.
+    """Returns the data set, with a note how its inputs are scaled (`data.standardize` and `data.scale`).
 
-    `data.scale: unit` divides pixels by the largest level that pictures of their kind have: 1, 16 (digits), 255 or
-    65,535, which no client has to tell.
+    `data.scale: unit` divides pixels by the largest value that pictures of this kind can have: 1, 16 (digits), 255 or
+    65,535. So no client has to send a statistic of its pixels.
 
     Args:
         scenario: the scenario.
         data: the clients' data set.
-        own: the user's objects; a method among them is used instead of the scenario's method.
+        own: the user's objects. A method among them replaces the scenario's method.
 
     Raises:
         BadInput: `data.standardize: false` or `data.scale: unit` would have no effect.

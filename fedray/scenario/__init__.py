@@ -1,4 +1,4 @@
-"""Reads the scenarios that users write: strict YAML becomes frozen dataclasses.
+"""Reads scenarios, the descriptions of experiments that users write: strict YAML becomes frozen dataclasses.
 
 Three functions are public. `read_scenario` makes a `Scenario` from a file, a text or a dict. `read_cells` returns the
 scenario of each cell of a table. `to_plain` returns a scenario as plain values with all defaults.

@@ -1,7 +1,7 @@
 """Finds the keys of a scenario that decide the results of a run, and those that changed since the run began.
 
-A run directory keeps the deciding keys with their values in `identity.json`. An edited `scenario.yaml` is therefore
-noticed when the run goes on.
+A run directory keeps these keys with their values in `identity.json`. So fedray notices an edited `scenario.yaml` when
+the run is resumed.
 
 Example:
     >>> began = list_result_keys({"seed": 0, "runtime": "ray", "local": {"lr": 0.1}})
@@ -23,12 +23,12 @@ from fedray.scenario.nested import flatten
 FREE_SECTIONS = ("runtime", "report", "loggers", "checkpoint", "table", "published")
 FREE_KEYS = ("data.root", "clients.per_actor", "clients.actors", "clients.device", "own.modules")
 FREE_TIER_KEYS = ("num_cpus", "num_gpus", "resources")
-# Keys that may change when a run goes on. The first two decide the effect of a client's failure; `rounds` has a check
-# of its own.
+# Keys that may change when a run is resumed. The first two decide the effect of a client's failure; `rounds` has a
+# check of its own.
 CHANGEABLE_KEYS = ("on_client_error", "client_timeout", "rounds")
-# Keys that were added to fedray later, each with the value for the earlier behavior; `*` stands for the name of a tier.
-# Older runs and sweeps that go on lack these keys. A key with this value is left out of identities and of hashes of
-# trainings, which then stay the same.
+# Keys that were added to fedray later, each with the value that gives the earlier behavior; `*` stands for the name of
+# a tier. Older runs and sweeps lack these keys. So that older runs can be resumed, a key with this value is left out of
+# identities and of hashes of trainings.
 VALUES_OF_BEFORE: dict[str, Any] = {
     "server.seconds_per_step": 0.0,
     "server.seconds_per_sample": 0.0,
@@ -63,7 +63,7 @@ def select_result_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def list_result_keys(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the dotted keys that may not change when a run goes on, with their values as text.
+    """Returns the dotted keys that must not change when a run is resumed, with their values as text.
 
     Args:
         tree: the resolved scenario as plain values, as in `scenario.yaml`.
@@ -73,7 +73,7 @@ def list_result_keys(tree: Mapping[str, Any]) -> dict[str, str]:
 
 
 def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Returns the first deciding key that has changed, with its old and its new value; None if no key has changed.
+    """Returns the first of these keys that has changed, with its old and its new value; None if no key has changed.
 
     Args:
         began: the result of `list_result_keys` when the run began.
@@ -144,7 +144,7 @@ def is_free(key: str) -> bool:
 
 
 def _value_of_before(key: str) -> Any:
-    """Returns the value by which runs behaved before a key existed; `UNSET` for the keys that always existed."""
+    """Returns the value of a key that gives the behavior before the key existed; `UNSET` if it always existed."""
     return VALUES_OF_BEFORE.get(re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key), UNSET)
 
 

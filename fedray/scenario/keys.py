@@ -20,12 +20,12 @@ class Key(NamedTuple):
     """One key of a scenario.
 
     Attributes:
-        name: dotted, with `*` for any name or index.
-        text: what it is.
-        meaning: what it may be.
-        default: its value in a scenario without keys; `REQUIRED`: it must be set.
-        needs: under which other key it is read; None: always.
-        section: whether it is a section with keys of its own.
+        name: the dotted key, with `*` for any name or index.
+        text: what the key is.
+        meaning: which values the key may have.
+        default: the value in a scenario without keys; `REQUIRED` means that the key must be set.
+        needs: the other key, and its values, with which this key has an effect. None means that it always has one.
+        section: whether the key is a section with keys of its own.
     """
 
     name: str
@@ -51,7 +51,7 @@ def _keys_of(section: str) -> Iterator[Key]:
             continue
         default = one.default_factory() if one.default_factory is not MISSING else one.default
         name = f"{section}.{one.name}".removeprefix(".")
-        if default is None:  # what follows from other keys is not in the schema
+        if default is None:  # the schema lacks defaults that follow from other keys
             default = resolved.get(name)
         inside, option = "section" in one.metadata, one.metadata.get("key")
         meaning = Meaning("section" if inside else "mapping") if option is None else describe_check(option.check)
@@ -84,7 +84,7 @@ def show_name(name: str) -> str:
 
 
 def write_type(meaning: Meaning) -> str:
-    """Returns what a value may be, in words."""
+    """Returns in words which values are allowed."""
     kind, values, empty = meaning
     shown = f"{kind}: {values}" if values.startswith("`") else f"{kind}, {values}" if values else kind
     return f"{shown}, or null" if empty else shown
@@ -98,7 +98,7 @@ def explain_keys(wanted: str | None, width: int = 100) -> str:
     """Returns what keys mean, as text of several lines.
 
     Args:
-        wanted: a key, a section, or an option such as `method.mu` or `data.partition.alpha`; None: all keys.
+        wanted: a key, a section, or an option such as `method.mu` or `data.partition.alpha`; None means all keys.
         width: number of characters of a line.
 
     Raises:
@@ -120,7 +120,7 @@ def explain_keys(wanted: str | None, width: int = 100) -> str:
 
 
 def _belongs(name: str, wanted: str) -> bool:
-    """Returns whether a key is the wanted one, or is in the wanted section; a tier's name stands for any."""
+    """Returns whether a key is the wanted key, or is in the wanted section; any name of a tier matches `*`."""
     pattern = re.escape(show_name(name)).replace("NAME", "[^.]+").replace(r"\[i\]", r"(\[.+\]|\.[^.]+)?")
     return bool(re.fullmatch(pattern, wanted)) or show_name(name).startswith((f"{wanted}.", f"{wanted}["))
 
@@ -141,7 +141,7 @@ def _list_options() -> Iterator[tuple[str, str, str, Option]]:
 
 
 def _explain_options(wanted: str, width: int) -> list[str]:
-    """Returns the options with this key, one entry for each different meaning."""
+    """Returns the lines that explain the options with this key, one entry for each different meaning."""
     entries: dict[tuple[str, ...], list[str]] = {}
     for at, option, name, one in _list_options():
         if f"{at}.{option}" == wanted:

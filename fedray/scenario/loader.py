@@ -31,7 +31,7 @@ from fedray.scenario.sections import ClientKeys, ParticipationKeys, TierKeys, da
 from fedray.scenario.shipped import find_scenario_file
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks of keys against each other, the scenario for methods that pool the data, and the number of clients per tier.
+# Checks that keys do not contradict each other, scenarios of methods that pool the data, and tiers with their clients.
 
 
 def check_scenario(scenario: Scenario) -> None:
@@ -62,14 +62,14 @@ def check_scenario(scenario: Scenario) -> None:
 
 
 def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collection[str]) -> None:
-    """Checks the tiers of several networks: none names a tier, or each tier is named by exactly one network.
+    """Checks the tiers of several networks: no network names a tier, or each tier is named by exactly one network.
 
     Args:
         networks: the value of `method.networks`.
         tiers: names of the tiers of the scenario.
 
     Raises:
-        BadInput: a tier is named by no network or by several, or a name is no tier.
+        BadInput: a tier is named by no network or by several networks, or a network names a tier that does not exist.
     """
     named = [str(one.get("tier")) for one in networks]
     if any("tier" in one for one in networks) and sorted(named) != sorted(tiers):
@@ -80,7 +80,7 @@ def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collectio
 
 
 def pool_clients(scenario: Scenario) -> Scenario:
-    """Returns the scenario to build, with a single client that holds every sample if the method pools the data."""
+    """Returns the scenario; if the method pools the data, with a single client that holds every sample."""
     if not names.method_spec_of(scenario.method.name).pooled:
         return scenario
     data, number = scenario.data, scenario.clients.number or 1
@@ -169,7 +169,7 @@ def _tier(name: str, keys: TierKeys, number: int) -> Tier:
 # Scenarios: strict YAML -> frozen dataclasses, and back.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The keys that a scenario leaves out: the defaults of its method, and those that follow from its other keys.
+# The defaults of keys that a scenario leaves out; they come from its method, or follow from its other keys.
 
 _SIZES = ("share", "number")
 GIVES_CLIENTS = ("natural", "column", "file", "flower")  # partitions that decide the number of clients themselves
@@ -224,7 +224,7 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
 
 
 def _fill_server(out: Tree, given: Mapping[str, Any]) -> None:
-    """Sets the default learning rate of the server, and uniform weights if the server's rule allows only these."""
+    """Sets the default learning rate of the server, and uniform weights if the server's rule needs uniform weights."""
     server = _part(out, "server")
     equal = server.get("robust", "none") != "none" or server.get("coefficients") == "paper_eq2"
     if equal and "weighting" not in given:
@@ -250,8 +250,8 @@ def _fill(tree: Tree, section: str, key: str, value: Any, unless: tuple[str, ...
 def _number(tree: Mapping[str, Any], method: object) -> int | None:
     """Returns the default number of clients N; None if the partition decides it.
 
-    N is the sum over the tiers if all tiers have a `number`. Else N is the default of the data set if this generates
-    its clients, else the default of the method.
+    If all tiers have a `number`, N is their sum. Otherwise N is the default of a data set that generates its clients,
+    or else the default of the method.
     """
     tiers = [_part(tier).get("number") for tier in _part(tree, "clients", "tiers").values()]
     counted = [number for number in tiers if isinstance(number, int) and not isinstance(number, bool)]
@@ -288,7 +288,7 @@ def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping
 # Scenarios: strict YAML -> frozen dataclasses, and back.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Sections that are written as one word or one number: `method: fedavg` becomes `method: {name: fedavg}`.
+# Sections that a user writes as one word or one number: `method: fedavg` becomes `method: {name: fedavg}`.
 
 _SHORT = {  # section -> the key that one word or one number stands for: `method: fedavg`, `clients: 50`
     **{kind.section: "name" for kind in names.NAMED.values()},
@@ -327,7 +327,8 @@ def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
 # ---------------------------------------------------------------------------------------------------------------------
 # A scenario is loaded in four steps. The first makes plain values of bounded size from YAML. The second merges the
 # overrides into the file. The third adds the defaults of the method, and defaults that follow from other keys. The
-# fourth checks every key, then keys against each other. Any error is a `core.BadInput` of one line: key, value, remedy.
+# fourth checks every key, and then that no keys contradict each other. Each error is a `BadInput` of one line, which
+# has the key, the value and a remedy.
 
 __all__ = ["NamedCell", "dump_scenario", "read_cells", "read_scenario", "refuse_scenario", "to_plain"]
 Overrides = Mapping[str, object] | Sequence[str]
@@ -365,9 +366,9 @@ def read_scenario(
         overrides: `key.path=value` strings with values as in YAML, or a mapping of dotted or nested keys. The value
             None (or nothing after `=`) removes a key; the default of the key then applies.
         explicit: whether keys that have no effect are refused. If a key has no effect because of an override or a
-            cell, a `ScenarioWarning` names the key instead. A resolved scenario holds every key and is not checked.
-        own: the names among `data`, `model` and `method` for which Python objects are used instead of the names in
-            the scenario.
+            cell, a `ScenarioWarning` names the key instead. A resolved scenario (one with every key, as a run directory
+            keeps it) is not checked.
+        own: those of `data`, `model` and `method` for which a Python object replaces the name in the scenario.
 
     Raises:
         BadInput: the scenario has an error; the message is one line with the key, the value and a remedy.
@@ -473,7 +474,7 @@ def _scenario(given: Mapping[str, Any]) -> Scenario:
 
 
 def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tree:
-    """Moves the options of a named section into `options`; a section that is no mapping stays as it is."""
+    """Moves the options of a named section into `options`; leaves a section that is no mapping unchanged."""
     if path:
         inner = tree.get(path[0])
         return {**tree, path[0]: _fold_named(inner, path[1:], kind)} if isinstance(inner, Mapping) else dict(tree)
@@ -482,7 +483,7 @@ def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tre
 
 
 def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str]) -> None:
-    """Checks that every key that a user set has an effect; skips the keys of a file that is a resolved scenario.
+    """Checks that every key that a user set has an effect; skips files that are resolved scenarios (with every key).
 
     Args:
         file: the keys of the file.
@@ -511,14 +512,14 @@ def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str])
 
 
 def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: bool) -> str:
-    """Returns a line with the keys of a file that stay when its method is replaced; an empty text if there are none.
+    """Returns a line with the keys of a file that stay when an override replaces its method, or an empty text.
 
-    The line names keys that differ from the defaults of the other method. If a person wrote the file, only keys that
-    the first method sets by default are named: the other keys may be meant for every method.
+    The line names keys that differ from the defaults of the new method. If a person wrote the file, the line names only
+    keys that the file's method sets by default, because the other keys may be meant for every method.
 
     Args:
         file: the keys of the file.
-        changes: the overrides, which name the other method.
+        changes: the overrides, which name the new method.
         scenario: the resolved scenario of the file with the overrides.
         whole: whether the file is a resolved scenario, whose keys no person has chosen.
     """
@@ -591,11 +592,12 @@ def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
 
 
 def spell_imports(tree: Tree, folder: Path | None) -> Tree:
-    """Returns the keys of a scenario in which `own.modules` stands for `import`.
+    """Returns the keys of a scenario, in which the key `own.modules` replaces `import`.
 
     Args:
         tree: the keys.
-        folder: the folder of the scenario file, where paths of modules begin; None: the working directory.
+        folder: the folder of the scenario file, to which paths of modules are relative. None means the working
+            directory.
 
     Example:
         >>> spell_imports({"rounds": 3, "import": "mine.py"}, Path("/home/ann"))
@@ -613,9 +615,9 @@ def spell_imports(tree: Tree, folder: Path | None) -> Tree:
 
 
 def import_first(source: Mapping[str, Any] | str | Path, modules: Sequence[str] = ()) -> tuple[str, ...]:
-    """Imports given modules, and those that a scenario imports (`import`); returns the names of all.
+    """Imports the given modules and the modules that a scenario names (`import`); returns the names of all modules.
 
-    Reading a scenario imports nothing: only commands that run it do.
+    Reading a scenario imports nothing; only commands that run the scenario import its modules.
 
     Args:
         source: the scenario, as in `read_scenario`.
@@ -675,10 +677,8 @@ def _plain(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A scenario with as few keys as possible, for files that people edit: keys with the method's defaults are left out.
-#
-# If such a file gets another method, the defaults of the new method apply. A resolved scenario would keep the defaults
-# of the first method.
+# A scenario with as few keys as possible, for files that people edit. Keys with the method's defaults are left out, so
+# if a person changes the method in the file, the defaults of the new method apply.
 
 _NAMED_KEYS = tuple(path[0] for path in names.NAMED if len(path) == 1)  # sections that are kept with their names
 
@@ -686,12 +686,12 @@ _NAMED_KEYS = tuple(path[0] for path in names.NAMED if len(path) == 1)  # sectio
 def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) -> Tree:
     """Returns the keys of a scenario without the defaults of its method; the remaining keys give the same scenario.
 
-    Keys without an effect are dropped as well.
+    The function also drops keys without an effect.
 
     Args:
         scenario: a resolved scenario without a table.
-        given: the keys that a user has set. Only keys that the method sets to the same value by default are dropped
-            from them. None, or a resolved scenario: the keys that a user has set are unknown, and all defaults are
+        given: the keys that a user has set, of which those are dropped that the method sets to the same value by
+            default. With None, or a resolved scenario, the keys that a user has set are unknown, and all defaults are
             dropped.
 
     Example:

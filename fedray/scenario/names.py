@@ -88,9 +88,9 @@ OWN_SPECS: dict[str, MethodSpec] = {}  # users' registered methods with a specif
 
 
 def method_spec_of(name: object) -> MethodSpec:
-    """Returns the specification of a method; the general specification `UNKNOWN` if there is no other.
+    """Returns the specification of a method, or the general specification `UNKNOWN` if it has none.
 
-    `UNKNOWN` is used for a user's method that was registered without a specification, and for the name None.
+    `UNKNOWN` stands for a user's method that was registered without a specification, and for the name None.
     """
     return (METHOD_SPECS.get(name) or OWN_SPECS.get(name, UNKNOWN)) if isinstance(name, str) else UNKNOWN
 
@@ -131,8 +131,8 @@ class Kind(NamedTuple):
         wants: the description of a valid object, for messages; `{}` stands for the arguments.
         default: the default name, for kinds whose options stand next to the name in a section; empty for other kinds.
         kept: the keys of the section that keep their values when the name changes.
-        alone: whether a scenario with a Python object has the key `object` instead of a name.
-        argument: the argument of `fedray.run` for the kind; empty: the same as `word`.
+        alone: whether the key `object` replaces the name if a Python object is passed.
+        argument: the argument of `fedray.run` for the kind; an empty text means the same as `word`.
         part: the part of `identity.json` to which the kind belongs; several kinds share the part `training`.
         listed: the word for all objects of the kind in `fedray list`.
     """
@@ -251,7 +251,7 @@ class _Own(NamedTuple):
 
     Attributes:
         text: one line for `fedray list`.
-        options: the options with their defaults; None: no options are declared.
+        options: the options with their defaults; None means that no options are declared.
         origin: the module and file that registered the name, if known.
         thing: the object that the name stands for.
     """
@@ -318,7 +318,7 @@ def declared_options(kind: str, name: str) -> Mapping[str, Any] | None:
 
 
 def list_unset(kind: str, name: str) -> dict[str, None]:
-    """Lists the declared options with the default None of a user's own name, each with the value None."""
+    """Lists the options of a user's own name whose default is None, each with the value None."""
     return {key: None for key, default in (declared_options(kind, name) or {}).items() if default is None}
 
 
@@ -369,7 +369,7 @@ def allow_name(
         kind: one of `KINDS`.
         name: the name: letters, digits, `.`, `_`, `-`, and one `/` at most; not a name of fedray.
         text: one line for `fedray list`.
-        options: the options of the name with their defaults; None: any options with plain values are allowed.
+        options: the options of the name with their defaults; None allows any options with plain values.
         origin: the module and file that registered the name, if known.
         thing: the function or object that the name stands for.
 
@@ -384,7 +384,7 @@ def allow_name(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The error for a key that a section does not have. It names the key that was probably meant.
+# The error for a key that a section does not have, which names the key that was probably meant.
 
 MOST_PLACES = 3  # keys that a message suggests, at most
 _ALIAS = {  # words of other tools, with fedray's keys

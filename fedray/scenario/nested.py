@@ -46,8 +46,8 @@ def _whole(loader: SafeConstructor, node: yaml.ScalarNode) -> int | float:
 class _Loader(Composer, CParser, SafeConstructor, Resolver):
     """A YAML loader for texts, numbers, true and false, null, lists and mappings; any other tag is an error.
 
-    The text is scanned in C, ten times as fast as in Python. Nodes are composed in Python: text that is nested too
-    deeply raises an error there, but would end the process in C.
+    The text is scanned in C, ten times as fast as in Python. Nodes are composed in Python, because text that is nested
+    too deeply raises an error in Python, but would end the process in C.
     """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
@@ -87,7 +87,7 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _CORE["tag:yaml.org,200
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    # PyYAML writes U+0085 unchanged, which a reader turns into a space; in double quotes it is escaped
+    # PyYAML writes U+0085 unchanged, and a reader turns U+0085 into a space; in double quotes it is escaped
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if value.isprintable() else '"')
 
 
@@ -226,7 +226,7 @@ def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath =
 
     Args:
         base: a tree of keys.
-        over: another tree of keys, which takes precedence.
+        over: a second tree of keys, which takes precedence.
         path: the path of keys to both trees.
 
     Example:
@@ -281,7 +281,7 @@ def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath) 
 def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: KeyPath = ()) -> Tree:
     """Returns the keys that `merge_keys` has to merge into `base` to get `cell`.
 
-    These are the keys with another value in `cell`, and None for each key that `cell` lacks.
+    These are the keys that have a different value in `cell`, and the value None for each key that `cell` lacks.
 
     Args:
         base: a tree of keys.
@@ -331,7 +331,7 @@ def expand(overrides: Mapping[str, Any]) -> Tree:
 def flatten(tree: Mapping[str, Any], path: str = "") -> Tree:
     """Returns the dotted keys of nested dicts with their values, the reverse of `expand`.
 
-    A mapping that is empty, or has a key that is empty or contains a dot, stays a value.
+    A mapping stays a value if it is empty, or if one of its keys is empty or contains a dot.
     """
     out: Tree = {}
     for key, value in tree.items():

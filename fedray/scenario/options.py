@@ -1,4 +1,4 @@
-"""Checks the options that stand next to a name in a section, and collects them in `options`."""
+"""Checks the options beside the `name` of a section (`{name: mlp, hidden: 8}`), and collects them in `options`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ from fedray.scenario.names import OWN_SPECS, UNKNOWN, explain_unknown_key, metho
 from fedray.scenario.sections import CLIENT_KINDS
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Classifiers of scikit-learn, with scikit-learn's names of options. They serve as bases of stacking, or as learners.
+# Classifiers of scikit-learn, with scikit-learn's names of options. Stacking uses them as bases, boosting as learners.
 
 _VOTE = "for each client; all of them vote"
 _TREE: Mapping[str, Check] = {
@@ -78,7 +78,7 @@ def _check_value(path: str, key: str, value: Any, check: Check) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The options that stand next to a name in a section: they are checked and collected in `options`.
+# The options beside the name in a section are checked and collected in `options`.
 
 
 def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
@@ -236,11 +236,10 @@ def describe_method(
 
     Args:
         name: the name of the method.
-        models: the number of models that the method trains by default; None: the general default.
+        models: the number of models that the method trains by default; None means the general default.
         options: the options of the method with their defaults. The option `networks`, if there is one, is a list of
             networks as in FedDF.
-        spec: the whole specification, which replaces `models` and `options`; None: the specification is made from
-            `models` and `options`.
+        spec: the whole specification. None means that the specification is made from `models` and `options`.
 
     Raises:
         BadInput: a network is wrong.

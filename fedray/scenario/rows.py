@@ -1,4 +1,4 @@
-"""Refuses keys without an effect and contradictory values, by a table of rows with keys, a condition and a reason.
+"""Refuses keys without an effect, and contradictory values, by a table whose rows have keys, a condition and a reason.
 
 Example:
     >>> from fedray.scenario.loader import read_scenario
@@ -167,7 +167,7 @@ def explain_rounds(spec: MethodSpec) -> str:
 
 
 def _explain_need(c: Case) -> str:
-    """Returns why a key has no effect, if another key lacks the value that it needs; else an empty text."""
+    """Returns why a key has no effect, if it needs a value that another key does not have; else an empty text."""
     section, _, last = c.key.rpartition(".")
     needs: Needs | None = None
     named = getattr(c.scenario, section) if section in ("method", "data", "model") else None
@@ -184,7 +184,7 @@ def _explain_need(c: Case) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The table. If several rows of a key hold, the message names the first.
+# The table. If the conditions of several rows of a key hold, the message has the reason of the first row.
 
 
 class Row(NamedTuple):
@@ -199,8 +199,8 @@ class Row(NamedTuple):
             scenario, `{o}` for the options of the method, `{at}` for the section of the key, and `{tier}` for the tier
             that the key belongs to.
         remedy: the advice for a wrong value.
-        value: function that returns whether the value of the key is wrong, no matter who set the key. None: the row
-            refuses every value that a user set.
+        value: a function that returns whether the value of the key is wrong, no matter who set the key. None means that
+            the row refuses every value that a user set.
     """
 
     keys: str
@@ -466,7 +466,7 @@ ROWS = (
 
 
 def explain_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
-    """Returns the reason why a key that is set has no effect; an empty text if it has one.
+    """Returns the reason why a key that is set has no effect; an empty text if the key has an effect.
 
     Args:
         key: the dotted key.
@@ -652,7 +652,7 @@ def says_nothing(key: str, value: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Keys that a user set and that have no effect are refused. If this is due to an override, a warning names them instead.
+# Keys that a user set and that have no effect are refused. If an override is the reason, a warning names them instead.
 #
 # A resolved scenario holds every key, including those that nobody set. Such a file is loaded without these checks.
 
@@ -678,7 +678,7 @@ class Place(NamedTuple):
 
 
 def is_dump(file: Mapping[str, Any], resolved: dict[str, Any]) -> bool:
-    """Returns whether a file is a resolved scenario; one by an earlier version of fedray may lack newer keys.
+    """Returns whether a file is a resolved scenario; a file of an earlier version of fedray may lack newer keys.
 
     Args:
         file: the keys of the file, as a tree.

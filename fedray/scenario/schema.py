@@ -1,7 +1,7 @@
 """Declares the keys of a scenario as frozen dataclasses; a field holds the check and the default of one key.
 
-A section with a `name` holds the options of that name in `options`; in YAML these options stand next to the name. The
-sections of the clients and of the graph are in `sections.py`, and the sections of the training in `training.py`.
+A section with a `name` holds the options of this name in `options`; in YAML the options are beside the name. The
+sections about clients and the graph are in `sections.py`, and the sections about training in `training.py`.
 """
 
 import re
@@ -62,8 +62,8 @@ class MethodKeys:
 
     Attributes:
         name: name of the method (`fedray list methods`).
-        object: the name of the Python function that composed the method, written by fedray. The defaults of keys are
-            then those of the method `name`.
+        object: the name of the Python function that composed the method, written by fedray. Keys then have the defaults
+            of the method `name`.
         models: the number of models, K.
         options: the options of the method itself (mu, alpha, lambda, samples, ...).
     """
@@ -76,13 +76,13 @@ class MethodKeys:
 
 @dataclass(frozen=True)
 class PartitionKeys:
-    """The partition, which deals the samples to clients.
+    """The partition, which says which client holds which samples.
 
     Attributes:
-        name: name of the partition (`fedray list partitions`). Default: `file` if a file is named, `natural` if the
-            samples of the data set belong to clients already, else `iid`.
-        object: the name of the Python function or Flower partitioner that deals the samples instead of the partition
-            `name`, written by fedray.
+        name: name of the partition (`fedray list partitions`). The default is `file` if a file is named, `natural` if
+            the samples of the data set already belong to clients, else `iid`.
+        object: the name of the Python function or Flower partitioner that replaces the partition `name`, written by
+            fedray.
         options: the options of the partition itself (shards, classes, alpha, column, ...).
     """
 
@@ -108,20 +108,20 @@ class DataKeys:
         name: name of the data set (`fedray list datasets`).
         object: the name of the Python object that is used as the data set, written by fedray; `name` then has no
             effect.
-        root: the folder that holds the files of the data set. None: the folder in the variable `FEDRAY_DATA`, or a
-            cache folder.
+        root: the folder that holds the files of the data set. None means the folder in the environment variable
+            `FEDRAY_DATA`, or a cache folder.
         fold: the number of the fold that is run, counted from 0, or `all` for all folds of the data set.
         hold_out: the share of the training samples that is held out, so that no model is trained on these samples.
             Sweeps, choices of a learning rate and conformal sets use them.
         test_clients: the clients that never train: their number, their share of all clients, or a list of their names.
-            Their training samples are the test samples, and the test samples of the data set are not used. The seed
-            draws them, anew in each replicate. With `fold: all` each client is kept out in one fold; `1` then leaves
-            out one client after another.
+            Their training samples are the test samples, and the test samples of the data set are not used. Each
+            replicate draws its own clients from its seed. With `fold: all` each client is kept out in one fold; `1`
+            then leaves out one client after another.
         standardize: whether the inputs of networks are standardized with the statistics of the training samples.
-            `false`: inputs stay as they are, pictures as numbers from 0 to 255.
-        scale: the scale of the inputs of networks. `standard`: `(x - mean) / sd` over all training samples; in a
-            deployment, clients would have to exchange these statistics. `unit`: pixels of pictures from 0 to 1.
-        partition: the section for the partition, which deals the samples to clients.
+            With `false` inputs stay as they are, and pixels are numbers from 0 to 255.
+        scale: the scale of the inputs of networks. `standard` gives `(x - mean) / sd` over all training samples; in a
+            deployment, clients would have to exchange these statistics. `unit` gives pixels from 0 to 1.
+        partition: the section for the partition, which says which client holds which samples.
         options: the options of the data set itself.
     """
 
@@ -144,9 +144,10 @@ class ModelKeys:
     Attributes:
         name: name of the network (`fedray list models`).
         object: the name of the Python function that makes the network, written by fedray; `name` then has no effect.
-        weights: the weights from which the models start, instead of random ones: a run directory with as many models or
-            one, or a `.safetensors` file with the state dict of one model (`fedray export` writes such files).
-        objective: the loss that training minimizes. `auto`: cross entropy for classes, squared error for real targets.
+        weights: the weights from which the models start, instead of random weights. The value is a run directory with
+            K models or one model, or a `.safetensors` file with the state dict of one model (from `fedray export`).
+        objective: the loss that training minimizes. `auto` means cross entropy for classes, and squared error for real
+            targets.
         options: the options of the network itself (hidden, channels, norm, ...).
     """
 
@@ -163,13 +164,14 @@ class PredictKeys:
 
     Attributes:
         average: the quantity that the ensemble averages over its models: `probabilities` or `logits`.
-        gamma: the temperature of the weights with which a known client averages the models. Infinity: known clients
-            have the same weights as new clients. These weights are equal unless the method sets others.
-        noise: the variance of the observation noise, which is added to the predicted variance of a regression. `none`:
-            0; `residual`: the variance of the residuals in training, averaged over the clients; `fixed`: 1, for targets
-            in standardized units.
-        conformal: the section for conformal prediction. Its sets of labels, or intervals, hold the true value with a
-            given probability.
+        gamma: the temperature of the weights with which a known client (a client of the run) averages the models.
+            With infinity known clients have the same weights as new clients, which are equal unless the method sets
+            other weights.
+        noise: the variance of the observation noise, which is added to the predicted variance of a regression. It is 0
+            with `none`. With `residual` it is the variance of the residuals in training, averaged over the clients.
+            With `fixed` it is 1, for targets in standardized units.
+        conformal: the section for conformal prediction, whose sets of labels, or intervals, contain the true value with
+            a given probability.
         dropout_at_test: whether dropout stays on when the models predict. The public code of Fed-ensemble may
             keep dropout on; no paper describes this.
     """
@@ -203,11 +205,11 @@ class Scenario:
     Attributes:
         seed: random seed of replicate 0; the seed of replicate r is `seed + r`.
         rounds: the number of rounds of training, T.
-        runtime: the processes in which clients are trained. `ray`: the actors of a cluster; `inline`: this process;
-            `auto` (the default): actors if there is a cluster, a GPU or enough work, else this process. The results of
-            all choices are equal bit for bit.
+        runtime: the processes in which clients are trained. `ray` trains in actors of a Ray cluster, and `inline` in
+            this process. `auto` (the default) uses actors if there is a cluster, a GPU or enough work. The results are
+            equal bit for bit.
         method: the section for the method and the number of models.
-        data: the section for the data set and for the partition that deals its samples to clients.
+        data: the section for the data set and for its partition among the clients.
         model: the section for the network and its loss.
         clients: the section for the population of clients and their devices.
         participation: the section that says which clients take part in a round.
@@ -218,25 +220,26 @@ class Scenario:
         predict: the section that says how the ensemble predicts.
         graph: the section for the graph of clients over which models walk when there is no server.
         replicates: the number of repetitions of the run, R, each with a seed of its own.
-        vary: the random choices that differ between replicates. `all`: all of them; `init`: the first models only,
-            while data, schedule and batches are the same in all replicates.
+        vary: the random choices that differ between replicates. With `all` every choice differs. With `init` only the
+            initial models differ, and data, schedule and batches are the same in all replicates.
         evaluate: the section that says what is measured, and when.
-        stop: the section for ending a run early when a metric gets no better. None: no early end.
+        stop: the section for ending a run early when a metric gets no better. None means that no run ends early.
         checkpoint: the section that says when the state is saved.
         report: whether fedray writes the page `report.html` of the finished run.
         loggers: names of other tools that receive the metrics of every evaluated round (`tensorboard`, `wandb`,
             `mlflow`).
         on_client_error: the reaction if the training of a client raises an exception, diverges or takes too long.
-            `fail`: the run ends; `skip`: the client is left out of the round.
-        client_timeout: seconds of wall time that the training of a client may take; None: no limit.
-        lanes: the engine that trains the networks. `auto`: compiled kernels, if they cover the network and are built in
-            every process of the run, else torch; `compiled`: compiled kernels only; `torch`: torch only.
-        table: the list of the cells of a table, each a variant of this scenario.
+            `fail` ends the run, and `skip` leaves the client out of the round.
+        client_timeout: seconds of wall time that the training of a client may take; None means no limit.
+        lanes: the engine that trains the networks. `auto` takes compiled kernels if they can train the network and
+            every process of the run has them, else torch. `compiled` allows only compiled kernels, and `torch` only
+            torch.
+        table: the list of the cells of a table, each of which is a variant of this scenario.
         published: the values that the paper reports for the scenario itself, by metric.
         callbacks: names of functions that your module registers. They are called after each round and may end the run.
         own: the names of the Python objects that were passed for training and evaluation, and the modules of own code,
-            written by fedray. In a scenario file write `import: my_method.py`, or a list: these modules are imported
-            first, as by `--import`. Paths begin at the scenario file.
+            written by fedray. In a scenario file write `import: my_method.py`, or a list of modules. They are imported
+            first, as by `--import`. Paths are relative to the scenario file.
     """
 
     seed: int = key(0, whole(0, 2**62))
@@ -377,7 +380,7 @@ def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
 
 
 def _explain_no_mapping(path: KeyPath, value: Any, example: Mapping[str, Any] = {}) -> str:
-    """Returns the line of the error for a value in place of a section, with keys as an example."""
+    """Returns the message for a single value where a section with keys is needed; it shows keys as an example."""
     last = list(example)[-1:]
     keys = {**example, **{key: value for key in last if type(value) is type(example[key])}}
     shown = f"{{{', '.join(f'{key}: {entry}' for key, entry in keys.items())}}}"

@@ -46,14 +46,14 @@ class TierKeys:
     """A tier: a class of devices with the same resources.
 
     Attributes:
-        share: the share of this tier in those clients that belong to no tier with a `number`. A tier without `share`
-            and `number` gets the remaining clients.
+        share: the share of the clients that this tier gets, of all clients that are not in a tier with a `number`. A
+            tier without `share` and `number` gets the remaining clients.
         number: the number of clients in the tier.
         models_per_round: the number of models that a participating client trains in a round, or `all`.
-        num_cpus: the number of CPUs that each actor of the tier reserves. None: one CPU, or, if there are too few CPUs,
-            the largest share of a CPU with which all actors fit on the machine.
-        num_gpus: the GPUs that each actor of the tier reserves: 0, 1/n or 1. If no tier reserves any, see
-            `clients.device`.
+        num_cpus: the number of CPUs that each actor of the tier reserves. None means one CPU. If there are too few
+            CPUs, None means the largest share of a CPU with which all actors fit on the machine.
+        num_gpus: the GPUs that each actor of the tier reserves: 0, 1/n or 1. If no tier reserves GPUs,
+            `clients.device` decides.
         resources: the custom resources of Ray that each actor of the tier reserves.
         seconds_per_step: the virtual seconds that an optimizer step takes.
         seconds_per_sample: the virtual seconds that each sample of a step takes in addition.
@@ -92,9 +92,9 @@ class ClientKeys:
     """The population of clients, and the actors that host the clients.
 
     Attributes:
-        number: the number of clients, N. Default: the sum over the tiers; else the number of clients in the data or in
-            a natural partition; else the default of the method (for most methods 100, but for `fedag` 10 and for
-            `stacking` 5).
+        number: the number of clients, N. The default is the sum over the tiers if all have a `number`, or else the
+            number of clients in the data, or else the default of the method (100 for most methods, 10 for `fedag`, 5
+            for `stacking`).
         per_actor: the number of clients that an actor hosts, or `auto`.
         actors: the number of actors of the run, or `auto`.
         trace: path of a CSV or Parquet file of measured devices (`docs/how-to/traces.md`).
@@ -102,10 +102,10 @@ class ClientKeys:
             `phones` (`docs/how-to/traces.md`).
         availability: the times at which a client can take part: `always`, or `diurnal` (each client for half of every
             day).
-        device: the devices on which clients are trained. `auto`: on the GPUs that tiers reserve (`num_gpus`); if no
-            tier does, on the GPUs of this machine where they are expected to be faster than its processors. `cpu`: on
-            processors. GPUs that tiers reserve are then not used, so you can try out on any machine how actors share
-            GPUs.
+        device: the devices on which clients are trained. `auto` takes the GPUs that tiers reserve (`num_gpus`). If no
+            tier reserves GPUs, `auto` takes the GPUs of this machine if they are expected to be faster than its
+            processors. `cpu` takes processors and leaves reserved GPUs unused, so you can try on any machine how
+            actors share GPUs.
         tf32: whether matrix products and convolutions on GPUs round the mantissas of their inputs to 10 bits (TF32).
             Deep networks then train two to four times as fast, and the results differ slightly.
         tiers: the tiers of devices, by name.
@@ -151,20 +151,20 @@ class ParticipationKeys:
         partial: the share of a round's participants that train less, as the stragglers of FedProx. Each of them makes a
             random number of its epochs, at least 1; with `local.steps` a random number of its steps.
         deadline: the virtual seconds after which a round waits for no further client.
-        mode: the times at which the server makes a step. `sync`: at the end of each round; `semi`: every `tick` virtual
-            seconds, with the uploads that have arrived; `buffered`: when a model has `goal` uploads (FedBuff); `async`:
-            when any upload arrives (FedAsync).
-        concurrency: in the modes without rounds: the number of clients that train at the same time; None: all.
-        goal: in the mode `buffered`: the number of uploads of a model after which the server makes a step.
-        tick: in the mode `semi`: the virtual seconds between two steps of the server.
-        alpha: in the mode `async`: the weight with which an arriving upload is mixed into the server's model.
+        mode: the times at which the server makes a step. With `sync` this is the end of each round. With `semi` it is
+            every `tick` virtual seconds, with the uploads that have arrived. With `buffered` it is when a model has
+            `goal` uploads (FedBuff), and with `async` when any upload arrives (FedAsync).
+        concurrency: the number of clients that train at the same time, in the modes without rounds; None means all.
+        goal: the number of uploads of a model after which the server makes a step, in the mode `buffered`.
+        tick: the virtual seconds between two steps of the server, in the mode `semi`.
+        alpha: the weight with which an arriving upload is mixed into the server's model, in the mode `async`.
         staleness: the formula for the weight of an upload with staleness tau, which is the number of steps that
-            the server made for the model since the client began to train. `constant`: 1; `polynomial`:
-            `(1 + tau) ** -a`; `hinge`: 1 up to b, then `1 / (a (tau - b) + 1)`.
+            the server made for the model since the client began to train. `constant` is 1. `polynomial` is
+            `(1 + tau) ** -a`. `hinge` is 1 up to b, then `1 / (a (tau - b) + 1)`.
         max_staleness: the largest staleness of an upload that the server uses. A staler upload arrives and its bytes
-            count, but it is not used (`stale`). None: no limit.
-        staleness_a: a in the formula of `staleness`: the speed at which the weight of an upload falls.
-        staleness_b: b in the formula of `hinge`: the staleness, in server steps, up to which an upload keeps the weight
+            count, but it is not used (`stale`). None means no limit.
+        staleness_a: a in the formula of `staleness`, the speed at which the weight of an upload falls.
+        staleness_b: b in the formula of `hinge`, the staleness in server steps up to which an upload keeps the weight
             1.
     """
 
@@ -193,11 +193,11 @@ class ScheduleKeys:
     Attributes:
         kind: name of the schedule, the rule that assigns models to participants (`fedray list schedules`).
         object: the name of the Python function that assigns the models, written by fedray; `kind` then has no effect.
-        rows: the meaning of a row of the permutation; each row trains every model once in K rounds. `client`: a row is
-            a client (default with full participation). `slot`: a row is a position among the participants of a round,
-            who are drawn uniformly (default otherwise). `stratum`: a row is a position that is filled from a fixed set
-            of clients, as in SHEFL. With `client` and partial participation, a client trains only the models of those
-            rounds in which it takes part.
+        rows: the meaning of a row of the permutation; each row trains every model once in K rounds. With `client` a row
+            is a client (default with full participation). With `slot` a row is a position among the participants of a
+            round, who are drawn uniformly (default otherwise). With `stratum` a row is a position that is filled from a
+            fixed set of clients, as in SHEFL. With `client` and partial participation, a client trains only the models
+            of those rounds in which it takes part.
     """
 
     kind: str = key("permutation", text)
@@ -246,11 +246,11 @@ class GraphKeys:
     Attributes:
         kind: the kind of graph.
         transition: the rule by which a model moves to a neighbor: `uniform`, `lazy` or `metropolis`.
-        probability: for `erdos_renyi`: the probability of an edge (default: 2 log(N) / N); for `watts_strogatz`: the
-            probability that an edge is rewired (default: 0.1).
-        neighbours: for `watts_strogatz`: the number of neighbors of each node before rewiring.
-        edges: for `edges`: path of a CSV or Parquet file with your own graph. The file has the columns `node` and
-            `neighbour`, and a row for each edge.
+        probability: the probability of an edge in `erdos_renyi` (default: 2 log(N) / N), or the probability that an
+            edge is rewired in `watts_strogatz` (default: 0.1).
+        neighbours: the number of neighbors of each node before rewiring, in `watts_strogatz`.
+        edges: path of a CSV or Parquet file with your own graph, for the kind `edges`. The file has the columns `node`
+            and `neighbour`, and a row for each edge.
         node_failure: the probability that a node fails in a step.
         edge_failure: the probability that an edge fails in a step.
         failures: path of a CSV or Parquet file with a table of failures. The columns are `first` and `last` (steps,
@@ -279,10 +279,9 @@ class DataSpec:
     Attributes:
         text: one line for `fedray list`.
         options: the keys in the section `data` that only this data set has.
-        natural: whether the samples belong to clients already. The default partition is then `natural`.
-        clients: the default number of clients, N, for a data set that generates its clients; None: the data set
-            generates no clients.
-        task: `classification` or `regression`; empty: the files or the options of the data set decide.
+        natural: whether the samples already belong to clients. The default partition is then `natural`.
+        clients: the default number of clients, N, for a data set that generates its clients; None for other data sets.
+        task: `classification` or `regression`; empty if the files or the options of the data set decide.
         toy: whether the data set has an option `clients`, which then follows `clients.number`.
     """
 
@@ -419,7 +418,7 @@ def data_spec_of(name: object) -> DataSpec:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The partitions that a scenario may name: text and options. The code that deals samples is in `fedray.data.partition`.
+# The partitions that a scenario may name, with text and options. Their code is in `fedray.data.partition`.
 
 CLIENT_KINDS: OptionSpecs = {  # options of every partition: differences between clients besides their samples
     "flipped": Option(None, real("[0, 1]")),

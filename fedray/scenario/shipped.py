@@ -19,7 +19,7 @@ from fedray.scenario.names import UNKNOWN, method_spec_of
 
 
 def find_last_phase(keys: Mapping[str, Any]) -> int:
-    """Returns the round after which the last phase of a method begins; earlier scores are not scores of the method.
+    """Returns the round after which the last phase of a method begins; only later scores are scores of the method.
 
     The round is 0 for a method with a single phase, and for a method that fedray does not know.
 
@@ -68,12 +68,12 @@ def has_own_rounds(keys: Mapping[str, Any]) -> bool:
 
 
 def begins_untrained(keys: Mapping[str, Any]) -> bool:
-    """Returns whether the models at round 0 are untrained; a method in closed form has its final models at round 0."""
+    """Returns whether the models at round 0 are untrained; closed-form methods have their final models at round 0."""
     return _read_method(keys)[0].trains
 
 
 def answers_clients_apart(keys: Mapping[str, Any]) -> bool:
-    """Returns whether known clients predict with models or weights of their own instead of the common ones.
+    """Returns whether clients of the run predict with models or weights of their own.
 
     For a user's own method only `local.private` and `predict.gamma` are considered.
 

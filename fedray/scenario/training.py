@@ -94,8 +94,8 @@ class RateKeys:
         restart: whether the rate starts again from the beginning after every `rounds` rounds; `rounds` is then
             required.
         floor: the factor of `lr` at the end of the fall.
-        warmup: the number of rounds in which the rate rises. In round t, counted from 0, the rate is multiplied by (t +
-            1) / warmup.
+        warmup: the number of rounds in which the rate rises. In round t of these, counted from 0, the rate is
+            multiplied by (t + 1) / warmup.
         at: the rounds in which the rate of `step` falls, counted from 0.
         gamma: the factor by which the rate of `step` is multiplied in each of the rounds `at`.
     """
@@ -116,23 +116,23 @@ class LocalKeys:
     Attributes:
         optimizer: the optimizer of a client: `sgd`, `adam`, `adamw`, `rmsprop`, or one that your module registers.
         lr: learning rate of a client.
-        lr_grid: the candidates for the learning rate. For each replicate and fold, the candidate that is best on
-            held-out training samples is used.
-        lr_decay: factor by which the learning rate is multiplied every `lr_decay_every` rounds; 1: the rate is
+        lr_grid: the candidates for the learning rate. Each replicate and fold uses the candidate that is best on
+            held-out training samples.
+        lr_decay: factor by which the learning rate is multiplied every `lr_decay_every` rounds; 1 keeps the rate
             constant.
         lr_decay_every: the number of rounds between two decays of the learning rate.
         momentum: momentum of `sgd`.
         nesterov: whether the momentum of `sgd` is Nesterov's, which looks ahead.
-        weight_decay: factor of the L2 penalty on the weights; with `adamw` of the decay of the weights themselves.
+        weight_decay: factor of the L2 penalty on the weights, or with `adamw` of the decoupled weight decay.
         batch_size: the number of samples in an optimizer step, or `full` for all samples of the client.
-        last_batch: what happens to the last batch of an epoch if it has fewer than `batch_size` samples. `keep`: the
-            client trains on it; `drop`: it is left out, unless it is the only batch; `merge`: its samples are added to
-            the batch before.
-        epochs: the number of passes over the samples of the client in a round; default: 10, unless `steps` is set.
+        last_batch: what happens to the last batch of an epoch if it has fewer than `batch_size` samples. With `keep`
+            the client trains on this batch. With `drop` the batch is left out, unless it is the only batch. With
+            `merge` its samples are added to the batch before.
+        epochs: the number of passes over the samples of the client in a round (default 10, unless `steps` is set).
         steps: the number of optimizer steps of a client in a round, instead of `epochs`.
         pull: the weight mu of the proximal term `mu / 2 |w - w_start|^2`.
         loss: name of a loss that your module registers, used instead of the loss of the network.
-        schedule: the section for the course of the learning rate over the rounds; None: no such course.
+        schedule: the section for the course of the learning rate over the rounds; None keeps the rate constant.
         augment: names of random changes of the samples in each batch, applied one after another: `crop` (moves a
             picture by up to an eighth of its side), `flip` (left to right), and augmentations that your module
             registers.
@@ -166,12 +166,12 @@ class CompressKeys:
     """Compression of uploads.
 
     Attributes:
-        kind: the kind of compression. `dense`: none; `topk`: a client sends the entries of largest magnitude;
-            `randomk`: random entries; `int8`: 8 bits for each number.
+        kind: the kind of compression. With `dense` a client sends all entries of its update, with `topk` the entries of
+            largest magnitude, with `randomk` random entries, and with `int8` 8 bits for each entry.
         ratio: the share of the entries of an upload that a client with one model sends.
         resource_ratio: the number of entries that a client with several models may send in total, as a multiple of the
-            number that a client with one model sends (r of SHEFL). None: the number of models that the client trains;
-            every model is then compressed with the same ratio.
+            number that a client with one model sends (r of SHEFL). None means the number of models that the client
+            trains, so that every model is compressed with the same ratio.
         error_feedback: whether a client keeps the entries that were not sent and adds them to its next upload.
         adaptive: whether the number of entries that a client sends is in proportion to its uplink bandwidth.
     """
@@ -188,24 +188,24 @@ class ServerKeys:
     """The rules by which the server makes the next models from uploads.
 
     Attributes:
-        coefficients: the weights of the tiers in the mean of the uploads. `fedavg`: the weight of a tier is the sum of
-            the weights of its uploads; `equal_groups`: all tiers have the same weight; `paper_eq2`: equation 2 of
-            SHEFL.
-        weighting: the weights of the uploads in the mean. `uniform`: all uploads have the same weight; `examples`: the
-            weight is the number of samples of the client. With a robust statistic or `paper_eq2` the default is
-            `uniform` for every method.
+        coefficients: the weights of the tiers in the mean of the uploads. With `fedavg` the weight of a tier is the sum
+            of the weights of its uploads. With `equal_groups` all tiers have the same weight. `paper_eq2` is equation 2
+            of SHEFL.
+        weighting: the weights of the uploads in the mean. With `uniform` all uploads have the same weight. With
+            `examples` the weight is the number of samples of the client. With a robust statistic or `paper_eq2` the
+            default is `uniform` for every method.
         optimizer: the server optimizer, which makes a step from the mean of the deltas.
-        lr: learning rate of the server optimizer; default: 0.01 for `adam` and `yogi`, else 1.
+        lr: learning rate of the server optimizer (default 0.01 for `adam` and `yogi`, else 1).
         momentum: momentum of the server optimizer (beta; for `adam` and `yogi` beta_1).
-        schedule: the section for the course of the server's learning rate over the rounds; without rounds, over the
-            steps of the server. None: the rate is constant. For a mean with such a rate use `optimizer: momentum` with
-            `momentum: 0`.
-        tau: the number that `adam` and `yogi` add to the denominator: the larger, the less adaptive is the step.
+        schedule: the section for the course of the server's learning rate over the rounds, or without rounds over the
+            steps of the server. None keeps the rate constant. To use such a rate with a plain mean, set `optimizer:
+            momentum` and `momentum: 0`.
+        tau: the number that `adam` and `yogi` add to the denominator. With a larger number the step is less adaptive.
         robust: the robust statistic that is used instead of the mean of the deltas.
         trim: the number of values that `trimmed_mean` drops at each end (b).
         byzantine: the number of bad clients that `krum` and `multi_krum` have to withstand (f).
-        seconds_per_step: the virtual seconds of a step that the server makes by itself, to distil or to fit. By default
-            the work of the server takes no time.
+        seconds_per_step: the virtual seconds of a training step at the server, to distil or to fit. By default the work
+            of the server takes no time.
         seconds_per_sample: the virtual seconds that each sample of such a step takes in addition.
     """
 
@@ -253,21 +253,22 @@ class EvaluateKeys:
             the metric first reached the value.
         personal: whether every known client is also evaluated with its own weights or its own model: accuracy, log
             loss, Brier score and calibration (`personal_accuracy`, `personal_nll`, ...), or RMSE and intervals.
-        personal_steps: the number of steps that a known client makes on its own training samples before it predicts: at
-            the constant rate `local.lr`, from the models of the server. The personal scores are those after these
-            steps. None: no such steps.
+        personal_steps: the number of steps that a known client trains on its own samples before it predicts, at the
+            constant rate `local.lr`, from the models of the server. The personal scores are those after these
+            steps. None means no such steps.
         clients: the number of known clients that get a row in `client_scores.parquet` in every evaluated round, or
-            `all`. The ids of these clients are evenly spread. None: no client.
+            `all`. The ids of these clients are evenly spread. None means no client.
         by_tier: whether the predictions for known clients are also scored per tier (`tier_NAME_nll`) and over all
             clients (`personal_nll`). All scores are computed: likelihood, Brier score, calibration and conformal sets,
             or RMSE and intervals.
-        ood: the out-of-distribution inputs: name of another data set with inputs of the same shape, or `noise`. The
-            uncertainty of predictions for these inputs is compared with that for test samples. None: no such inputs.
+        ood: the out-of-distribution inputs, given as `noise` or as the name of a data set with inputs of the same
+            shape. The predictions for these inputs should be less certain than those for test samples. None means no
+            such inputs.
         metrics: names of further metrics: scorers of scikit-learn (`roc_auc`, `average_precision`,
             `balanced_accuracy`, ...), and metrics that your module registers. A scorer also scores every member
-            (`NAME_min`, `NAME_mean`, `NAME_max`), every client that `clients` or `personal` asks for, and tiers
-            (`by_tier`).
-        positive: the name or number of the positive class, if there are two classes. None: the second class.
+            (`NAME_min`, `NAME_mean`, `NAME_max`). With `clients` or `personal` it scores clients, and with `by_tier`
+            tiers.
+        positive: the name or number of the positive class, if there are two classes. None means the second class.
     """
 
     every: int = key(1, whole(1, 10**7))
@@ -290,7 +291,7 @@ class PatienceKeys:
     Attributes:
         metric: name of the metric, as in `rounds.parquet`.
         patience: the number of rounds without a better value, in every replicate and fold, after which the run ends.
-        min_delta: the least improvement on the best value so far that counts as better.
+        min_delta: the smallest improvement on the best value so far that counts as better.
     """
 
     metric: str = key(REQUIRED, label)
@@ -304,9 +305,9 @@ class CheckpointKeys:
 
     Attributes:
         every: the number of rounds from one checkpoint to the next.
-        keep: the number of checkpoints that stay on the disk, the newest ones.
+        keep: how many of the newest checkpoints stay on the disk.
         best: name of a metric. The models of the round in which the metric was best are saved as well; the mean of the
-            metric over replicates and folds decides. None: no such models are saved.
+            metric over replicates and folds decides. None means that no such models are saved.
     """
 
     every: int = key(10, whole(1, 10**7))
@@ -336,14 +337,14 @@ _RAPS = Needs("predict.conformal.score", ("raps",))
 
 @dataclass(frozen=True)
 class ConformalKeys:
-    """Conformal sets of labels, or intervals, that hold the true value with probability 1 - alpha.
+    """Conformal sets of labels, or intervals, that contain the true value with probability 1 - alpha.
 
     Attributes:
         alpha: the share of true values that may lie outside of their sets or intervals.
-        score: the score of how badly a label fits a prediction. `auto`: `lac` for classes, `regression` for real
-            targets.
-        quantile: the rule for the threshold of the score. `exact`: the threshold is computed from all scores of the
-            clients; `qq`: from one number per client (FedCP-QQ).
+        score: the score of how badly a label fits a prediction. `auto` means `lac` for classes, and `regression` for
+            real targets.
+        quantile: the rule for the threshold of the score. `exact` computes the threshold from all scores of the
+            clients, and `qq` from one number per client (FedCP-QQ).
         penalty: the penalty of the score `raps` for each rank beyond `k_reg` (lambda in the paper).
         k_reg: the number of first ranks without a penalty in the score `raps`.
     """
