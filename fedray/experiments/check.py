@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------------------------------------------------------------
 # The data and the training of a scenario in words, for `fedray check`.
 
-MOST_NAMED = 12  # columns that are named
+MOST_NAMED = 12  # at most so many columns are named
 
 
 def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
@@ -47,7 +47,7 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
         dealt = study.shards.dealt
         held_out = len(dealt.test[0]) if dealt.test else 0
         spare = (len(data.folds[0][0]) if data.folds else len(data.train.y)) - (len(dealt.owned[0].rows) - held_out)
-        if spare:  # a Flower partitioner or one of your own may leave some
+        if spare:  # a partitioner of Flower, or a user's, may leave some samples out
             yield "not dealt", f"{spare:,} training rows, which the partition gives to nobody"
         if dealt.test:
             out, names = np.setdiff1d(np.arange(dealt.owned[0].clients), dealt.ids[0]).tolist(), study.client_names
@@ -124,7 +124,8 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
 
     Args:
         local: The settings of local training, such as optimizer and steps.
-        grid: The candidates for the learning rate; each world takes the best one. Empty or None means a single rate.
+        grid: The candidates for the learning rate, of which each world (one seed of one fold) takes the best. Empty or
+            None means a single rate.
 
     Example:
         >>> describe_local(Local(lr=0.1, lr_decay=0.99, momentum=0.9))
@@ -147,7 +148,7 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
 
 
 def _describe_course(rule: RateSchedule | None) -> str:
-    """Returns a description of the course of a learning rate, in brackets; '' if there is none."""
+    """Returns a description of the schedule of a learning rate, in brackets; '' if the rate has no schedule."""
     if rule is None:
         return ""
     falls = f" {'again every' if rule.restart else 'over'} {rule.rounds:,} rounds"
@@ -166,7 +167,7 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
         scenario: The scenario.
         address: The address of the Ray cluster on which the scenario will run; the resources of the cluster are looked
             up. None means this machine.
-        plot: The path of the PNG file to which a picture of the partition is written; None: no picture.
+        plot: The path of the PNG file to which a picture of the partition is written; None writes no picture.
 
     Raises:
         BadInput: The scenario cannot run on this machine or cluster. The message is one line with the remedy.
@@ -229,7 +230,7 @@ def list_scenario_facts(
         scenario: The scenario.
         study: The study of this scenario.
         chosen: The runtime.
-        address: The address of the Ray cluster on which the scenario will run; None: this machine.
+        address: The address of the Ray cluster on which the scenario will run; None means this machine.
     """
     phase, keys = study.method.phase, scenario
     plan = phase.schedule(0, None)
@@ -358,7 +359,7 @@ def ask_cluster(address: str) -> "list[Node]":
 def _count_gpus_here(scenario: Scenario, study: Study) -> int:
     """Returns the number of GPUs of this machine.
 
-    If tiers reserve GPUs but do not use them, the number is the one that `pretend_gpus` assumes.
+    If tiers reserve GPUs but do not use them, `pretend_gpus` gives the number.
     """
     pretended = pretend_gpus(study.clients.tiers, scenario.clients.device)
     return count_gpus() if pretended is None else pretended

@@ -1,7 +1,7 @@
-"""The models of a run as files that other programs load: state dicts, and modules of torch's own exporters.
+"""Writes the models of a run to files that other programs load: state dicts, and programs from torch's exporters.
 
-A state dict holds the numbers of one network. A program (`onnx`, `pt2`) leads from raw inputs to probabilities, or to
-targets in original units. Each model that predicts becomes a program, and so does their ensemble.
+A state dict holds the parameters of one network. A program (`onnx`, `pt2`) computes probabilities, or targets in
+original units, from raw inputs. Each model that predicts becomes a program, and so does their ensemble.
 
 Example:
     >>> import tempfile, fedray
@@ -36,7 +36,7 @@ from fedray.simulation.stacking import find_bases
 from fedray.simulation.study import Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The models of a run as files for plain torch, with facts that a state dict does not hold: inputs, classes, weights.
+# State dicts, and the facts that a state dict does not hold: inputs, classes, weights of the models.
 
 
 def name_world(study: Study, world: int) -> str:
@@ -51,8 +51,8 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
     Returns:
         A dictionary with these keys:
 
-        - `models`: `exported` if the exported models predict. `others` if the method makes other models from them, and
-          those predict.
+        - `models`: `exported` if the exported models predict. `others` if the method predicts with other models, which
+          it makes from the exported models.
         - `average`: the quantity that is averaged over the models; `own` if the method combines predictions by a rule
           of its own.
         - `weights`: the weights of the models in the average, by replicate and fold. They sum to 1.
@@ -99,9 +99,9 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
         - `inputs`: kind and shape of the inputs. For a table also the columns, the values of each category in order,
           and the replacement of a missing input.
         - `outputs`: the loss and the classes.
-        - `standardization`: numbers by fold, or by replicate and fold if replicates differ. A network takes
-          `(x - shift) / scale`, computed in float64 if x is large. If there are no such numbers, the network takes x
-          itself. A predicted target is `output * target_scale + target_shift`.
+        - `standardization`: the numbers of each fold, or of each replicate and fold if replicates differ. The input of
+          a network is `(x - shift) / scale`, computed in float64 if x is large, or x itself if there are no such
+          numbers. A predicted target is `output * target_scale + target_shift`.
 
     Example:
         >>> import fedray
@@ -135,7 +135,7 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Programs: modules with everything inside, written by torch's exporters and compared with the run's own predictions.
+# Programs: modules with standardization and weights inside, which torch exports and the run's predictions check.
 
 FORMATS = ("safetensors", "onnx", "pt2")
 CHECKED_ROWS = 64  # test samples on which a program is compared with the run
@@ -163,7 +163,7 @@ class Program(nn.Module):
             study: The study of the run.
             world: The number of the world, whose standardization is applied.
             networks: The K networks.
-            weights: Weights of the networks in the prediction, `[K]`; None means equal ones.
+            weights: Weights of the networks in the prediction, `[K]`; None means equal weights.
         """
         nn.Module.__init__(self)
         data, scaling = study.shards.data, study.shards.standardization(np.array([world]))
@@ -208,8 +208,8 @@ def write_programs(study: Study, answer: Answer, predict: Predict, folder: Path,
     Args:
         study: The study of the run.
         answer: The models that predict.
-        predict: Function (inputs of the data set, number of the world) -> the run's own predictions: those of the
-            ensemble `[n, ...]`, and those of its members `[K, n, ...]`.
+        predict: A function from inputs of the data set and the number of a world to the run's own predictions: those
+            of the ensemble `[n, ...]`, and those of its members `[K, n, ...]`.
         folder: The folder for the files.
         kind: The format, `onnx` or `pt2`.
 
@@ -218,8 +218,8 @@ def write_programs(study: Study, answer: Answer, predict: Predict, folder: Path,
         models of a replicate and fold. A stack is one program.
 
     Raises:
-        BadInput: The format needs packages that are not installed, the exporter does not take a network, or the
-            predictions are more than averages of networks.
+        BadInput: The format needs packages that are not installed, the exporter does not accept a network, or the
+            predictions are not plain averages of networks.
         FedrayError: A program does not predict as the run does.
     """
     refused, paths, data = f"export in the format {kind}: ", list[Path](), study.shards.data
@@ -260,7 +260,7 @@ def write_programs(study: Study, answer: Answer, predict: Predict, folder: Path,
 
 
 def _make_network(study: Study, row: Tensor, counters: Tensor) -> nn.Module:
-    """Returns a network with the numbers of a model; counters become constants, by which exporters can branch."""
+    """Returns a network with the parameters of a model; counters become constants, on which exporters can branch."""
     module = copy.deepcopy(study.net.module).cpu().requires_grad_(False)
     module.load_state_dict(whole_state_dict(study.net, row, counters))
     for place, value in zip(study.net.layout.counters, counters.tolist(), strict=True):
@@ -275,7 +275,7 @@ Ask = Callable[[Tensor], FloatArray]  # raw inputs -> what the exported program 
 
 
 def _export_pt2(program: nn.Module, x: Tensor) -> tuple[bytes, Ask]:
-    """Returns the content of a file for `torch.export.load`, and a function that asks it."""
+    """Returns the content of a file for `torch.export.load`, and a function that predicts with this file."""
     content = io.BytesIO()
     torch.export.save(_trace(program, x), content)
     loaded = torch.export.load(io.BytesIO(content.getvalue())).module()
@@ -283,7 +283,7 @@ def _export_pt2(program: nn.Module, x: Tensor) -> tuple[bytes, Ask]:
 
 
 def _export_onnx(program: nn.Module, x: Tensor) -> tuple[bytes, Ask]:
-    """Returns the content of an ONNX file, and a function that asks ONNX Runtime."""
+    """Returns the content of an ONNX file, and a function that predicts with this file by ONNX Runtime."""
     import onnxruntime
     import onnxscript  # noqa: F401  (torch's exporter needs it, and says so less well)
 
@@ -300,7 +300,7 @@ def _export_onnx(program: nn.Module, x: Tensor) -> tuple[bytes, Ask]:
 def _trace(program: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
     """Returns the operations of a module for any number of samples, without the paths of this machine's files."""
     with torch.no_grad(), _silence():
-        rows = x[:2].expand(2, *x.shape[1:])  # one sample would fix the number
+        rows = x[:2].expand(2, *x.shape[1:])  # with one sample the program would accept only one sample
         traced = torch.export.export(program, (rows,), dynamic_shapes=({0: torch.export.Dim("samples")},))
     for graph in traced.graph_module.modules():
         for node in graph.graph.nodes if isinstance(graph, torch.fx.GraphModule) else ():
@@ -310,7 +310,7 @@ def _trace(program: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Hides what torch's exporters say about their own operations, which is pages; errors are raised as before."""
+    """Hides the many warnings of torch's exporters about their own operations; errors are still raised."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,4 +1,4 @@
-"""The progress of a run: a live table on a terminal, a bar in a notebook, plain lines elsewhere."""
+"""Shows the progress of a run: a live table on a terminal, a bar in a notebook, plain lines elsewhere."""
 
 import importlib.util
 import logging
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Lines about the phase that a command is in, such as reading the data, and from time to time that it still works.
+# Lines about the phase that a command is in, such as reading the data. If a phase lasts, lines say that it still runs.
 #
 # A phase is a message of the logger `fedray` (Python's `logging`). So a program that uses fedray as a library can show
 # phases too. A phase is printed after it has lasted for two seconds.
@@ -118,7 +118,7 @@ def show_phases(say: Callable[[str], object]) -> Iterator[Heard]:
 # ---------------------------------------------------------------------------------------------------------------------
 # The progress of a run: a live table on a terminal, a bar in a notebook, plain lines elsewhere.
 
-# rich is imported when something is shown: `fedray check` only writes text
+# rich is imported only when something is shown, because `fedray check` only writes text
 
 LINES_EVERY = 2.0  # seconds between plain lines
 METRICS = ("accuracy", "accuracy_mean", "personal_accuracy", "rmse", "nll")
@@ -171,7 +171,7 @@ def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterato
 
     Args:
         title: the title of the table.
-        heard: the phase that the command is in; None: no phase.
+        heard: the phase that the command is in; None if there is no phase.
         note: a line that is printed with the first snapshot.
     """
     heard = heard or Heard()

@@ -102,7 +102,7 @@ def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
     rows = newest.drop_columns(["replicate", "fold"]).to_pylist()
     if len(rows) == 1:
         return {name: value for name, value in rows[0].items() if value is not None}
-    # lists, one number a member, have no mean over worlds
+    # lists, which have a number for each member, have no mean over worlds
     numbers = [{name: float(x) for name, x in row.items() if isinstance(x, int | float)} for row in rows]
     means = {name: sum(each) / len(each) for name, each in collect_values(numbers).items()}
     return means | {"round": rows[0]["round"]}
@@ -113,12 +113,12 @@ def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
 
 
 def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | None:
-    """Returns the rule by which conformal sets are made: one from the given keys, or else the scenario's rule.
+    """Returns the rule by which conformal sets are made: from the given keys, or else the scenario's rule.
 
     Args:
         study: the study of the run.
-        keys: the keys of `predict.conformal` that set the rule. None means the rule of the scenario; without one the
-            result is None.
+        keys: the keys of `predict.conformal` that set the rule. None means the rule of the scenario; if the scenario
+            has no rule, the result is None.
 
     Raises:
         BadInput: a key is wrong, or the run withheld no samples from training, or too few samples for alpha.
@@ -155,8 +155,9 @@ def calibrate_answers(
         rule: the rule by which sets are made.
 
     Returns:
-        The thresholds of each world, and a dictionary by world. For a regression the dictionary holds the variance of
-        the residuals on training samples: averaged over clients, and in standardized units of the target.
+        The thresholds of each world (one seed of one fold), and a dictionary by world. For a regression the dictionary
+        holds the variance of the residuals on training samples, averaged over clients, in standardized units of the
+        target.
     """
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
     study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
@@ -179,7 +180,7 @@ class Prediction:
         variance: the variance of the prediction, in the shape of `mean`, without the noise of observations. It is the
             sum of two terms. The first is the population variance over the predictions of the models (knowledge
             uncertainty, Fed-ensemble section V-B). The second is the mean of the variances that the models themselves
-            predict, if they do so (Gaussian heads, closed forms).
+            predict, if the models predict variances (Gaussian heads, closed forms).
         probabilities: for classification the same as `mean`; None for regression.
         members: the prediction of each single model, `[K, n, C]` or `[K, n, q]`. The models are those of the ensemble,
             the base models of a stack, or a client's own models.
@@ -225,7 +226,7 @@ class Predictor:
         Args:
             inputs: raw inputs `[n, *sample]`, as in the splits of the study.
             world: the number of the world whose models predict.
-            client: the id of a known client; None: the prediction for new clients.
+            client: the id of a client of the run; None means the prediction for new clients.
         """
         study, answer = self.study, self.answer
         models, weights = slice(world * answer.models, (world + 1) * answer.models), None
@@ -279,7 +280,7 @@ class Predictor:
         return replace(found, interval=np.stack([mean - half, mean + half], axis=1))
 
     def _weights(self, world: int, client: int) -> FloatArray:
-        """Returns the weights of a known client for the A models, `[A]`; models that do not predict have weight 0."""
+        """Returns a client's weights for the A models, `[A]`; models that do not predict have weight 0."""
         weights = np.zeros(self.answer.models)
         alone = [np.array([client] if one == world else [], dtype=np.int64) for one in range(self.study.worlds)]
 
@@ -307,11 +308,10 @@ def _pick_members(study: Study, answer: Answer, world: int, each: FloatArray) ->
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Distillation: one network learns the predictions of a run. It may be small enough to be sent, or to predict quickly.
-#
+# Distillation: one network, which may be smaller, learns the predictions of a run.
 # The teacher is the predictor of the run: an ensemble, the networks of FENS with their aggregator, or a client's own
-# models. The student starts at new weights. The student learns the teacher's probabilities on inputs without labels, by
-# Adam at a cosine rate (`fedray.components.distillation`). The run does not change.
+# models. The student starts from random weights, and learns the teacher's probabilities on inputs without labels, by
+# Adam with a cosine learning rate (`fedray.components.distillation`). The run does not change.
 #
 # Source: Allouah et al., *Revisiting Ensembling in One-Shot Federated Learning*, NeurIPS 2024 (FENS), the optional
 # last phase; Hinton, Vinyals, Dean 2015 at temperature 1.
@@ -386,8 +386,7 @@ class Run:
     def metrics(self) -> dict[str, Any]:
         """The scores and costs of the newest evaluated round, from `rounds`.
 
-        Each number is the mean over replicates and folds. If the run is not finished, the round is the newest one so
-        far.
+        Each number is the mean over replicates and folds. If the run is not finished, the round is the newest so far.
         """
         return average_last_rows(self.rounds)
 
@@ -506,19 +505,20 @@ class Run:
 
         Args:
             out: the folder for the files; None means `export` in the run directory.
-            format: `safetensors`: a plain torch state dict of each trained model (see `models`), whose network takes
-                standardized inputs: `module.load_state_dict(safetensors.torch.load_file(path))`. `onnx` (for ONNX
-                Runtime) and `pt2` (for `torch.export.load`): programs from raw inputs `[n, *sample]` to probabilities,
-                or to targets in original units. These are the models that predict for new clients, and their ensemble.
+            format: `safetensors` writes a plain torch state dict of each trained model (see `models`), whose network
+                takes standardized inputs: `module.load_state_dict(safetensors.torch.load_file(path))`. `onnx` (for ONNX
+                Runtime) and `pt2` (for `torch.export.load`) write a program for each model that predicts for new
+                clients, and for their ensemble. A program takes raw inputs `[n, *sample]`, and returns probabilities or
+                targets in original units.
 
         Returns:
             The paths of the files `replicate-R-fold-F-model-K.FORMAT`, and for programs
             `replicate-R-fold-F-ensemble.FORMAT`.
 
         Raises:
-            BadInput: a package for the format is missing, or the exporter does not take the run's networks.
-            FedrayError: a program does not predict as `predict` does (up to 1e-5), or a file cannot be written. An
-                older file of the same name is then unchanged.
+            BadInput: a package for the format is missing, or the exporter does not accept the run's networks.
+            FedrayError: a program does not predict as `predict` does (up to 1e-5), or a file cannot be written. Then an
+                older file of the same name stays.
         """
         folder = self.path / "export" if out is None else expand_user_path("out", str(out))
         if format not in FORMATS:
@@ -581,9 +581,10 @@ class Run:
         Args:
             x: inputs `[n, *sample]` in the form in which the data set stores them. A table is accepted too; its columns
                 are found by name.
-            client: the known client for which the run predicts: a name, or an id from 0 to N - 1. If the client has
+            client: the client of the run for which to predict, as a name or an id from 0 to N - 1. If the client has
                 models of its own (`ditto`), these predict. Otherwise the models of the ensemble have the weights of the
-                client (Fed-ensemble, equations 3 and 4) or of the client's tier. None: the prediction for new clients.
+                client (Fed-ensemble, equations 3 and 4) or of the client's tier. None means the prediction for new
+                clients.
             replicate: the number of the replicate that predicts, from 0.
             fold: the fold that predicts, as a position from 0 among the folds that were run.
             conformal: keys of `predict.conformal` that replace the scenario's keys, such as `{"alpha": 0.2}`. No
@@ -628,8 +629,8 @@ class Run:
 
         Args:
             x: inputs `[n, *sample]` in the form in which the data set stores them.
-            model: the network, as keys of the section `model`; None: the network of the scenario.
-            client: the known client whose predictions are learned, as in `predict`. None means the predictions for new
+            model: the network, as keys of the section `model`; None means the network of the scenario.
+            client: the client whose predictions are learned, as in `predict`. None means the predictions for new
                 clients.
             replicate: the number of the replicate whose predictions are learned, from 0.
             steps: the number of steps of Adam, with 128 inputs each. The learning rate falls along a cosine.
@@ -655,7 +656,7 @@ class Run:
         return Distilled(study, world, net, row)
 
     def _require_newest_checkpoint(self) -> None:
-        """Checks that a finished run still has its last checkpoint, because an older one must not predict instead."""
+        """Checks that a finished run still has its last checkpoint; an older checkpoint must not predict instead."""
         if self._folder != "checkpoints":
             return
         file, newest = self.path / SUMMARY_FILE, max(find_checkpoints(self.path / "checkpoints"), default=-1)
@@ -671,7 +672,7 @@ class Run:
         """
         folder, version = self.path / self._folder, None
         for newest in find_checkpoints(folder)[-1:]:
-            with suppress(FileNotFoundError):  # a run that goes on removes the older ones
+            with suppress(FileNotFoundError):  # a run that still trains removes older checkpoints
                 version = newest, (folder / f"round-{newest:06d}").stat().st_mtime_ns
         if self._predictor is None or version is None or self._predictor[0] != version:
             self._require_newest_checkpoint()
@@ -687,7 +688,7 @@ COLUMNS = ("metric", "run", "baseline", "run_mean", "baseline_mean", "difference
 
 
 class Comparison:
-    """The comparison of several runs with the first of them, for each score and over the seeds that both runs share.
+    """The comparison of several runs with the first run, for each score, over the seeds that both runs share.
 
     Attributes:
         pairs: the paired differences from the first run: one for each score and each other run.
@@ -754,7 +755,7 @@ class Comparison:
             over: the quantity on the horizontal axis: `rounds`, `bytes` (up and down) or `seconds` (of virtual time).
 
         Raises:
-            BadInput: `over` is another quantity, or no run has a curve of this score.
+            BadInput: `over` is none of these, or no run has a curve of this score.
         """
         from fedray.report.compare import overlay_curves
         from fedray.report.page import draw_alone
@@ -789,13 +790,13 @@ def compare(
 
     Args:
         runs: at least two runs or run directories.
-        names: a name for each run. None means the methods of the runs if they all differ. Otherwise it means the values
-            of the only key in which the runs differ, or the names of the directories.
-        at_equal: the quantity at which runs are compared. `rounds`: the scores of each run at equal rounds; for a
-            method with phases the scores at its end. `uplink`, `bytes` (up and down) or `seconds` (of virtual time):
-            the scores at equal cost per seed, namely the total cost of the cheapest run. They are interpolated linearly
-            between evaluations. A run without evaluations near this cost is left out, and `notes` name it. If a run has
-            no rounds, `rounds` means `seconds`.
+        names: a name for each run. None means the names of the methods, if all methods differ. Otherwise None means the
+            values of the only key in which the runs differ, or the names of the directories.
+        at_equal: the quantity at which runs are compared. `rounds` compares scores at equal rounds, or for a method
+            with phases at its end. `uplink`, `bytes` (up and down) and `seconds` (of virtual time) compare scores at
+            equal cost per seed, which is the total cost of the cheapest run. Scores are interpolated linearly between
+            evaluations. A run without evaluations near this cost is left out, and `notes` name it. If a run has no
+            rounds, `rounds` means `seconds`.
         metrics: the scores to compare, as names of columns of `rounds.parquet` that hold numbers. None means accuracy,
             RMSE and the other usual scores, and your own metrics that all runs have. If clients of a run use
             predictions of their own, personalized accuracy comes first.
@@ -866,7 +867,7 @@ def _find_cost(runs: list[ReadRun], at_equal: str) -> str | None:
 
 
 def _name_runs(runs: list[ReadRun]) -> list[str]:
-    """Returns names that distinguish the runs: methods, values of the only key that differs, or directories."""
+    """Returns names that distinguish the runs: methods, values of the only different key, or directories."""
     from fedray.report.compare import find_differences
 
     keys = find_differences(runs)

@@ -88,12 +88,12 @@ class RuntimeChoice(NamedTuple):
 
 
 def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> RuntimeChoice:
-    """Returns the runtime of a scenario, with the reason; for `auto` it is the one that is expected to be faster.
+    """Returns the runtime of a scenario, with the reason; for `auto` the runtime that is expected to be faster.
 
     Args:
         scenario: The scenario.
         study: The study of this scenario.
-        address: The address of a Ray cluster; None: there is no cluster.
+        address: The address of a Ray cluster; None if there is no cluster.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -162,17 +162,17 @@ def estimate_seconds(study: Study, device: str = "cpu") -> float:
 
 
 def count_useful_gpus(scenario: Scenario, study: Study | None, began: str | None = None) -> int:
-    """Returns the number of GPUs of this machine that train although no tier reserves them; 0: CPUs train.
+    """Returns the number of GPUs of this machine that train although no tier reserves them; with 0 CPUs train.
 
     Args:
         scenario: The scenario.
-        study: The study of this scenario; only a run that goes on may leave it out.
-        began: The devices with which the run began; None: the run is new.
+        study: The study of this scenario; may be None for a resumed run.
+        began: The devices with which the run began; None for a new run.
     """
     keys, given = scenario.clients, (scenario.clients.actors, scenario.clients.per_actor)
     if keys.device == "cpu" or scenario.lanes == "compiled" or any(tier.num_gpus for tier in keys.tiers.values()):
         return 0
-    if scenario.runtime == "ray" and given != ("auto", "auto"):  # so that the tiers say what these actors reserve
+    if scenario.runtime == "ray" and given != ("auto", "auto"):  # the tiers then say what these actors reserve
         return 0
     if began is not None or study is None:
         return environment.count_gpus() if began == "cuda" else 0
@@ -213,10 +213,10 @@ def choose_device(scenario: Scenario, study: Study, out: Path) -> str:
     Args:
         scenario: The scenario.
         study: The study of this scenario.
-        out: The run directory, which knows the device of a run that goes on.
+        out: The run directory, which holds the device of a resumed run.
 
     Raises:
-        BadInput: A tier reserves a GPU, and torch sees none.
+        BadInput: A tier reserves a GPU, but torch finds no GPU.
     """
     reserved = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
     useful = 0 if reserved else count_useful_gpus(scenario, study, recall_device(out))
@@ -226,7 +226,7 @@ def choose_device(scenario: Scenario, study: Study, out: Path) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The learning rate of each world, chosen on training samples alone: `local.lr_grid`.
+# The choice of the learning rate of each world (one seed of one fold) by `local.lr_grid`, without test samples.
 #
 # Before the run, every world (replicate and fold) trains once with each candidate. All candidates train together, as
 # additional worlds of one training. The share `data.hold_out` of every client's samples is withheld (a fifth, if the
@@ -245,8 +245,8 @@ Train = Callable[[Scenario, Path, UserObjects, Callable[[session.Snapshot], None
 def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train: Train) -> UserObjects:
     """Chooses the learning rate of each world, and returns `own` with these rates.
 
-    The rates are kept in `learning_rates.json` in the run directory, and are not chosen again. If training diverges in
-    some world, the largest candidate is dropped, and the other candidates are trained again.
+    The rates are stored in `learning_rates.json` in the run directory, and are not chosen again. If training diverges
+    in some world, the largest candidate is dropped, and the other candidates are trained again.
 
     Args:
         scenario: the scenario; its key `local.lr_grid` holds the candidates.
@@ -274,8 +274,8 @@ def _score_candidates(
 ) -> tuple[str, Scores]:
     """Trains the candidates, and returns the name of the held-out score and the scores of each (replicate, fold).
 
-    The candidates are learning rates, and the scores are in their order, the smallest rate first. The largest rates are
-    dropped until no training diverges; a dropped rate has no score.
+    The candidates are learning rates. Scores are in ascending order of the rates. The largest rates are dropped until
+    no training diverges; a dropped rate has no score.
     """
     trial, own = drop_watchers(make_candidate_scenario(scenario), own)
     for number in range(len(grid), 0, -1):
@@ -318,7 +318,7 @@ def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progres
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# From a scenario to a finished run directory, on either runtime; shared by the Python API and the command line.
+# Runs of scenarios and resumed runs, on either runtime, for the Python API and the command line.
 
 
 def run_scenario(
@@ -343,8 +343,8 @@ def run_scenario(
             Ray.
         wait_for: the resources that the cluster must have before the run begins, by Ray's names.
         resume: whether the run goes on from the newest checkpoint in `out`.
-        force: whether an earlier run in `out` is replaced. The earlier run is removed only after the new run was found
-            to be possible.
+        force: whether an earlier run in `out` is replaced. The earlier run is removed only after all checks of the new
+            run have passed.
 
     Raises:
         BadInput: the scenario or the directory cannot be used. A directory that was made for the run is removed again.
@@ -394,10 +394,10 @@ def run_scenario(
 def _choose_runtime(
     scenario: Scenario, own: UserObjects, address: str | None, *, resume: Path | None
 ) -> tuple[RuntimeChoice, Study | None]:
-    """Returns the runtime of a run; for a new run in this process also the study, else None.
+    """Returns the runtime of a run, and for a new run in this process the study (else None).
 
-    For a new run, bad input is found here, before the run directory is made. `resume` is the directory of a run that
-    goes on.
+    For a new run, bad input is found here, before the run directory is made. `resume` is the directory of a resumed
+    run.
     """
     if address is not None and scenario.runtime != "inline":
         return RuntimeChoice("ray", "a cluster was given"), None
@@ -447,13 +447,12 @@ def resume_run(
         address: the address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
             Ray.
         wait_for: the resources that the cluster must have before the run goes on, by Ray's names.
-        rounds: a new total number of rounds, which makes the run longer; None: unchanged. Learning rates that were
-            chosen from `local.lr_grid` stay.
-        report: whether the page `report.html` is written. With False, no page is written even if the scenario has
-            `report: true`.
+        rounds: a new total number of rounds, which makes the run longer; None keeps the number. Learning rates that
+            were chosen from `local.lr_grid` stay.
+        report: whether `report.html` is written. With False it is not written even if the scenario has `report: true`.
 
     Raises:
-        BadInput: `out` is no run directory, or the run began with another scenario, other data or other code.
+        BadInput: `out` is no run directory, or the run began with a different scenario, different data or code.
         FedrayError: the run failed.
     """
     scenario = read_run_scenario(out, own)
@@ -485,10 +484,10 @@ def run_inline(
         own: the user's Python objects.
         watch: the function that is called with a snapshot after each evaluated round.
         measure: the function that makes the function that scores the models.
-        study: the study of the scenario, if it is built already; no other code may use this study. None: it is built
-            here.
-        actors: the number of client actors that train for this process, if a trial has reserved actors. 0: this process
-            trains.
+        study: the study of the scenario, if it is built already; no other code may use this study. None means that the
+            function builds the study.
+        actors: the number of client actors that train for this process, if a trial has reserved actors. With 0 this
+            process trains.
     """
     environment.use_one_thread()
     if study is None:
@@ -508,7 +507,7 @@ def run_inline(
 
 
 def refuse_other_seats(scenario: Scenario) -> None:
-    """Refuses tiers with actors that need more than one CPU, which is all that a trial reserves per actor.
+    """Refuses tiers with actors that need more than one CPU, because a trial reserves one CPU for each actor.
 
     Args:
         scenario: The scenario of a trial.
@@ -538,8 +537,8 @@ def open_runtime(
         scenario: The scenario of the trial.
         own: The user's Python objects.
         study: The study that is trained.
-        actors: The number of actors of the trial; 0: this process trains. Each actor uses one bundle. The bundles are
-            the last ones in the placement group of this process.
+        actors: The number of actors of the trial; with 0 this process trains. Each actor uses one bundle of the
+            placement group of this process; the bundles of actors are the last ones.
         name: The name of the trial in the tools of Ray.
         device: The device on which this process trains.
     """
@@ -557,7 +556,7 @@ def open_runtime(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A run directory that is opened again: the scenario and the study, refused if they changed after the start.
+# Opens a run directory again: its scenario and study, which are refused if they have changed since the run began.
 
 
 def read_run_scenario(out: Path, own: UserObjects) -> Scenario:

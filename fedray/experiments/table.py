@@ -179,10 +179,9 @@ PERSONAL = ("personal_accuracy", "personal_rmse")  # scores of the clients' own 
 
 
 def find_first_score(rows: CellRows) -> list[str]:
-    """Returns the score that comes first in a table: that of the clients' own predictions, or no score.
+    """Returns a list with the score that comes first in a table, the score of the clients' own predictions.
 
-    The list holds this score if the clients of some cell use predictions of their own, and all cells have the score.
-    Otherwise the list is empty.
+    The list is empty unless the clients of some cell use predictions of their own and all cells have this score.
 
     Args:
         rows: the rows of the table, by cell and metric. The field `apart` of a row is true if the clients of the cell
@@ -282,7 +281,7 @@ def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) ->
 
 
 def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:
-    r"""Returns the table as Markdown: one line per cell, with published values beside the values that were found.
+    r"""Returns the table as Markdown: one line per cell, with published values beside the measured values.
 
     Args:
         rows: the rows of `table.parquet`: one per cell and metric, and one with the `error` of each cell that failed.
@@ -375,7 +374,7 @@ def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[l
 
 
 def list_published(rows: Rows) -> Table:
-    """Returns the head and the lines of a table with each published value beside the mean that was found.
+    """Returns the head and the lines of a table with each published value beside the measured mean.
 
     Args:
         rows: the rows of the table, as in `format_markdown`.
@@ -433,10 +432,10 @@ def run_table(
         scenario: the scenario; its key `table` lists the cells.
         out: the folder for the run directories `cells/NAME` and the files `table.md`, `table.tex` and `table.parquet`.
             Unless the scenario has `report: false`, a page `report.html` compares the cells.
-        only: the cells to train, as names or patterns such as `dirichlet_*`; empty: all cells. Other cells are not
-            trained, but they stay in the table if they are finished.
-        metrics: the scores in `table.md` and `table.tex`, as names or patterns, in the order of the columns. Empty:
-            scores with published values, and the most important other scores.
+        only: the cells to train, as names or patterns such as `dirichlet_*`; empty for all cells. Other cells are not
+            trained, but stay in the table if they are finished.
+        metrics: the scores in `table.md` and `table.tex`, as names or patterns, in the order of the columns. If empty,
+            the scores are those with published values, and the most important other scores.
         jobs: the number of cells that train at the same time, each in a process of its own.
         address: the address of an existing Ray cluster. None starts a cluster on this machine for each cell that runs
             on Ray.
@@ -447,7 +446,7 @@ def run_table(
 
     Raises:
         BadInput: the scenario has no table, an entry of `only` fits no cell, or an entry of `metrics` fits no score. Or
-            `out` holds cells of another scenario, of other data or of other code.
+            `out` holds cells of a different scenario, or of different data or code.
     """
     if not scenario.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
@@ -511,7 +510,7 @@ def split_names(text: str, known: Sequence[str]) -> list[str]:
 
 
 def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedCell]:
-    """Returns the cells with names that fit one of the patterns, in the order of the table; without patterns all cells.
+    """Returns the cells whose names match one of the patterns, in the order of the table; without patterns all cells.
 
     Raises:
         BadInput: a pattern fits no cell.
@@ -533,10 +532,10 @@ def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedC
 
 
 def _check_cell(cell: NamedCell, folder: Path) -> None:
-    """Refuses a cell that was trained with another scenario, other data, or another version of the user's code.
+    """Refuses a cell that was trained with a different scenario, different data, or a different version of the code.
 
-    Keys that change no result may differ: a table that began in one process may continue on a cluster. But the saved
-    and logged files of a finished cell stay as they are. So keys for saving and logging may not differ for such a cell.
+    Keys that change no result may differ, so a table that began in one process may continue on a cluster. But the saved
+    and logged files of a finished cell stay as they are, so keys for saving and logging must not differ for this cell.
 
     Raises:
         BadInput: something was changed; the message names it.

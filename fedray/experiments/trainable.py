@@ -34,7 +34,7 @@ class Trial(NamedTuple):
     Attributes:
         read: The function that makes the scenario of a trial from the keys of the trial.
         own: The user's Python objects.
-        actors: The number of client actors of each trial; 0: a trial trains in its own process.
+        actors: The number of client actors of each trial; with 0 a trial trains in its own process.
     """
 
     read: Callable[[Mapping[str, Any]], Scenario]
@@ -71,7 +71,7 @@ def check_searchable(scenario: Scenario, actors: int) -> None:
 
     Args:
         scenario: The scenario of a trial.
-        actors: The number of actors of the trial; 0: the process of the trial trains.
+        actors: The number of actors of the trial; with 0 the process of the trial trains.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
