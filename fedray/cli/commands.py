@@ -34,7 +34,7 @@ def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
     from fedray.bench.rows import run_benchmark
     from fedray.files.plain import write_atomically
 
-    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):  # reported before minutes of measuring
+    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):  # reported before a long measurement
         raise BadInput(f"--out {out}: give a file in a directory that exists")
     table = run_benchmark(only, quick, click.echo)
     if out is not None:
@@ -48,11 +48,11 @@ def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
 @click.command(name="clean")
 @click.option("--yes", is_flag=True, help="Remove what is listed; without it nothing is changed.")
 def clean_command(yes: bool) -> None:
-    """List what runs of yours have left among the temporary files, and remove it (--yes).
+    """List the temporary files that your runs have left, and remove them (--yes).
 
-    That is the runs and sweeps from Python without `out`, whose processes have ended; and folders that fedray made for
-    a Ray of its own, whose processes have all ended. A Ray whose driver was killed a moment ago still ends: it is
-    waited for, and named if that takes longer than 10 seconds.
+    These are runs and sweeps from Python without `out` whose processes have ended, and folders of a Ray that fedray had
+    started, if all its processes have ended. A Ray whose driver was just killed may still be ending: the command waits
+    for it, and names it if that takes longer than 10 seconds.
     """
     from fedray.core.errors import format_bytes
     from fedray.runtime import environment
@@ -187,7 +187,7 @@ def scenarios_group(context: click.Context) -> None:
 @click.argument("name", shell_complete=run.complete_file)
 @click.option("--out", **run.as_path, help="The new file (default: NAME.yaml in this folder).")
 def scenarios_copy_command(name: str, out: Path | None) -> None:
-    """Copy a file that comes with fedray, to be changed."""
+    """Copy a file that comes with fedray, so that you can change it."""
     from fedray.scenario.shipped import copy_shipped
 
     wanted = out or Path(f"{Path(name).name}.yaml")

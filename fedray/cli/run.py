@@ -247,7 +247,7 @@ def check_command(
     plot: Path | None,
     every_key: bool,
 ) -> None:
-    """Check a scenario without a run, and print what follows from it: tiers, actors, memory, bytes in a round.
+    """Check a scenario without a run, and print what it will need: tiers, actors, memory, bytes in a round.
 
     SCENARIO is a YAML file, or a name that `fedray scenarios` lists; KEY=VALUE changes a key of it.
     """
@@ -286,8 +286,8 @@ def docs_command(key: str | None) -> None:
 def _show_summary(folder: Path, *, drawn: bool) -> None:
     """Prints the result in a few lines.
 
-    If the lines cannot be written, the exit status stays 0: the result is in the run directory, and a script that sees
-    another status would train again.
+    If the lines cannot be written, the exit status stays 0, because the result is in the run directory, and a script
+    that sees a different status would train again.
     """
     lines = _describe_summary(folder, drawn=drawn)
     try:
@@ -333,10 +333,10 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
 @click.option("--out", **as_path, help="The HTML file to write (default: report.html in the first folder).")
 @modules
 def report_command(folders: tuple[Path, ...], out: Path | None, modules: tuple[str, ...]) -> None:
-    """Write the HTML report of the run or the sweep in a folder, or one report that compares the runs of several.
+    """Write the HTML report of the run or the sweep in a folder, or a report that compares the runs in several folders.
 
-    Among several, YAML files are passed over: a table leaves `cells/NAME.yaml` beside `cells/NAME`. A folder that holds
-    runs is no run: the runs in it are listed.
+    With several arguments YAML files are skipped, because a table leaves `cells/NAME.yaml` beside `cells/NAME`. A
+    folder that only contains runs is refused, and the message lists these runs.
     """
     from fedray.storage.directory import has_sweep
 
@@ -372,7 +372,7 @@ def _open_sweep(folder: Path, modules: tuple[str, ...]) -> SweepResult:
 
 
 def _leave_out_files(folders: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Returns the folders without the YAML files of a table's cells, which `cells/*` names, too."""
+    """Returns the folders without the YAML files of a table's cells, which the pattern `cells/*` also matches."""
     return tuple(one for one in folders if not (one.suffix == ".yaml" and one.is_file())) or folders
 
 
@@ -393,7 +393,7 @@ def _leave_out_files(folders: tuple[Path, ...]) -> tuple[Path, ...]:
 def compare_command(
     folders: tuple[Path, ...], metrics: str | None, at_equal: str, *, latex: bool, plot: Path | None
 ) -> None:
-    """Compare runs with the first one, seed by seed: differences, 95 % intervals, and p-values of paired t tests."""
+    """Compare runs with the first run, seed by seed: differences, 95 % intervals, and p-values of paired t tests."""
     if plot is not None:
         _confirm_picture("--plot", plot)
     with import_quickly():
@@ -407,7 +407,7 @@ def compare_command(
 
 
 def _confirm_picture(option: str, out: Path) -> None:
-    """Refuses a name that is no picture's, or a folder that cannot be written, before anything is computed."""
+    """Refuses a file name without a picture's ending, or a folder that cannot be written, before any computation."""
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise BadInput(f"{option} {out}: the picture is a .png, .svg or .pdf file: give a name that ends so")
     confirm_writable(option, out.parent)
@@ -436,9 +436,9 @@ def _write_picture(figure: Figure, out: Path, dpi: int = 110) -> None:
 def export_command(folder: Path, out: Path | None, kind: str, modules: tuple[str, ...]) -> None:
     """Write the models of a run to files that work without fedray.
 
-    A safetensors file has the numbers of one network, which takes standardized inputs. An onnx or pt2 file takes raw
-    inputs and gives probabilities; there is one for each model and one for the ensemble, each compared with the run's
-    predictions. models.json beside them describes the inputs, the classes and the weights of the models.
+    A safetensors file has the parameters of one network, which takes standardized inputs. An onnx or pt2 file takes raw
+    inputs and returns probabilities; each model and the ensemble has such a file, which is checked against the run's
+    predictions. models.json beside the files describes the inputs, the classes and the weights of the models.
     """
     from fedray.storage.directory import require_run_directory
 
@@ -463,8 +463,8 @@ def plot_command(folder: Path, name: str | None, out: Path | None, dpi: int, mod
 
     The curves of several runs are drawn by `fedray compare FOLDERS --plot FILE`.
 
-    Of a sweep: an objective over the trials (the default: the first), trials (the first objective against each
-    parameter), importance, pareto or curves.
+    For a sweep, the picture is an objective over the trials (by default the first objective), trials (the first
+    objective against each parameter), importance, pareto or curves.
     """
     if out is not None:
         _confirm_picture("--out", out)

@@ -67,10 +67,10 @@ log = logging.getLogger("fedray")
 FLOPS = {"cpu": 4e10, "mlp-c": 6e10, "conv-c": 1e11, "cuda": 2e12}
 JOB_SECONDS = 1e-5  # of a core for a job besides its arithmetic (measured 6 to 30 us)
 ROUND_SECONDS = 1e-3  # of a core for a round besides its jobs (measured 0.7 to 1.7 ms)
-STEP_SECONDS = 2.5e-3  # of a GPU for a step of a block besides its arithmetic (measured 2.8 ms with it)
+STEP_SECONDS = 2.5e-3  # of a GPU, for a step of a block besides its operations (measured 2.8 ms for both)
 SHORT_ROUND = 0.03  # seconds; in shorter rounds Ray's own milliseconds cost too much
 START_SECONDS = 20.0  # seconds that Ray takes to start on two cores, with the processes that import torch
-CUDA_SECONDS = 5.0  # seconds that a GPU must save in a run, as its first use takes some
+CUDA_SECONDS = 5.0  # a GPU must save so many seconds in a run, because its first use takes time
 
 
 class RuntimeChoice(NamedTuple):

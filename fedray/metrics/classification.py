@@ -10,7 +10,7 @@ from fedray.core.errors import BadInput
 from fedray.core.types import AverageKind, FloatArray, IntArray
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How the predictions of models become one, and how uncertain the result is.
+# The prediction of an ensemble from the predictions of its models, and the uncertainty of this prediction.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Conversions of arrays for the metrics, and the range of a score over the members of an ensemble.
@@ -81,7 +81,7 @@ def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: Ar
 
 
 def member_votes(outputs: ArrayLike, kind: AverageKind) -> FloatArray:
-    """Returns the votes of each model: the numbers that an ensemble averages.
+    """Returns the votes of each model, which are the values that an ensemble averages (probabilities or outputs).
 
     The ensemble predicts the class whose mean vote is the largest.
 
@@ -180,7 +180,7 @@ def weigh_votes(weights: FloatArray, votes: NDArray[np.floating[Any]], rows: Int
     Args:
         weights: Weight of each member for each sample, `[n, K]`.
         votes: Votes of each member on all samples, `[K, N, C]`.
-        rows: Indices of the samples, `[n]`.
+        rows: Indices of the requested samples, `[n]`.
 
     Example:
         >>> weigh_votes(np.array([[0.0, 1.0]]), np.array([[[1.0, 0.0]] * 3, [[0.2, 0.8]] * 3]), np.array([2])).tolist()
@@ -194,9 +194,9 @@ def personal_weights(losses: ArrayLike, gamma: float) -> FloatArray:
     """Returns each client's weights over the models: `softmax(-loss / gamma)` (FE eqs. 3-4).
 
     Client i predicts `f_i(x) = sum_k alpha_ik f_k(x)`, which is `average` with the weights alpha. With gamma = 0 the
-    model of lowest loss has all weight, and ties share it equally; with gamma = inf the weights are equal. For any
-    finite gamma, a model whose loss at a client is infinite or NaN has weight 0 at this client. A client without any
-    finite loss (one that has no data) has equal weights, like a new client.
+    model of lowest loss has all weight, and models with the same lowest loss share the weight equally. With gamma = inf
+    the weights are equal. For any finite gamma, a model whose loss at a client is infinite or NaN has weight 0 at this
+    client. A client without any finite loss (for example, without data) has equal weights, like a new client.
 
     Deviation: the paper prints exp(-gamma * loss). This contradicts the paper's text, by which the weights become equal
     for large gamma. The form with a temperature agrees with the text.
@@ -233,7 +233,7 @@ class Uncertainty(NamedTuple):
 
     Attributes:
         total: Entropy of the averaged distribution, `[n]`.
-        knowledge: The part of `total` that the members' disagreement explains, `[n]`; the rest lies in the data.
+        knowledge: The part of `total` that the members' disagreement explains, `[n]`; the rest is noise in the data.
     """
 
     total: FloatArray
@@ -460,13 +460,13 @@ def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | 
 
 
 def row_scores(probs: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Returns the numbers of each sample that scores are computed from, `[3 + BINS, n]`.
+    """Returns for each sample the values from whose means scores are computed, `[3 + BINS, n]`.
 
-    `scores_of_means` computes the scores from the (weighted) means of these numbers.
+    `scores_of_means` computes the scores from the (weighted) means of these values.
 
-    The numbers are: 1 if the prediction is right, else 0; the negative log-likelihood; the Brier score; and one number
-    for each bin of the confidence. In the sample's own bin, this number is the confidence minus the first number; in
-    all other bins it is 0.
+    The first value is 1 if the prediction is right, else 0. The second is the negative log-likelihood, and the third
+    the Brier score. Then there is a value for each bin of the confidence. In the sample's own bin it is the confidence
+    minus the first value; in all other bins it is 0.
 
     Args:
         probs: Probabilities, `[n, C]`.
@@ -480,7 +480,7 @@ def row_scores(probs: ArrayLike, y: ArrayLike) -> FloatArray:
 
 
 def scores_of_means(means: FloatArray) -> dict[str, float]:
-    """Returns accuracy, nll, brier and ece from the means `[3 + BINS]` of the numbers of `row_scores`.
+    """Returns accuracy, nll, brier and ece from the means `[3 + BINS]` of the values of `row_scores`.
 
     Example:
         >>> rows = row_scores([[0.8, 0.2], [0.8, 0.2]], [0, 1])
@@ -508,19 +508,19 @@ def member_scores(members: ArrayLike, y: ArrayLike) -> dict[str, list[float]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How well models tell clusters of clients apart.
+# The agreement of the models that clients prefer with the true clusters of clients.
 
 
 def compare_clusters(true: IntArray, weights: ArrayLike) -> float:
-    """Returns the adjusted Rand index of two groupings of clients: by the model of largest weight, and by true cluster.
+    """Returns the adjusted Rand index of two groupings of clients: by their model of largest weight, and by cluster.
 
     The index is 1 where both groupings have the same clusters, in any order, and about 0 for random groupings. Source:
     Hubert and Arabie 1985, computed by scikit-learn.
 
     Args:
         true: The true cluster of each client, `[N]`; only the first n clients count.
-        weights: The weights that each of the first n clients gives to the models, `[n, K]`; of models with equal
-            weights, the first counts.
+        weights: The weights that each of the first n clients gives to the models, `[n, K]`. If several models share the
+            largest weight, the first of them counts.
 
     Example:
         >>> compare_clusters(np.array([0, 0, 1, 1]), np.array([[0.1, 0.9], [0.0, 1.0], [0.8, 0.2], [1.0, 0.0]]))
@@ -533,10 +533,10 @@ def compare_clusters(true: IntArray, weights: ArrayLike) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How well an uncertainty separates unknown inputs from known ones, and drifting clients from the others.
+# Scores that say how well an uncertainty separates unknown from known inputs, and unusual clients from the others.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How well an uncertainty separates unknown inputs from known ones: out-of-distribution detection.
+# Out-of-distribution detection: how well an uncertainty separates unknown inputs from known inputs.
 #
 # Source: Hendrycks and Gimpel, "A Baseline for Detecting Misclassified and Out-of-Distribution Examples in Neural
 # Networks", ICLR 2017.
@@ -545,10 +545,10 @@ MISSED = 20  # in `fpr95`, a detector may miss one of so many unknown inputs
 
 
 def auroc(unknown: ArrayLike, known: ArrayLike) -> float:
-    """Returns the area under the ROC curve: the probability that an unknown input is more uncertain than a known one.
+    """Returns the area under the ROC curve: the probability that an unknown input is more uncertain than a known input.
 
-    A tie counts as a half. The area is NaN where an uncertainty is not finite, or where there are no inputs of one
-    kind.
+    A tie counts as a half. The area is NaN if an uncertainty is not finite, or if there are no known or no unknown
+    inputs.
 
     Args:
         unknown: Uncertainties of the unknown inputs, `[m]`.
@@ -566,7 +566,7 @@ def auroc(unknown: ArrayLike, known: ArrayLike) -> float:
 
 
 def fpr95(unknown: ArrayLike, known: ArrayLike) -> float:
-    """Returns the share of known inputs that are taken for unknown.
+    """Returns the share of known inputs that a detector takes for unknown.
 
     An input is taken for unknown if its uncertainty reaches a threshold. The threshold finds at least 95 % of the
     unknown inputs.
@@ -586,17 +586,16 @@ def fpr95(unknown: ArrayLike, known: ArrayLike) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Data drift: which clients have data that look unusual to an ensemble (not SCAFFOLD's drift of local training).
-#
-# A client whose data moved away from what the models were trained on makes them disagree, so its knowledge uncertainty
-# stands out from that of the other clients: the scores are z-scores over the clients, and no labels are needed.
-# `uncertainty` measures both kinds of uncertainty. SCAFFOLD's "client drift" is something else: how far the local
-# training of a client leads away from the minimum of the global loss.
+# Data drift: scores for clients whose data look unusual to an ensemble (not SCAFFOLD's drift of local training).
+# If the data of a client differ from the data on which the models were trained, the models disagree. So the client's
+# knowledge uncertainty stands out from that of the other clients. The scores are z-scores over the clients, and need no
+# labels. SCAFFOLD's "client drift" is something else: it says how far the local training of a client leads away from
+# the minimum of the global loss.
 
-# A client is an anomaly beyond this many standard deviations from the mean of the clients (the three-sigma rule). Among
-# N clients no z-score exceeds sqrt(N - 1), so that nothing can be flagged where there are fewer than 11.
+# A client is an anomaly if it is more than so many standard deviations from the mean of the clients (the three-sigma
+# rule). Among N clients no z-score exceeds sqrt(N - 1), so with fewer than 11 clients no client can be flagged.
 ANOMALY_Z = 3.0
-# Differences of this size, relative to the largest value, are rounding: models answer in float32.
+# Differences of this size, relative to the largest value, come from rounding, because models predict in float32.
 ROUNDING = 1e-6
 
 
@@ -608,7 +607,7 @@ class Drift(NamedTuple):
         knowledge: Mean knowledge uncertainty, the part of the total that the models' disagreement explains, `[N]`; NaN
             for a client without data.
         z_total: The z-scores of `total` over the clients, `[N]`.
-        z_knowledge: The z-scores of `knowledge` over the clients, `[N]`: the drift score.
+        z_knowledge: The drift scores, which are the z-scores of `knowledge` over the clients, `[N]`.
         anomaly: Whether `|z_knowledge|` is above `ANOMALY_Z`, `[N]`.
     """
 
@@ -639,7 +638,7 @@ def score_drift(total: ArrayLike, knowledge: ArrayLike) -> Drift:
 
 
 def z_scores(values: ArrayLike) -> FloatArray:
-    """Returns `(v - mean) / sd` over the finite entries of `[N]`; 0 where all are equal up to rounding.
+    """Returns `(v - mean) / sd` over the finite entries of `[N]`; 0 if all entries are equal up to rounding.
 
     The z-score of an entry that is not finite is NaN.
 

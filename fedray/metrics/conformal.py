@@ -20,14 +20,14 @@ from fedray.core.types import FloatArray, IntArray, QuantileKind, ScoreKind
 #     M = integral over t from 0 to 1 of P(at most r - 1 of the numbers lie below t),
 #
 # where number j lies below t with probability `I_t(k_j, n_j - k_j + 1)` (I: regularized incomplete beta function). If
-# all clients have n samples, the count of numbers below t is binomial; otherwise it is Poisson-binomial. The pair (k,
-# r) with the least M that is at least 1 - alpha is taken.
+# all clients have n samples, the count of numbers below t is binomial; otherwise it is Poisson-binomial. FedCP-QQ takes
+# the pair (k, r) with the smallest M that is at least 1 - alpha.
 #
 # Source: Humbert, Le Bars, Bellet, Arlot, *One-Shot Federated Conformal Prediction*, ICML 2023.
 #
 # Deviations: 1. Clients may hold different numbers of samples. Client j then sends the score of rank `ceil(k (n_j + 1)
 # / (n + 1))` (at most its largest score), where n is the largest n_j. M is exact for these ranks. 2. Of more than 64
-# ranks k, 64 are tried, evenly spread (16 where the numbers of samples differ).
+# ranks k, 64 evenly spread ranks are tried (16 if the numbers of samples differ).
 
 MOST_LEVELS, MOST_UNEQUAL_LEVELS = 64, 16  # ranks k that are tried
 MOST_UNEQUAL = 300  # most clients with different numbers of samples
@@ -43,9 +43,9 @@ class Ranks(NamedTuple):
 
     Attributes:
         k: Rank, from 1, of the score that the client with the most samples sends.
-        r: Rank, from 1, of the received number that the server takes as the threshold. It is K + 1, and the threshold
-            is infinite, where no pair (k, r) reaches the requested coverage.
-        coverage: M of the pair (k, r), the probability of coverage; 1 where no pair reaches the requested coverage.
+        r: Rank, from 1, of the received number that the server takes as the threshold. If no pair (k, r) reaches the
+            requested coverage, r is K + 1, and the threshold is infinite.
+        coverage: M of the pair (k, r), the probability of coverage; 1 if no pair reaches the requested coverage.
     """
 
     k: int
@@ -141,7 +141,7 @@ def _list_nodes(pieces: int) -> tuple[FloatArray, FloatArray]:
 def _shares(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray, IntArray]:
     """Returns the probability that a client's number lies below t, and the number of clients in each group.
 
-    A group holds the clients with one number of samples; the probabilities are `[groups, T]`.
+    A group is all clients with the same number of samples; the probabilities are `[groups, T]`.
     """
     n, number = np.unique(np.array(sizes), return_counts=True)
     rank = list_ranks(tuple(n.tolist()), k)
@@ -171,11 +171,11 @@ def _fewer_than(sizes: tuple[int, ...], k: int, r: int, t: FloatArray) -> FloatA
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A score measures how badly a label (or a target) fits a prediction. The set of a sample holds every label whose score
-# is at most the threshold. The threshold is a quantile of the scores of samples that clients withhold from training.
-# Take a test sample that belongs to client k with probability (n_k + 1) / (N + K), for N withheld samples of K clients,
-# n_k of client k. With the pooled quantile, its label is inside its set with a probability between 1 - alpha and 1 -
-# alpha + K / (N + K). This holds for any model, if no scores are equal.
+# A score measures how badly a label (or a target) fits a prediction. The set of a sample contains every label whose
+# score is at most the threshold. The threshold is a quantile of the scores of samples that clients withhold from
+# training. Suppose that K clients withhold N samples, n_k of these at client k, and that a test sample belongs to
+# client k with probability (n_k + 1) / (N + K). With the pooled quantile, its label is inside its set with a
+# probability between 1 - alpha and 1 - alpha + K / (N + K). This holds for any model, if no scores are equal.
 #
 # | score | of a label y, given probabilities p |
 # | --- | --- |
@@ -186,7 +186,7 @@ def _fewer_than(sizes: tuple[int, ...], k: int, r: int, t: FloatArray) -> FloatA
 #
 # Source: Lu, Yu, Karimireddy, Jordan, Raskar, *Federated Conformal Predictors for Distributed Uncertainty
 # Quantification*, ICML 2023 (FCP); scores: Sadinle et al. 2019 (LAC), Romano et al. 2020 (APS), Angelopoulos et al.
-# 2021 (RAPS), Lei et al. 2018 (regression). FedCP-QQ, below, has one number a client.
+# 2021 (RAPS), Lei et al. 2018 (regression). FedCP-QQ, above, needs one number per client.
 
 NUMBER_BYTES = 8  # bytes of a score that a client sends
 
@@ -197,9 +197,10 @@ class ConformalRule(NamedTuple):
     Attributes:
         alpha: Share of the labels that may lie outside of their sets, between 0 and 1.
         score: Name of the score, which measures how badly a label fits a prediction.
-        quantile: How the threshold is found: from all scores of the clients, or from one number per client (`qq`).
-        penalty: For `raps`: the number that each rank beyond `k_reg` adds to the score (lambda in the paper).
-        k_reg: For `raps`: the number of first ranks without a penalty.
+        quantile: Whether the threshold is computed from all scores of the clients, or from one number per client
+            (`qq`).
+        penalty: The number that each rank beyond `k_reg` adds to the score `raps` (lambda in the paper).
+        k_reg: The number of first ranks without a penalty in the score `raps`.
 
     Example:
         >>> rule = ConformalRule(alpha=0.5, score="lac")
@@ -219,10 +220,10 @@ class ConformalRule(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """The largest score that a label inside a set may have, and the bytes that clients sent for it.
+    """The largest score that a label inside a set may have, and the bytes that clients send to compute it.
 
     Attributes:
-        value: The threshold. With too few withheld samples for alpha, the threshold is infinite, and every set holds
+        value: The threshold. With too few withheld samples for alpha, the threshold is infinite, and every set contains
             every label.
         bytes: Number of bytes that all clients together send for the threshold.
     """
@@ -258,7 +259,7 @@ def score_labels(probs: FloatArray, u: FloatArray, rule: ConformalRule) -> Float
     falling = np.take_along_axis(probs, order, axis=1)
     place = np.broadcast_to(np.arange(probs.shape[1]), probs.shape)
     first = np.ones(probs.shape, np.bool_)
-    first[:, 1:] = falling[:, 1:] < falling[:, :-1]  # equal probabilities have one rank
+    first[:, 1:] = falling[:, 1:] < falling[:, :-1]  # equal probabilities have the same rank
     start = np.maximum.accumulate(np.where(first, place, 0), axis=1)
     above = np.take_along_axis(np.cumsum(falling, axis=1) - falling, start, axis=1)
     sorted_scores = above + u[:, None] * falling
@@ -306,7 +307,7 @@ def find_pooled_rank(alpha: float, rows: int, clients: int) -> int:
 
 
 def _pick_rank(scores: FloatArray, rank: int) -> float:
-    """Returns the score at a rank, from 1; infinity where the score is NaN, or where there is no such rank."""
+    """Returns the score at a rank, from 1; infinity if the score is NaN, or if there is no such rank."""
     if rank > len(scores):
         return math.inf
     found = float(np.partition(scores, rank - 1)[rank - 1])
@@ -321,7 +322,7 @@ def cover_labels(scores: FloatArray, y: IntArray, threshold: float) -> Sets:
         y: True labels, `[n]`.
         threshold: The largest score of a label inside a set.
     """
-    inside = ~(scores > threshold)  # answers of a diverged model are NaN: everything is possible
+    inside = ~(scores > threshold)  # predictions of a diverged model are NaN, and then every label is inside
     return Sets(inside[np.arange(len(y)), y].astype(np.float64), inside.sum(axis=1).astype(np.float64))
 
 
@@ -341,7 +342,7 @@ def weigh_clients(sizes: IntArray) -> FloatArray:
     """Returns each client's share (n_k + 1) / (N + K) in the mixture of clients whose coverage is bounded, `[K]`.
 
     Args:
-        sizes: Number of withheld samples of each client, `[K]`; a client without any has no share.
+        sizes: Number of withheld samples of each client, `[K]`; a client without withheld samples has share 0.
     """
     parts = np.where(sizes > 0, sizes + 1.0, 0.0)
     shares: FloatArray = parts / max(float(parts.sum()), 1.0)

@@ -42,12 +42,10 @@ def _gaussian_losses(mean: FloatArray, v: FloatArray, y: FloatArray) -> FloatArr
 
 
 def row_scores(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Returns four numbers of each target, `[4, n]`; their (weighted) means over the targets are scores.
+    """Returns four values for each target, `[4, n]`; their (weighted) means over the targets are scores.
 
-    The square root of the first mean is the RMSE.
-
-    The numbers are: the squared error, the negative log-likelihood, 1 if the target is inside the central 95 % interval
-    (else 0), and the width of that interval.
+    The values are the squared error, the negative log-likelihood, 1 if the target is inside the central 95 % interval
+    (else 0), and the width of this interval. The square root of the first mean is the RMSE.
 
     Args:
         mean: Predicted mean, `[n]`.
@@ -84,7 +82,7 @@ def crps(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
 
 
 def coverage(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, level: float) -> float:
-    """Returns the share of the targets inside the central interval of a level; about the level if well calibrated.
+    """Returns the share of the targets inside the central interval of a level, which should be about the level.
 
     The share is NaN if a prediction holds NaN.
 
@@ -183,9 +181,9 @@ def regression_scores(
 
     Returns:
         Scores of the ensemble: rmse, nll, crps, coverage_50, coverage_90, coverage_95, width_95, sharpness and
-        sharpness_geometric; all but rmse depend on `noise`. Over the members: rmse_min, rmse_mean and rmse_max. Where
-        `residual` is given, also nll_none, the nll without noise, and nll_residual, the nll with `residual` as the
-        noise.
+        sharpness_geometric; all but rmse depend on `noise`. Scores over the members: rmse_min, rmse_mean and rmse_max.
+        If `residual` is given, there are also nll_none, the nll without noise, and nll_residual, the nll with
+        `residual` as the noise.
     """
     rows = to_floats(members)
     mean, spread = mixture_moments(rows, weights, variances)
@@ -208,5 +206,5 @@ def _normal_cdf(z: FloatArray) -> FloatArray:
 
 
 def _quantile(level: float) -> float:
-    """Returns how many standard deviations the central interval of a level reaches to either side."""
+    """Returns half the width of the central interval of a level, in standard deviations."""
     return NormalDist().inv_cdf(0.5 + 0.5 * level)

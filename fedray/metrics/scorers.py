@@ -1,7 +1,7 @@
 """Scores true and predicted values by a scorer of scikit-learn, or by a user's function `(y_true, y_score)`.
 
-Such a metric scores any samples: those of the test split as the ensemble or a member predicts them, or those of one
-client.
+Such a metric scores predictions for any samples: those of the ensemble or of a member for the test split, or those for
+one client.
 
 Example:
     >>> import numpy as np
@@ -52,7 +52,7 @@ class SampleMetric(NamedTuple):
     Attributes:
         name: Name of the metric's column; without `function` the name of a scorer of scikit-learn.
         positive: Number of the positive class, if there are two classes.
-        function: The user's function `(y_true, y_score)` or `(y_true, y_pred)`; None: scikit-learn's scorer.
+        function: The user's function `(y_true, y_score)` or `(y_true, y_pred)`; None means scikit-learn's scorer.
     """
 
     name: str
@@ -62,17 +62,17 @@ class SampleMetric(NamedTuple):
     def score(self, y: Any, prediction: FloatArray, weight: FloatArray | None = None) -> float:
         """Returns the metric of some samples, as scikit-learn computes it.
 
-        Of two classes, the positive one is class 1 for the metric.
+        If there are two classes, the metric gets the positive class as class 1.
 
         Args:
             y: True classes `[n]`, or true targets `[n]`.
             prediction: Probabilities of the classes `[n, C]`, or predicted targets `[n]`.
-            weight: Weight of each sample, `[n]`; None: equal weights.
+            weight: Weight of each sample, `[n]`; None means equal weights.
 
         Returns:
-            The value; NaN where it is undefined. A metric of two classes is undefined for samples of one class if
-            scikit-learn warns of some prediction for such samples; otherwise clients whose predictions happen to cause
-            no warning would count alone. A metric without `sample_weight` is undefined for unequal weights.
+            The value, or NaN if the metric is undefined. A metric of two classes is undefined for samples of one class
+            if scikit-learn warns of any prediction for such samples. Otherwise only those clients would count whose
+            predictions happen to cause no warning. A metric without `sample_weight` is undefined for unequal weights.
 
         Raises:
             BadInput: The metric cannot score these targets, or the user's function returns no number.
@@ -119,7 +119,7 @@ class SampleMetric(NamedTuple):
             classes: Number of classes, C; 0 for regression.
 
         Raises:
-            BadInput: scikit-learn's metric is for another task.
+            BadInput: scikit-learn's metric is for a different task.
         """
         y = np.tile(np.arange(max(2, classes)), 2)
         told: Any = 0.5 * np.eye(classes)[y] + 0.5 / classes if classes else y + 0.5
@@ -164,7 +164,7 @@ def _accepts_one_class(metric: SampleMetric) -> bool:
 
 @cache
 def _find_scorer(name: str, classes: int) -> Any:
-    """Returns a scorer of scikit-learn; a score of probabilities knows all C classes, also those missing in `y`."""
+    """Returns a scorer of scikit-learn; a scorer of probabilities gets all C classes, even if `y` lacks some."""
     from sklearn.metrics import get_scorer, make_scorer
 
     scorer = get_scorer(name)

@@ -20,9 +20,9 @@ from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Two runs with the same seed give the same samples to the same clients and begin with the same models. So chance has
-# similar effects on both, and the difference of their scores varies less than either score. A seed counts once: with
-# folds, its difference is the mean over the folds that both runs have. If the runs share a single seed, its folds are
-# the pairs. Folds share most of their training samples, which makes their interval too narrow rather than too wide.
+# similar effects on both runs, and the difference of their scores varies less than either score. A seed counts once:
+# with folds, the difference of a seed is the mean over the folds that both runs have. If the runs share a single seed,
+# its folds are the pairs. Folds share most of their training samples, so the interval may then be too narrow.
 
 WorldScores = Mapping[tuple[int, int], float]  # (seed, fold) -> score
 LEVEL = 0.95
@@ -30,7 +30,7 @@ ROUNDING = 1e-12  # relative to the scores: a smaller difference comes from roun
 
 
 class PairedDifference(NamedTuple):
-    """The mean difference of the scores of two runs, over the pairs that both have.
+    """The mean difference of the scores of two runs, over the seeds (or folds) that both runs have.
 
     Attributes:
         mean: Mean of the differences (first minus second), in the score's unit. It is infinite or NaN if one of the
@@ -38,9 +38,9 @@ class PairedDifference(NamedTuple):
         low: Lower end of the confidence interval; NaN for a single pair or for infinite scores, which have no interval.
         high: Upper end of the confidence interval; NaN as for `low`.
         n: Number of pairs.
-        over: Kind of the pairs: `seeds`, or `folds` where the runs have only one seed in common.
-        level: Confidence level: the share of such intervals that contain the true mean difference.
-        p: Two-sided p-value of the paired t test of no difference; NaN where there is no interval.
+        over: Kind of the pairs: `seeds`, or `folds` if the runs have only one seed in common.
+        level: Confidence level, which is the share of such intervals that contain the true mean difference.
+        p: Two-sided p-value of the paired t test of no difference; NaN if there is no interval.
     """
 
     mean: float
@@ -53,7 +53,7 @@ class PairedDifference(NamedTuple):
 
     @property
     def missing_interval(self) -> str:
-        """Returns the reason why there is no interval, in two words; empty where there is one."""
+        """Returns the reason why there is no interval, in two words; empty if there is an interval."""
         if self.n == 1:
             return "one pair"
         return "infinite scores" if math.isnan(self.low) else ""
@@ -103,7 +103,7 @@ def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL
         mean, n = float(pairs.mean()), len(pairs)
     if n == 1 or not math.isfinite(mean):
         return PairedDifference(mean, math.nan, math.nan, n, over, level)
-    from scipy.special import stdtr, stdtrit  # half a second, for whoever compares
+    from scipy.special import stdtr, stdtrit  # this import takes half a second
 
     error = float(pairs.std(ddof=1) / math.sqrt(n))
     half = float(stdtrit(n - 1, 0.5 + level / 2) * error)
@@ -128,10 +128,10 @@ def score_worlds(
         replicate: Replicate of each row of `rounds.parquet`, `[n]`.
         fold: Fold of each row of the table, `[n]`.
         values: Score in each row of the table, `[n]`; a row whose score is NaN does not count.
-        round: Round of each row of the table, `[n]`; the server step, where a run has no rounds.
-        at: The quantity that `last` limits, such as virtual seconds, `[n]`; None means the round. Of rows with the same
-            value, the one of the latest round counts.
-        last: Rows of the table with a larger `at` do not count. This makes runs of different lengths comparable.
+        round: Round of each row of the table, `[n]`, or the server step if a run has no rounds.
+        at: The quantity that `last` limits, such as virtual seconds, `[n]`; None means the round. If several rows have
+            the same value, the row of the latest round counts.
+        last: Rows of the table with a larger `at` do not count, so runs of different lengths can be compared.
 
     Example:
         In the second call, two server steps happen at the same virtual time.
@@ -152,13 +152,12 @@ def score_worlds(
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The score of a run at a budget, interpolated between the evaluations around it if they are near enough.
-#
-# A budget is a number of bytes, seconds or rounds. Evaluations far apart say little about what lies between them. So a
-# score is interpolated between two of them only where the later one cost at most twice the earlier one. Otherwise the
-# earlier one counts if it had used 90 % of the budget; if not, there is no score.
+# A budget is a number of bytes, seconds or rounds. Two evaluations that are far apart say little about the scores
+# between them. So a score is interpolated only if the later evaluation cost at most twice as much as the earlier
+# evaluation. Otherwise the earlier evaluation counts if it had used 90 % of the budget; if not, there is no score.
 
 LEAST_USED = 0.9  # share of a budget that an evaluation must have used to count alone
-MOST_APART = 2.0  # largest cost of the later evaluation, in multiples of that of the earlier one
+MOST_APART = 2.0  # largest cost of the later evaluation, as a multiple of the cost of the earlier evaluation
 
 
 class BudgetScore(NamedTuple):
@@ -180,10 +179,10 @@ def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float)
     """Returns the score of one run at a budget, or None if no evaluation is near enough.
 
     Args:
-        cost: Cost up to each evaluation of trained models, in ascending order, `[n]`. Of evaluations at the same cost,
-            the last one counts.
+        cost: Cost up to each evaluation of trained models, in ascending order, `[n]`. If several evaluations have the
+            same cost, the last of them counts.
         score: Score of each evaluation, `[n]`.
-        budget: The budget, at least 0; infinite means that the last evaluation counts.
+        budget: The budget, at least 0; infinity means that the last evaluation counts.
 
     Example:
         A run that ended below the budget has a score only if it had used at least 90 % of the budget.
@@ -215,7 +214,7 @@ def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float)
 
 
 def fits_task(name: str, classes: int) -> bool:
-    """Returns whether a task can have a score: a regression has no accuracy, and a classification has no rmse.
+    """Returns whether a task has a score; for example, a regression has no accuracy, and a classification no rmse.
 
     Args:
         name: Name of the score, with or without `hold_out_`.
@@ -235,7 +234,7 @@ def lower_is_better(name: str) -> bool:
     """Returns whether lower values of a score are better, also for scores of members and of held-out samples.
 
     For a user's own metric, lower values are better if its name ends with `_error` or `_loss`. For a scorer of
-    scikit-learn, higher values are better; it calls the negative of an error `neg_..._error`.
+    scikit-learn, higher values are always better, because its errors are negated (`neg_..._error`).
 
     Example:
         >>> [lower_is_better(name) for name in ("accuracy", "nll_residual", "hold_out_rmse_mean", "neg_log_loss")]
@@ -246,7 +245,7 @@ def lower_is_better(name: str) -> bool:
 
 
 def has_direction(name: str) -> bool:
-    """Returns whether one direction of a score is the better one; False for entropy and coverage, for example.
+    """Returns whether high or low values of a score are better; False for entropy and coverage, for example.
 
     Example:
         >>> [has_direction(name) for name in ("accuracy", "hold_out_entropy", "coverage_90", "a_metric_of_mine")]
@@ -283,7 +282,7 @@ SCORES: Mapping[str, Column] = {
 
 
 def describe_score(name: str) -> Column | None:
-    """Returns unit and meaning of a score; None where no evaluation of fedray makes a score of this name.
+    """Returns unit and meaning of a score; None if fedray computes no score of this name.
 
     Args:
         name: Name of the score in `rounds.parquet`. Names begin with `hold_out_` for held-out samples, and with
@@ -334,7 +333,7 @@ class Scored(NamedTuple):
         split: The split, `test` or `hold_out`.
         replicate: Number of the replicate, from 0.
         fold: Number of the fold, from 0.
-        variance: For regression: variance of the ensemble's prediction, `[n]`, in the target's unit squared. It
+        variance: Variance of the ensemble's prediction in a regression, `[n]`, in the target's unit squared. It
             includes the noise, as in the score `nll`. None for classes.
 
     Example:
@@ -369,7 +368,7 @@ def read_metric(name: str, function: Callable[[Scored], Any], scored: Scored) ->
         FedrayError: The function raises an error.
         BadInput: The function returns no number.
     """
-    from fedray.own_code.contract import contract  # loads torch, which a report does without
+    from fedray.own_code.contract import contract  # loads torch, which reports do not need
 
     return float(contract(f"metric {name}", function, check_number)(scored))
 

@@ -65,7 +65,7 @@ def hash_values(*things: Any) -> dict[str, str]:
 
 
 def _list_read(thing: Any) -> list[tuple[str, Any]]:
-    """Lists the names and values that a single piece of code uses, without functions, classes and modules."""
+    """Lists the names and values that a single function or class uses, without functions, classes and modules."""
     if isinstance(thing, partial):
         read = [*((f"argument {place}", one) for place, one in enumerate(thing.args)), *thing.keywords.items()]
     elif isinstance(thing, MethodType):
@@ -248,8 +248,8 @@ def contract(
     Args:
         where: the beginning of messages.
         function: the user's function.
-        returns: function: (result, arguments) -> the error in words, or None.
-        arguments: the arguments of the function, such as "state, stats, t"; None: the arguments are not checked here.
+        returns: a function from the result and the arguments to what is wrong with the result, in words, or None.
+        arguments: the arguments of the function, such as "state, stats, t"; None means that they are not checked here.
         again: whether the result has to depend on the arguments alone.
         remedy: the end of the message if the user's code used None where a value is required.
 
@@ -341,7 +341,8 @@ def check_fields(where: str, thing: Any, path: str = "") -> None:
     Args:
         where: the beginning of messages.
         thing: the dataclass or named tuple; fields that hold functions are not checked here.
-        path: the path of `thing` inside the object that `where` names, with a dot at the end; empty: the object itself.
+        path: the path of `thing` inside the object that `where` names, with a dot at the end; empty for the object
+            itself.
 
     Raises:
         BadInput: a field has a wrong value; the message is one line.
@@ -374,7 +375,7 @@ def _read_hints(kind: Any) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A mapping of options that records which options are used. An option that nothing uses can then be refused.
+# A mapping of options that records which options are used. So an option that is never used can be refused.
 
 
 class RecordedOptions(Mapping[str, Any]):

@@ -34,7 +34,7 @@ MOST_PARTS = 1_000  # parts of an object that are searched
 
 
 def name_callable(thing: Any) -> str:
-    """Returns the module and the qualified name of a function or a class; for another object, those of its class.
+    """Returns the module and the qualified name of a function or a class; for any other object, those of its class.
 
     Example:
         >>> from textwrap import dedent
@@ -348,7 +348,7 @@ def explain_uncallable(
 
     Args:
         thing: The object that the user gave as the function.
-        arguments: The positional arguments of the call, such as "state, stats, t"; empty: no arguments.
+        arguments: The positional arguments of the call, such as "state, stats, t"; empty for no arguments.
         keywords: The names of keyword arguments.
         classes: Whether a class is accepted as well; a call then makes an object of the class.
 
@@ -369,7 +369,7 @@ def explain_uncallable(
 
 @cache
 def _is_users(file: str) -> bool:
-    """Returns whether a file name in a traceback belongs to the user's code, also code that was typed in."""
+    """Returns whether a file name in a traceback belongs to the user's code, which may also be typed in."""
     if file.startswith("<"):
         return file.startswith(("<stdin", "<string", "<ipython"))
     path, paths = Path(file), sysconfig.get_paths()
@@ -398,7 +398,7 @@ def import_modules(modules: Iterable[str], where: str = "--import") -> None:
     Args:
         modules: Names, such as `mine` or `package.mine`, or files, such as `code/mine.py`. If a file does not exist
             here, as on another machine, Python looks for a module with the name of the file.
-        where: The option or the key that names them, for messages.
+        where: The option or the key that names the modules, for messages.
 
     Raises:
         BadInput: a module cannot be imported.
@@ -425,7 +425,7 @@ def import_modules(modules: Iterable[str], where: str = "--import") -> None:
         except Exception as error:
             remedy = "give the name of a module that Python can import, or its file"
             raise BadInput(f"{where} {name}: {describe_exception(error)}: {remedy}") from error
-        known = Path(module.__file__ or "")  # an equal copy, such as Ray makes, is accepted
+        known = Path(module.__file__ or "")  # an equal copy, such as a copy made by Ray, is accepted
         if is_file and path.is_file() and (not known.is_file() or path.read_bytes() != known.read_bytes()):
             raise BadInput(f"{where} {name}: Python knows another module {path.stem} ({known}): rename yours")
 

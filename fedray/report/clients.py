@@ -1,4 +1,4 @@
-"""Pictures of the final predictions, and of the single clients."""
+"""Draws pictures of the final predictions, and of single clients."""
 
 import io
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ from fedray.report.read import ReadRun, pivot_rounds
 # ---------------------------------------------------------------------------------------------------------------------
 # Pictures of the quality of the final predictions: confusion, calibration, and the pictures of regression.
 
-MOST_WRITTEN_CLASSES = 12  # classes up to which the numbers are written into the confusion matrix
+MOST_WRITTEN_CLASSES = 12  # with more classes the cells of the confusion matrix have no numbers
 MOST_TURNS = 12  # full rises and falls that a curve over one input may have
 MOST_DRAWN_ROWS = 100_000  # targets drawn at most
-MOST_NAMED_CLASSES = 20  # classes up to which the axes name them
+MOST_NAMED_CLASSES = 20  # with more classes the axes show no names
 
 
 def figure_calibration(run: ReadRun) -> Figure | None:
@@ -111,7 +111,7 @@ def figure_predictive(run: ReadRun) -> Figure | None:
     title = f"{inside:.0f} % of the targets lie in the 95 % interval" if known.any() else "Mean and interval"
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 4.2))
     look: dict[str, Any] = {"color": pictures.ACCENT}
-    # with further inputs the mean would jump from one x to the next
+    # if there are other inputs, the mean would jump from one x to the next
     if np.isfinite(x).all() and np.abs(np.diff(mean)).sum() <= MOST_TURNS * np.ptp(mean):
         axes.plot(x, mean, linewidth=2, label="mean and 95 % interval", **look)
         axes.fill_between(x, mean - 1.96 * sd, mean + 1.96 * sd, alpha=0.2, linewidth=0, label=pictures.BAND, **look)
@@ -192,7 +192,7 @@ def read_class_names(run: ReadRun, number: int) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How uncertain the predictions for out-of-distribution inputs are, beside those for the test samples.
+# The uncertainty of predictions for out-of-distribution inputs, and for test samples.
 
 
 def figure_ood(run: ReadRun) -> Figure | None:
@@ -221,7 +221,7 @@ def figure_ood(run: ReadRun) -> Figure | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The loss on the plane through three members: how far apart the members lie, and the loss between them.
+# The loss on the plane through three members, which shows how far apart they lie, and the loss between them.
 
 
 def figure_loss_plane(run: ReadRun) -> Figure | None:
@@ -247,16 +247,16 @@ def figure_loss_plane(run: ReadRun) -> Figure | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Pictures of the single clients: their data, the models that suit them, and who is served badly.
+# Pictures of single clients: their data, the models that suit them, and the clients with bad predictions.
 
 MOST_CLIENT_COLUMNS = 100  # clients in a figure at most
-LEAST_SPREAD = 0.005  # range of personal weights below which all look equal in percent
+LEAST_SPREAD = 0.005  # if the personal weights differ by less, all look equal in percent
 
 
 def figure_data(run: ReadRun) -> Figure | None:
     """Draws the stacked label counts of each client."""
     counts = run.pictures.get("label_counts")
-    if counts is None or (counts == counts[0]).all():  # bars of equal length and colors tell nothing
+    if counts is None or (counts == counts[0]).all():  # equal bars show nothing
         return None
     clients, classes = counts.shape
     size = counts.sum(axis=1)
@@ -309,7 +309,7 @@ def figure_weights(run: ReadRun) -> Figure | None:
 
 
 def figure_clients(run: ReadRun) -> Figure | None:
-    """Draws the accuracy or RMSE of each client, the best first; also the RMSE with weights common to all clients."""
+    """Draws the accuracy or RMSE of each client, the best first; also the RMSE with equal weights of all models."""
     is_class = "client_accuracy" in run.pictures
     name, found = ("accuracy", "client_accuracy") if is_class else ("RMSE", "client_rmse")
     values = run.pictures.get(found)
@@ -407,7 +407,7 @@ def figure_tiers(run: ReadRun) -> Figure | None:
     if values is None or table is None or len(run.tiers) < 2:
         return None
     client, tier = curves.read_job_column(table, "client"), np.array(table["tier"].to_pylist())
-    if int(client.max(initial=0)) >= len(values):  # with data.test_clients, known clients have no test rows
+    if int(client.max(initial=0)) >= len(values):  # with data.test_clients, trained clients have no test rows
         return None
     each = {one: values[np.unique(client[tier == one])] for one in run.tiers}
     groups = {one: found[np.isfinite(found)] for one, found in each.items() if np.isfinite(found).any()}
@@ -456,7 +456,7 @@ def figure_tier_rounds(run: ReadRun) -> Figure | None:
 
 
 def measure_classes(counts: NDArray[Any]) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Computes the share of each class predicted correctly, and the ends of Wilson's 95 % interval, `[C]` each.
+    """Computes for each class the share predicted correctly, and the ends of Wilson's 95 % interval, `[C]` each.
 
     Args:
         counts: the confusion matrix, `[C, C]`; a row is a true class. The results of a class without samples are NaN.
@@ -481,7 +481,7 @@ def measure_classes(counts: NDArray[Any]) -> tuple[FloatArray, FloatArray, Float
 
 
 def figure_conformal(run: ReadRun) -> Figure | None:
-    """Draws the sorted coverage of the clients, above the mean size of each client's sets.
+    """Draws the sorted coverage of the clients, and below it the mean size of each client's sets.
 
     Example:
         >>> pictures = {"conformal_clients": np.array([[0.95, 2.0], [0.8, 3.0]]), "conformal_alpha": np.array([0.1])}
@@ -586,7 +586,8 @@ def draw_png(title: str, counts: IntArray, sizes: IntArray, names: Sequence[str]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Pictures of a stack: accuracy of the sub models, confusion beside that of the plain average, meta model weights.
+# Pictures of a stack: accuracy of sub models, confusion of the stack and of the plain average, weights of the meta
+# model.
 
 
 def figure_folds(run: ReadRun) -> Figure | None:
@@ -651,14 +652,14 @@ def figure_meta(run: ReadRun) -> Figure | None:
 # A random walk: its graph, and how often each client held a model.
 
 MOST_NODES = 300
-MOST_NAMED_NODES = 40  # nodes up to which each shows its number
+MOST_NAMED_NODES = 40  # with more nodes the graph shows no numbers
 
 
 def count_visits(run: ReadRun) -> tuple[IntArray, IntArray] | None:
     """Returns the edges `[E, 2]` of the graph, and how often each client trained a model in the first world, `[N]`.
 
-    None for a run without a graph or with a large one, and with `data.test_clients`, where clients have other numbers
-    than nodes.
+    None if the run has no graph or a large graph. None, too, with `data.test_clients`, because then the ids of clients
+    are not the numbers of the nodes.
     """
     edges, table = run.pictures.get("graph_edges"), run.first_world()
     unseen = (run.scenario.get("data") or {}).get("test_clients")

@@ -1,4 +1,4 @@
-"""Compares several runs in one picture and one table: paired by seed, at equal rounds, cost or time."""
+"""Compares several runs in pictures and tables, seed by seed, at equal rounds, cost or time."""
 
 import json
 import math
@@ -55,9 +55,9 @@ from fedray.scenario.shipped import has_own_rounds
 # ---------------------------------------------------------------------------------------------------------------------
 # Compares runs seed by seed: the paired differences of their scores, and notes on the pairs for the reader.
 # Runs in rounds are compared at the last round of the shortest run; a run whose method has phases is compared at its
-# own end. If the clients of a run do not wait for rounds, the rounds of that run are server steps. All runs are then
-# compared at equal virtual time: when the first of them ended. Runs are also compared at an equal cost (bytes, virtual
-# time): the total cost of the cheapest run.
+# own end. If the clients of a run do not wait for rounds, the rounds of that run are server steps. Then all runs are
+# compared at equal virtual time, at which the first run ended. Runs are also compared at an equal cost (bytes, virtual
+# time), which is the total cost of the cheapest run.
 
 MOST_NAMED_SEEDS = 12
 ALIKE = 0.01  # costs count as equal if they differ by at most this share
@@ -70,14 +70,14 @@ class RunPair(NamedTuple):
     Attributes:
         metric: the name of the score.
         run: the name of the run.
-        baseline: the name of the run that `run` is compared with.
+        baseline: the name of the run with which `run` is compared.
         run_mean: the mean score of the run over the shared seeds and folds; NaN if the two runs share no seed and fold.
         baseline_mean: the mean score of the baseline over the same seeds and folds.
         difference: run minus baseline over the shared seeds; None if the two runs share no seed, or if one of them has
             no score at `at`.
         at: the round, or the cost, at which both scores are taken.
-        read: two texts, for the run and for the baseline: the share of `at` that was used at the evaluations of its
-            score; `-` without a score.
+        read: two texts, for the run and for the baseline. Each says which share of `at` had been used at the evaluation
+            of the score, or is `-` if there is no score.
     """
 
     metric: str
@@ -119,11 +119,11 @@ def find_axis(runs: Sequence[ReadRun]) -> str:
 def compare_with_first(
     runs: Sequence[ReadRun], metrics: Sequence[str], last: float | None = None, over: str | None = None
 ) -> list[RunPair]:
-    """Compares every run with the first one, by each score that both runs have, at the same round or cost.
+    """Compares every run with the first run, by each score that both runs have, at the same round or cost.
 
     Args:
         runs: at least two runs.
-        metrics: columns of `rounds.parquet`; a column that one of two runs lacks is left out.
+        metrics: columns of `rounds.parquet`; a column that one of the two runs does not have is left out.
         last: the round, or the cost, at which the runs are compared; None means the end of the shortest run.
         over: the unit of `last`: rounds, or a cost; None means rounds, or virtual seconds if a run has no rounds.
 
@@ -157,10 +157,10 @@ def compare_with_first(
 
 
 def compare_at_all_budgets(runs: Sequence[ReadRun]) -> list[RunPair]:
-    """Compares every run with the first one at the end of the shortest run.
+    """Compares every run with the first run at the end of the shortest run.
 
     The headline score is also compared at equal costs. A cost is left out if it is the same for all runs, or if a run
-    lacks it.
+    does not have it.
     """
     headline, own = find_headline(runs), [name for name in list_compared_metrics(runs) if name not in COMPARED_METRICS]
     shown = dict.fromkeys([headline, *SHOWN_METRICS, *own])
@@ -228,8 +228,8 @@ def _name_seeds(seeds: set[int]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks whether runs have the same data: differences break the pairs, or make the scores incomparable.
-# The digests of `identity.json` decide if the runs have them; else the names of the data decide.
+# Checks whether runs have the same data; with different data, scores cannot be paired, or not be compared at all.
+# The digests of `identity.json` decide this. For runs without digests the names of the data decide.
 
 TRAINING = ("training inputs", "training labels", "generated clients")  # names of digests in `fedray.data.shards`
 TEST = ("test inputs", "test labels", "classes")
@@ -283,7 +283,8 @@ def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Checks whether the regressions of several runs treat the noise of the observations in the same way.
 # The variance of an ensemble is the spread of its models, unless `predict.noise` adds noise. A single model has no
-# spread; its variance is the residual variance. NLL and coverage of the two cannot be compared directly.
+# spread; its variance is the residual variance. So NLL and coverage of an ensemble and of a single model cannot be
+# compared directly.
 
 
 def list_noise_notes(runs: Sequence[ReadRun]) -> list[str]:
@@ -320,7 +321,7 @@ def list_noise_notes(runs: Sequence[ReadRun]) -> list[str]:
 # Curves, clients and final scores of several runs.
 
 Line = tuple[int, str, tuple[FloatArray, Curve]]  # the number, name and curve of a run, and the positions on the axis
-MOST_NAMED_RUNS = 4  # runs named in a title at most
+MOST_NAMED_RUNS = 4  # a title names at most so many runs
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 COMPARED_METRICS: tuple[str, ...] = (
     *("accuracy", "accuracy_average", "accuracy_mean", "accuracy_max", "personal_accuracy", "personal_p10"),
@@ -370,7 +371,7 @@ def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | 
         return None
     word, wide = name_score(metric), what == "rounds"
     title = word[0].upper() + word[1:] + {"bytes": " for its bytes", "seconds": " for its virtual time"}.get(what, "")
-    if wide:  # where the runs end; only the paired differences tell which run is better
+    if wide:  # the spread at the end of the runs; only paired differences show which run is better
         title += f" over the rounds of {len(lines)} runs"
         if len(lines) <= MOST_NAMED_RUNS:
             each = [(name, format_number(float(curve.mean[-1]), metric), curve) for _, name, (_, curve) in lines]
@@ -415,7 +416,7 @@ def figure_clients(runs: list[ReadRun]) -> Figure | None:
 def make_comparison_table(runs: list[ReadRun]) -> Table:
     """Returns header and rows of a table of the final metrics, mean +- sd.
 
-    The best value is highlighted, and so are values that are not known to be worse.
+    The best value is highlighted, and so are values whose difference from it may be chance.
     """
     metrics = [name for name in list_compared_metrics(runs) if _list_means(runs, name)]
     best = {name: find_best(runs, name) for name in metrics}
@@ -444,7 +445,8 @@ def make_cost_table(runs: list[ReadRun]) -> Table:
 def find_cost(run: ReadRun, key: str) -> float | None:
     """Returns a total of a run per replicate and fold; None if the run has no summary.
 
-    The virtual time is the mean over replicates and folds. (The summary holds the time of the slowest of these.)
+    The virtual time is the mean over replicates and folds. (The summary holds the time of the slowest replicate and
+    fold.)
     """
     total = run.summary.get("totals", {}).get(key)
     if not isinstance(total, int | float):
@@ -456,7 +458,7 @@ def find_cost(run: ReadRun, key: str) -> float | None:
 
 
 def find_differences(runs: Sequence[ReadRun], missing: str = "-") -> list[tuple[str, list[str]]]:
-    """Lists the scenario keys that differ between runs, with the value in each run (`missing` if a run has none)."""
+    """Lists the scenario keys that differ between runs, with the value in each run (or `missing`)."""
     each = [flatten(run.scenario) for run in runs]
     flat = [{k: v if isinstance(v, str) else json.dumps(v, default=str) for k, v in one.items()} for one in each]
     keys = dict.fromkeys(key for one in flat for key in one)
@@ -492,19 +494,20 @@ def _list_means(runs: list[ReadRun], name: str) -> dict[int, float]:
 
 
 def find_best(runs: list[ReadRun], name: str) -> list[int]:
-    """Finds the runs with the best final mean of a metric, or with a mean that is not known to be worse.
+    """Finds the runs with the best final mean of a metric, or with a mean whose difference from the best may be chance.
 
     Runs that share at least two seeds are compared in pairs. If the run with the best mean is worse than another run on
-    the shared seeds, the other run is the best. Other runs differ if their means differ by more than twice the standard
-    error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. A run of one world differs from no other.
+    the shared seeds, the other run is the best. Runs that do not share two seeds differ if their means differ by more
+    than twice the standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. A run with one world (one seed of one fold) never
+    differs from another run in this sense.
 
     Args:
         runs: the runs to compare.
         name: the name of the metric.
 
     Returns:
-        Indices in `runs`, the best run first; empty if no run is known to be worse, or if the metric has no better
-        direction.
+        Indices in `runs`, the best run first. Empty if all differences may be chance, or if neither high nor low values
+        of the metric are better.
     """
     means = _list_means(runs, name)
     if len(means) < 2 or not has_direction(name):
@@ -517,7 +520,7 @@ def find_best(runs: list[ReadRun], name: str) -> list[int]:
 
 
 def _is_worse(run: ReadRun, other: ReadRun, name: str) -> bool:
-    """Returns whether a run is worse than another one in a metric, by more than chance explains."""
+    """Returns whether a run is worse than another run in a metric, by more than chance explains."""
     sign = 1 if lower_is_better(name) else -1
     mine, theirs = ({w: score.value for w, score in read_worlds(each, name).items()} for each in (run, other))
     paired = compare_paired(mine, theirs)
@@ -534,7 +537,7 @@ _AT_SERVER = ("seconds_per_step", "seconds_per_sample")
 
 
 def list_uncounted(runs: Sequence[ReadRun], over: str | None) -> list[str]:
-    """Returns a note on the work that virtual seconds leave out, if the runs are compared by them; else nothing.
+    """Returns a note on the work that virtual seconds leave out, if runs are compared by virtual time; else nothing.
 
     Args:
         runs: the runs to compare.
@@ -583,7 +586,7 @@ def list_caveats(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Paired differences between runs over the seeds that they share, as a picture and a table.
 
-MOST_BARS = 40  # runs in the picture at most
+MOST_BARS = 40  # the picture shows at most so many runs
 SHOWN_METRICS = (
     *("accuracy", "personal_accuracy", "rmse", "personal_rmse", "nll", "brier", "ece", "crps"),
     *("conformal_size", "conformal_width"),

@@ -1,4 +1,4 @@
-"""Pictures of a run's jobs, and of its metrics over rounds, bytes and virtual seconds."""
+"""Draws pictures of a run's jobs, and of its metrics over rounds, bytes and virtual seconds."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -22,10 +22,10 @@ from fedray.scenario.shipped import find_last_phase
 # ---------------------------------------------------------------------------------------------------------------------
 # Pictures of the jobs of the first replicate: which client trained which model, and at which cost.
 
-MOST_ROUNDS, MOST_CLIENT_ROWS = 60, 100  # clients shown at most
-MOST_LANES = 40  # clients drawn on a virtual clock at most
+MOST_ROUNDS, MOST_CLIENT_ROWS = 60, 100  # at most so many rounds and clients are shown
+MOST_LANES = 40  # at most so many clients are drawn on a virtual clock
 FAINT_ALPHA = 0.25  # color of a job that did not finish
-EQUAL_SHARE = 0.99  # share of the slowest client's seconds; a smaller difference is no wait
+EQUAL_SHARE = 0.99  # a client with this share of the slowest client's seconds does not wait
 
 
 def figure_assignment(run: ReadRun) -> Figure | None:
@@ -94,7 +94,7 @@ def mark_groups(axes: Axes, groups: Sequence[str]) -> None:
 
 
 def find_finished(table: pa.Table) -> BoolArray:
-    """Returns whether each job counted, `[J]`: it was not late, dropped, unavailable, failed or without data."""
+    """Returns whether each job counted, `[J]`. Jobs that were late, dropped, failed or without data do not count."""
     return np.isin(table["status"].to_pylist(), ("ok", "done"))
 
 
@@ -213,7 +213,7 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     jobs["low"] = (of.cumcount() * jobs["tall"]).where(together, 0.0)
     done = (jobs["start"] + jobs["sim_seconds"]).groupby(jobs["client"]).max()
     slowest, half = done.idxmax(), float(done.median())
-    if half >= EQUAL_SHARE * done[slowest]:  # bars of equal length: nobody waits
+    if half >= EQUAL_SHARE * done[slowest]:  # bars have equal lengths, because nobody waits
         return None
     tier = jobs.groupby("client")["tier"].first()
     name = f"client {slowest}" + (f" ({tier[slowest]})" if len(run.tiers) > 1 else "")
@@ -236,7 +236,7 @@ def draw_lanes(run: ReadRun, title: str, jobs: pd.DataFrame, clients: IntArray) 
         title: the title of the figure.
         jobs: one row per job, with `client`, `model`, `start` and `sim_seconds`. `tall` is the share of the lane's
             height that the job takes, and `low` the share above the job.
-        clients: the clients in the order of their lanes; of many clients, evenly spaced ones are shown.
+        clients: the clients in the order of their lanes; if there are many, evenly spaced clients are shown.
 
     Returns:
         The figure, its axes, and the clients that are shown.
@@ -317,10 +317,10 @@ PANEL_SCORES = (
     *("nll", "nll_residual", "nll_none", "brier", "ece", "entropy", "disagreement", "crps", "coverage_95"),
     *("sharpness", "personal_accuracy", "personal_rmse"),
 )
-LEGEND_MODELS = 10  # number of models up to which the legend names each
-LEAST_POINTS = 6  # points of a curve whose beginning may be cut off
-LEAST_EMPTY = 0.1  # empty share of an axis from which on its beginning is cut off
-LEAST_WINDOW = 0.15  # share of the rise from the first value to the best that stays below the worst end
+LEGEND_MODELS = 10  # with more models the legend does not name each of them
+LEAST_POINTS = 6  # a curve with fewer points is never cut off at its beginning
+LEAST_EMPTY = 0.1  # the beginning of an axis is cut off if this share of it is empty
+LEAST_WINDOW = 0.15  # this share of the rise from the first to the best value stays visible below the worst final value
 MOST_MEMBER_LINES = 50
 BAND_NOTE = (
     "Line: mean of the replicates and folds; band: one standard deviation of them up and down, no confidence interval."
@@ -560,7 +560,7 @@ def _rounds_title(run: ReadRun, curve: Curve) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The training loss over the rounds, as the clients measured it while they trained.
+# The training loss over the rounds, which the clients measured while they trained.
 
 
 def figure_losses(run: ReadRun) -> Figure | None:

@@ -1,4 +1,4 @@
-"""The content of the page, and the display of a run in a notebook."""
+"""Makes the HTML page of a report, and the display of a run in a notebook."""
 
 import base64
 import hashlib
@@ -113,7 +113,7 @@ def fill_template(*, sections: Iterable[pictures.Section] = (), **values: Any) -
     shown = [section for section in sections if section.pictures]
     numbers = {p.key: p.numbers for section in shown for p in section.pictures if p.numbers}
     packed = json.dumps(numbers, separators=(",", ":"), allow_nan=False)
-    for mark in "<>&":  # the text can neither end the script element nor begin another
+    for mark in "<>&":  # then the text can neither end the script element nor begin a new element
         packed = packed.replace(mark, f"\\u{ord(mark):04x}")
     own = {
         "version": fedray.__version__,
@@ -125,7 +125,7 @@ def fill_template(*, sections: Iterable[pictures.Section] = (), **values: Any) -
 
 
 def _find_words(rows: Sequence[Sequence[str | Best]]) -> list[bool]:
-    """Returns whether each column is aligned left: the first one, and columns in which no text begins with a number."""
+    """Returns whether each column is aligned left: the first, and those in which no text begins with a number."""
     columns = enumerate(zip(*rows, strict=True))
     return [not i or not any(re.match(r"[+-]?(\d|inf)", str(text)) for text in column) for i, column in columns]
 
@@ -338,23 +338,23 @@ def _try_to_draw(name: str, draw: Callable[[], Figure | None], text: str, notes:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # One self-contained HTML file that shows a run, or compares several, made from the files of run directories.
-# The page needs no network. Figures are inline SVG, which follow its light or dark colors and can be printed. The
-# page's own script shows values, hides lines, draws logarithmic axes and offers downloads; without it, the page shows
-# the same facts.
+# The page loads nothing from the network. Figures are inline SVG, follow the light or dark colors of the page, and can
+# be printed. The page's own script shows values, hides lines, draws logarithmic axes and offers downloads; without the
+# script the page shows the same figures.
 
 
 def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Sequence[PageTable] = ()) -> None:
     """Writes the report of one run directory, or the comparison of several, to `out`.
 
     Args:
-        run_dirs: the run directories; an interrupted run shows what it recorded.
+        run_dirs: the run directories; of an interrupted run the report shows what was recorded.
         out: the HTML file to write; its directory is made if needed.
         title: the title of a comparison; if empty, the title tells the number of runs.
         tables: tables to show before the tables of a comparison; each is (heading, (header, rows), note).
 
     Raises:
-        BadInput: no directory was given, one is not a run directory, or `out` cannot be written (an earlier report
-            stays unchanged).
+        BadInput: no directory was given, a directory is not a run directory, or `out` cannot be written (an earlier
+            report stays unchanged).
         Unwritable: the disk is full or has a fault.
     """
     if not run_dirs:
@@ -471,7 +471,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str | Best]]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Single pictures of the report, for notebooks: the same figures, in colors that need no page.
+# Single pictures of the report for notebooks, which are the same figures in colors that do not depend on the page.
 
 
 def list_draws(run: ReadRun) -> dict[str, Draw]:
@@ -533,7 +533,7 @@ def draw_alone(draw: Callable[[], Figure | None]) -> Figure | None:
             if any(artist.get_gid() == curves.WORLDS_BAND for artist in figure.findobj()):
                 figure.supxlabel(curves.BAND_NOTE, fontsize=8, x=0.01, ha="left", color=pictures.MUTED, wrap=True)
             figure.draw_without_rendering()  # makes all ticks, in this style
-    # by default, a notebook shows only figures that `pyplot` made
+    # by default, a notebook shows only figures that `pyplot` has made
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell and not any(Figure in one.type_printers for one in shell.display_formatter.formatters.values()):

@@ -29,15 +29,15 @@ from numpy.typing import ArrayLike, NDArray
 # ---------------------------------------------------------------------------------------------------------------------
 # Colors, sizes, units, and the conversion of a Matplotlib figure to inline SVG.
 # Lines and text are drawn in four colors of a light page. These colors become CSS variables in the SVG, and so suit
-# light pages, dark pages and paper. Text stays text: it can be selected, searched and read aloud.
+# light pages, dark pages and paper. Text stays text, which can be selected, searched and read aloud.
 
 INK, MUTED, GRID, PAPER = "#1b2530", "#55616d", "#d7dde3", "#fffffe"  # white itself stays white, see `to_svg`
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--card)"}
 ACCENT, ORANGE, GREY = "#0072b2", "#d55e00", "#6b7683"
-# Okabe and Ito 2008, without black, the yellow darkened for white pages, and two more hues
+# The palette of Okabe and Ito 2008, without black, with a darker yellow for white pages, and with two more hues.
 PALETTE = (ACCENT, "#e69f00", "#009e73", "#cc79a7", "#56b4e9", ORANGE, "#a89400", "#7a5fc0", "#8c8c8c", "#8a4b2d")
 NARROW, WIDE = 5.4, 10.8  # inches: two figures side by side, or one across the page
-MOST_VECTOR_MARKS = 400  # bars or dots; more become pixels within the SVG, a tenth of the size
+MOST_VECTOR_MARKS = 400  # if there are more bars or dots, they become pixels within the SVG, with a tenth of the size
 DASHED: dict[str, Any] = {"color": INK, "linewidth": 1, "linestyle": (0, (4, 3))}  # style of a reference line
 BAND = "_band"  # label of a band that belongs to the line drawn before the band
 FIGURE_SETTINGS: dict[Any, Any] = {
@@ -79,7 +79,7 @@ def make_canvas(
         options: further options of Matplotlib's `Figure.subplots`.
 
     Returns:
-        The figure, and its axes: one, or an array of axes.
+        The figure, and its axes (a single object, or an array of axes).
     """
     figure = Figure(figsize=size, layout="constrained")
     figure.set_label(title)
@@ -95,7 +95,7 @@ def to_svg(figure: Figure, prefix: str) -> str:
     """
     sink = io.StringIO()
     figure.dpi = 150  # resolution of parts drawn as pixels
-    canvas: Any = FigureCanvasSVG(figure)  # `savefig` would draw twice, but one drawing makes the layout too
+    canvas: Any = FigureCanvasSVG(figure)  # `savefig` would draw twice, but a single drawing also makes the layout
     canvas.print_svg(sink, metadata={"Date": None, "Creator": None})
     text = sink.getvalue()
     text = text[text.index("<svg") :]
@@ -255,7 +255,7 @@ def name_places(axis: Any, names: Sequence[object], *, whole: str | None = None)
 # From these numbers the page's script shows values under the pointer, hides lines, redraws axes and writes CSV files.
 # Functions that draw figures need not care: whatever they plot is found.
 
-MOST_NUMBERS = 6000  # numbers of the lines or dots of a figure; of more, every n-th is kept
+MOST_NUMBERS = 6000  # numbers of the lines or dots of a figure; if there are more, every n-th number is kept
 MOST_CELLS = 20_000  # cells of a map; a larger map has no numbers on the page
 LOG_RATIO = {"x": 8.0, "y": 1.5}  # largest over smallest positive value that makes a logarithmic axis useful
 
@@ -270,9 +270,9 @@ def read_panels(figure: Figure) -> list[Panel]:
         figure: a figure that is not yet written as SVG.
 
     Returns:
-        A dict for each panel. `title`: the title. `x` and `y`: the axes (label, percent, names of positions, log).
-        `traces`: the drawn numbers. `scales`: the axes that may become logarithmic, "", "x", "y" or "xy". `every`: n,
-        where only every n-th number is kept.
+        A dict for each panel. `title` is the title, and `x` and `y` describe the axes (label, percent, names of
+        positions, log). `traces` holds the drawn numbers. `scales` has the axes that may become logarithmic: "", "x",
+        "y" or "xy". `every` is n if only every n-th number is kept.
 
     Example:
         >>> figure, axes = make_canvas("Losses")
@@ -366,7 +366,7 @@ def _read_dots(dots: PathCollection) -> Trace:
 
 
 def _read_bars(patch: PathPatch | Rectangle, key: dict[str, str]) -> Trace | None:
-    """Returns left, bottom, width and height of rectangles that `draw_bars` has drawn, or of one of Matplotlib's."""
+    """Returns left, bottom, width and height of rectangles drawn by `draw_bars`, or of a rectangle of Matplotlib."""
     if isinstance(patch, Rectangle):
         sides = np.array([[patch.get_x(), patch.get_y(), patch.get_width(), patch.get_height()]])
     else:
@@ -463,7 +463,7 @@ def _thin(traces: list[Trace], most: int) -> tuple[list[Trace], int]:
     """Shortens the numbers of traces; returns the traces and n.
 
     Numbers keep five digits (seven on the x axis). A value that all bars have in common is kept once. Long lines keep
-    every n-th point, and the last one.
+    every n-th point, and the last point.
     """
     sides = ("x", "y", "w", "h", "low", "high")
     for bars in (trace for trace in traces if trace["kind"] == "bars"):
@@ -503,7 +503,7 @@ def _show_color(color: Any) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Turns Matplotlib figures into pictures of a page: inline SVG, and its numbers for the page's script.
+# Turns Matplotlib figures into pictures of a page: inline SVG, and numbers for the page's script.
 
 
 class Picture(NamedTuple):

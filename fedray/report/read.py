@@ -80,7 +80,7 @@ class ReadRun:
         pictures: the arrays of `pictures.npz`, which a comment in this module lists.
         client_scores: a table with one row per evaluated round, replicate, fold and recorded client
             (`evaluate.clients`); None if no client was recorded.
-        identity: digests of the data and the code that the run began with (`identity.json`); empty without such a file.
+        identity: digests of the data and code with which the run began (`identity.json`); empty without such a file.
     """
 
     name: str
@@ -245,9 +245,9 @@ def _pad_rows(rows: pa.Array) -> FloatArray | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Scores of models that nobody has trained never count, nor scores before the last phase of a method. The phases of
-# stacking, FENS and β-Predictive Bayes are rounds that cannot be compared with rounds of another method. The scores of
-# such a run are therefore taken at its own end.
+# Scores of untrained models never count, and neither do scores before the last phase of a method. The rounds of
+# stacking, FENS and β-Predictive Bayes cannot be compared with rounds of other methods, so the scores of such a run are
+# taken at its own end.
 
 ROUNDS, SECONDS, UPLINK = "round", "sim_seconds", "up_bytes"  # columns of `rounds.parquet` over which runs are compared
 BYTES = "bytes"  # bytes up and down: the sum of two columns
@@ -255,7 +255,7 @@ Worlds = dict[tuple[int, int], BudgetScore]  # (seed, fold) -> score
 
 
 def read_axis(run: ReadRun, over: str) -> FloatArray | None:
-    """Returns the round, or a cost since the start, of each row of `rounds.parquet`; None if the run has none."""
+    """Returns the round, or a cost since the start, of each row of `rounds.parquet`; None if it is not recorded."""
     if over == BYTES:
         up, down = run.rounds.get(UPLINK), run.rounds.get("down_bytes")
         return None if up is None or down is None else up + down
@@ -269,13 +269,13 @@ def read_seed(run: ReadRun) -> int:
 
 
 def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS) -> Worlds:
-    """Returns a score of each replicate and fold that has one, by (seed, fold).
+    """Returns the score of each replicate and fold that has this score, by (seed, fold).
 
     Args:
         run: the run.
         metric: a column of `rounds.parquet`; a run without it has no scores.
-        last: the round, or the cost, at which the score is taken; infinite means the end of the run. If `last` is a
-            round, but the rounds of this method are not comparable with those of others, the end counts.
+        last: the round, or the cost, at which the score is taken; infinity means the end of the run. If `last` is a
+            round, but the rounds of this method cannot be compared with those of others, the end of the run counts.
         over: the unit of `last`: rounds, or a cost.
 
     Example:
@@ -392,7 +392,8 @@ def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
 def name_compared(runs: Sequence[ReadRun], metric: str, *, unit: bool = False) -> str:
     """Returns the name of a score in a comparison.
 
-    If clients of some run predict by themselves, the name says that the score is of the common prediction.
+    If clients of some run predict with models or weights of their own, the name says that the score is that of the
+    common prediction.
     """
     common = " of the common answer" if metric == runs[0].metric and list_apart(runs) else ""
     return name_score(metric, unit=unit) + common
@@ -404,7 +405,7 @@ def has_score(run: ReadRun, metric: str) -> bool:
 
 
 def tell_readings(runs: Sequence[ReadRun], last: float, over: str) -> list[str]:
-    """Returns a sentence for each run without a score exactly at `last`: where its score was taken, or why it has none.
+    """Returns a sentence for each run without a score exactly at `last`, which says where the score was taken instead.
 
     Args:
         runs: the runs to compare.
@@ -449,7 +450,7 @@ def tell_share(worlds: Sequence[BudgetScore]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Marks scores of a round that test samples chose, and explains the marks.
+# Marks the scores of a round that was chosen by test samples, and explains the marks.
 
 MARK = "\u2020"
 
@@ -490,7 +491,7 @@ def mark_score(text: str, summary: Mapping[str, Any]) -> str:
 
 
 def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
-    """Explains the mark of a run's scores, and says if test samples chose the best round or one class is as good.
+    """Explains the mark of a run's scores, and notes if test samples chose the best round or one class is as good.
 
     Args:
         summary: the summary of the run.
