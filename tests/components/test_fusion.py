@@ -11,21 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
+from fedray.components import one_shot
 from fedray.components.distillation import Fusion, ServerRows, Student, ask_model, combine_teachers, fuse_models
-from fedray.components.one_shot import (
-    LEAST,
-    Descent,
-    Laplace,
-    Mixtures,
-    adam,
-    climb,
-    descend,
-    find_gradient,
-    fisher_mean,
-    mixture_server,
-    summing_adam,
-    weigh_modes,
-)
 from fedray.components.servers import Rows, mean
 from fedray.core import rng
 from fedray.core.method import Server, StudentEngine, Teaching, Train
@@ -164,8 +151,8 @@ def step(server: Server, uploads: Uploads | None = None) -> Tensor:
     return server.step(state, server.reduce(uploads or send()), 0).models[0]
 
 
-def descent(steps: int, score: object = None) -> Descent:
-    return Descent(steps, 10, summing_adam(0.01), score)  # type: ignore[arg-type]
+def descent(steps: int, score: object = None) -> one_shot.Descent:
+    return one_shot.Descent(steps, 10, one_shot.summing_adam(0.01), score)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("damping", [0.0, 0.7])
@@ -173,7 +160,7 @@ def descent(steps: int, score: object = None) -> Descent:
 def test_it_is_the_optimum_of_the_sum_of_quadratic_losses(weighting: str, damping: float) -> None:
     """The damping is added to each client's curvature, once."""
     share = torch.from_numpy(SIZE if weighting == "examples" else np.ones(N)).double()[:, None]
-    found = step(fisher_mean(Rows(1, 1), weighting, damping)).double()  # type: ignore[arg-type]
+    found = step(one_shot.fisher_mean(Rows(1, 1), weighting, damping)).double()  # type: ignore[arg-type]
     slope = (share * (SURE + damping) * (found - START.double() - DELTA)).sum(0)
     assert slope.abs().max() < 1e-5
     assert (step(mean(Rows(1, 1), weighting)) - found).abs().max() > 0.05  # type: ignore[arg-type]
@@ -183,23 +170,23 @@ def test_it_is_the_optimum_of_the_sum_of_quadratic_losses(weighting: str, dampin
 def test_where_all_clients_are_equally_sure_it_is_the_mean(damping: float) -> None:
     """Also where they are by many orders of magnitude surer of one number than of another one."""
     same = (10.0 ** torch.linspace(-8, 3, D)).expand(N, -1)
-    found = step(fisher_mean(Rows(1, 1), "examples", damping), send(sure=same))
+    found = step(one_shot.fisher_mean(Rows(1, 1), "examples", damping), send(sure=same))
     torch.testing.assert_close(found, step(mean(Rows(1, 1), "examples"), send()), rtol=0, atol=1e-6)
 
 
 def test_numbers_of_which_nobody_knows_anything_are_those_of_the_mean() -> None:
     """To the bit without damping; and with a damping that dwarfs all Fishers every number is."""
     average, some = step(mean(Rows(1, 1))), SURE.clone()
-    some[:, :2], some[:, 2] = 0.0, 0.5 * LEAST
-    found = step(fisher_mean(Rows(1, 1)), send(sure=some))
+    some[:, :2], some[:, 2] = 0.0, 0.5 * one_shot.LEAST
+    found = step(one_shot.fisher_mean(Rows(1, 1)), send(sure=some))
     assert torch.equal(found[:3], average[:3])
     assert not torch.isclose(found[3:], average[3:]).any()
-    torch.testing.assert_close(step(fisher_mean(Rows(1, 1), damping=1e-6), send(sure=some))[:2], average[:2])
-    torch.testing.assert_close(step(fisher_mean(Rows(1, 1), damping=1e6)), average, rtol=0, atol=1e-5)
+    torch.testing.assert_close(step(one_shot.fisher_mean(Rows(1, 1), damping=1e-6), send(sure=some))[:2], average[:2])
+    torch.testing.assert_close(step(one_shot.fisher_mean(Rows(1, 1), damping=1e6)), average, rtol=0, atol=1e-5)
 
 
 def test_the_order_of_uploads_and_their_blocks_change_no_bit() -> None:
-    server, whole = fisher_mean(Rows(1, 1), "examples"), send()
+    server, whole = one_shot.fisher_mean(Rows(1, 1), "examples"), send()
     state = State(START, torch.zeros(1, 0, dtype=torch.int64), {})
     names = ("delta", "beside", "client", "model", "world", "tier", "size")
     parts = [server.reduce(Uploads(**{name: getattr(whole, name)[[j]] for name in names})) for j in (2, 0, 3, 1)]
@@ -210,26 +197,26 @@ def test_the_order_of_uploads_and_their_blocks_change_no_bit() -> None:
 def test_a_model_that_nobody_trained_stays() -> None:
     state = State(START.repeat(2, 1), torch.zeros(2, 0, dtype=torch.int64), {})
     for how in (None, descent(5)):
-        server = fisher_mean(Rows(1, 2), how=how)
+        server = one_shot.fisher_mean(Rows(1, 2), how=how)
         after = server.step(state, server.reduce(send()), 0).models
         assert torch.equal(after[1], state.models[1]) and not torch.equal(after[0], state.models[0])
 
 
 def test_the_descent_begins_at_the_mean_and_ends_at_the_optimum() -> None:
-    best, average = step(fisher_mean(Rows(1, 1))), step(mean(Rows(1, 1)))
-    torch.testing.assert_close(step(fisher_mean(Rows(1, 1), how=descent(3000))), best, rtol=0, atol=2e-2)
-    first = step(fisher_mean(Rows(1, 1), how=descent(1)))
+    best, average = step(one_shot.fisher_mean(Rows(1, 1))), step(mean(Rows(1, 1)))
+    torch.testing.assert_close(step(one_shot.fisher_mean(Rows(1, 1), how=descent(3000))), best, rtol=0, atol=2e-2)
+    first = step(one_shot.fisher_mean(Rows(1, 1), how=descent(1)))
     assert 0 < (first - average).abs().max() <= 0.01 + 1e-6
 
 
 def test_the_descent_stays_where_its_own_rows_say_it_is_best() -> None:
     """Looked at: the start, every ten steps, and the end; of equal scores the first one counts."""
-    ways = [step(fisher_mean(Rows(1, 1), how=descent(steps))) for steps in (10, 20, 25)]
+    ways = [step(one_shot.fisher_mean(Rows(1, 1), how=descent(steps))) for steps in (10, 20, 25)]
     ways.insert(0, step(mean(Rows(1, 1))))
 
     def stay(scores: list[float]) -> Tensor:
         left = iter(scores)
-        found = step(fisher_mean(Rows(1, 1), how=descent(25, lambda _world, _model: next(left))))
+        found = step(one_shot.fisher_mean(Rows(1, 1), how=descent(25, lambda _world, _model: next(left))))
         assert next(left, None) is None
         return found
 
@@ -241,7 +228,9 @@ def test_the_steps_of_adam_are_torchs() -> None:
     leaf = torch.tensor([3.0, -2.0], dtype=torch.float64, requires_grad=True)
     theirs = torch.optim.Adam([leaf], lr=0.05, eps=1e-6)
     weigh = torch.tensor([1.0, 30.0], dtype=torch.float64)
-    found = descend(Descent(25, 10, adam(0.05)), leaf.detach().clone(), lambda w: weigh * w, 0)
+    found = one_shot.descend(
+        one_shot.Descent(25, 10, one_shot.adam(0.05)), leaf.detach().clone(), lambda w: weigh * w, 0
+    )
     for _ in range(25):
         leaf.grad = weigh * leaf.detach()
         theirs.step()
@@ -251,16 +240,16 @@ def test_the_steps_of_adam_are_torchs() -> None:
 P = 3
 
 
-def draw(seed: int, clients: int = 4, modes: int = 3, prior: float = 0.2) -> Mixtures:
+def draw(seed: int, clients: int = 4, modes: int = 3, prior: float = 0.2) -> one_shot.Mixtures:
     generator = torch.Generator().manual_seed(seed)
     mean = torch.randn(clients, modes, P, generator=generator, dtype=torch.float64)
     sure = 0.3 + 2.0 * torch.rand(clients, modes, P, generator=generator, dtype=torch.float64)
     there = torch.ones(clients, modes, dtype=torch.bool)
     there[0, 1:] = False  # a client that has sent one model
-    return Mixtures(mean, sure, there, prior)
+    return one_shot.Mixtures(mean, sure, there, prior)
 
 
-def log_density(known: Mixtures, w: Tensor) -> Tensor:
+def log_density(known: one_shot.Mixtures, w: Tensor) -> Tensor:
     """By torch's distributions, up to a constant."""
     total = 0.5 * (len(known.mean) - 1) * known.prior * w.square().sum()
     for middle, sure, there in zip(known.mean, known.sure, known.there, strict=True):
@@ -274,7 +263,7 @@ def log_density(known: Mixtures, w: Tensor) -> Tensor:
 def test_the_density_is_that_of_torchs_distributions() -> None:
     known = draw(0)
     one, other = torch.zeros(P, dtype=torch.float64), torch.tensor([0.4, -1.0, 2.0], dtype=torch.float64)
-    apart = weigh_modes(known, one)[1] - weigh_modes(known, other)[1]
+    apart = one_shot.weigh_modes(known, one)[1] - one_shot.weigh_modes(known, other)[1]
     torch.testing.assert_close(apart, log_density(known, one) - log_density(known, other))
 
 
@@ -283,7 +272,7 @@ def test_the_gradient_is_that_of_autograd(seed: int) -> None:
     known = draw(seed)
     w = torch.randn(P, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
     (wanted,) = torch.autograd.grad(-log_density(known, w), w)
-    torch.testing.assert_close(find_gradient(known, w.detach()), wanted)
+    torch.testing.assert_close(one_shot.find_gradient(known, w.detach()), wanted)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -294,11 +283,11 @@ def test_on_the_way_to_a_mode_the_density_never_falls_and_there_the_gradient_is_
     heights = [float(log_density(known, w))]
     for steps in range(1, 8):
         monkeypatch.setattr("fedray.components.one_shot.MOST_CLIMBS", steps)
-        heights.append(float(log_density(known, climb(known, w))))
+        heights.append(float(log_density(known, one_shot.climb(known, w))))
     assert all(b >= a - 1e-12 for a, b in itertools.pairwise(heights))
     assert heights[1] > heights[0] + 1e-3
     monkeypatch.setattr("fedray.components.one_shot.MOST_CLIMBS", 2000)
-    assert find_gradient(known, climb(known, w)).abs().max() < 1e-6
+    assert one_shot.find_gradient(known, one_shot.climb(known, w)).abs().max() < 1e-6
 
 
 def test_the_product_of_gaussians_with_one_prior_is_the_exact_posterior() -> None:
@@ -307,9 +296,11 @@ def test_the_product_of_gaussians_with_one_prior_is_the_exact_posterior() -> Non
     likelihood = torch.rand(4, P, generator=generator, dtype=torch.float64)
     optimum = torch.randn(4, P, generator=generator, dtype=torch.float64)
     sure = likelihood + 0.7
-    known = Mixtures((likelihood * optimum / sure)[:, None], sure[:, None], torch.ones(4, 1, dtype=torch.bool), 0.7)
+    known = one_shot.Mixtures(
+        (likelihood * optimum / sure)[:, None], sure[:, None], torch.ones(4, 1, dtype=torch.bool), 0.7
+    )
     wanted = (likelihood * optimum).sum(0) / (likelihood.sum(0) + 0.7)
-    torch.testing.assert_close(climb(known, torch.zeros(P, dtype=torch.float64)), wanted)
+    torch.testing.assert_close(one_shot.climb(known, torch.zeros(P, dtype=torch.float64)), wanted)
 
 
 def mixture_send(modes: int, size: tuple[int, ...] = (5, 20, 9)) -> Uploads:
@@ -331,23 +322,23 @@ def mixture_step(server: Server, uploads: Uploads, modes: int) -> Tensor:
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 def test_of_one_mode_and_next_to_no_prior_it_is_fedfishers_optimum(weighting: str) -> None:
     """The temperature is then a common factor; float buffers (here the last number) are averaged."""
-    laplace = Laplace(temperature=0.1, precision=1e-9, prior=0.0, trainable=P)
-    one = mixture_step(mixture_server(Rows(1, 1), weighting, laplace), mixture_send(1), 1)  # type: ignore[arg-type]
-    other = mixture_step(fisher_mean(Rows(1, 1), weighting), mixture_send(1), 1)  # type: ignore[arg-type]
+    laplace = one_shot.Laplace(temperature=0.1, precision=1e-9, prior=0.0, trainable=P)
+    one = mixture_step(one_shot.mixture_server(Rows(1, 1), weighting, laplace), mixture_send(1), 1)  # type: ignore[arg-type]
+    other = mixture_step(one_shot.fisher_mean(Rows(1, 1), weighting), mixture_send(1), 1)  # type: ignore[arg-type]
     torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 def test_of_one_mode_it_is_the_mean_by_precision_less_the_priors(weighting: str) -> None:
     """A precision is `n_k F_k / T + c`, or that of the mean of n_k for all; `(N - 1) c_0` is subtracted once."""
-    uploads, laplace = mixture_send(1), Laplace(temperature=4.0, precision=3.0, prior=2.0, trainable=P)
+    uploads, laplace = mixture_send(1), one_shot.Laplace(temperature=4.0, precision=3.0, prior=2.0, trainable=P)
     size = torch.from_numpy(uploads.size).double()
     times = size if weighting == "examples" else size.mean().expand(3)
     assert uploads.beside is not None
     sure = times[:, None] * uploads.beside[:, :P].double() / 4.0 + 3.0
     before = torch.arange(P + 1).double() / 9.0
     wanted = (sure * (before + uploads.delta)[:, :P]).sum(0) / (sure.sum(0) - 2 * 2.0)
-    found = mixture_step(mixture_server(Rows(1, 1), weighting, laplace), uploads, 1)[0]  # type: ignore[arg-type]
+    found = mixture_step(one_shot.mixture_server(Rows(1, 1), weighting, laplace), uploads, 1)[0]  # type: ignore[arg-type]
     torch.testing.assert_close(found[:P].double(), wanted, rtol=0, atol=1e-6)
     mean = (times[:, None] * uploads.delta.double()).sum(0) / times.sum()
     assert float(found[P]) == pytest.approx(float(before[P] + mean[P]))
@@ -358,27 +349,27 @@ def test_modes_far_from_each_other_are_merged_each_by_itself() -> None:
     uploads = mixture_send(2)
     uploads.delta.mul_(0.01)
     uploads.delta[1::2] += 1000.0
-    laplace = Laplace(1.0, 0.5, 0.1, P)
-    both = mixture_step(mixture_server(Rows(1, 2), "examples", laplace), uploads, 2)
+    laplace = one_shot.Laplace(1.0, 0.5, 0.1, P)
+    both = mixture_step(one_shot.mixture_server(Rows(1, 2), "examples", laplace), uploads, 2)
     for mode in (0, 1):
         some = slice(mode, None, 2)
         columns = {
             name: getattr(uploads, name)[some] for name in ("delta", "client", "world", "tier", "size", "beside")
         }
-        alone = mixture_server(Rows(1, 2), "examples", laplace)
+        alone = one_shot.mixture_server(Rows(1, 2), "examples", laplace)
         found = mixture_step(alone, Uploads(model=np.full(3, mode), **columns), 2)
         torch.testing.assert_close(both[mode], found[mode])
 
 
 def test_the_descent_comes_to_the_mode_and_its_score_reads_whole_models() -> None:
-    laplace, seen = Laplace(0.1, 1.0, 0.5, P), []
+    laplace, seen = one_shot.Laplace(0.1, 1.0, 0.5, P), []
 
     def score(world: int, model: Tensor) -> float:
         seen.append((world, len(model)))
         return float(len(seen))
 
-    how = Descent(3000, 1000, adam(0.01), score)
-    found = mixture_step(mixture_server(Rows(1, 1), "examples", laplace, how), mixture_send(1), 1)
-    mode = mixture_step(mixture_server(Rows(1, 1), "examples", laplace), mixture_send(1), 1)
+    how = one_shot.Descent(3000, 1000, one_shot.adam(0.01), score)
+    found = mixture_step(one_shot.mixture_server(Rows(1, 1), "examples", laplace, how), mixture_send(1), 1)
+    mode = mixture_step(one_shot.mixture_server(Rows(1, 1), "examples", laplace), mixture_send(1), 1)
     torch.testing.assert_close(found, mode, rtol=0, atol=1e-3)
     assert seen == [(0, P + 1)] * 4

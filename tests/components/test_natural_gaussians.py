@@ -14,25 +14,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, softplus
 
-from fedray.components.gaussians import (
-    LEAST,
-    NATURAL,
-    SITES,
-    Weights,
-    add_sites,
-    answer_with_draws,
-    differentiate_divergence,
-    find_cavity,
-    find_posterior,
-    find_server_step,
-    from_natural,
-    learn_by_ivon,
-    learn_from_cavity,
-    learn_posterior,
-    refine_sites,
-    step_by_admm,
-    to_natural,
-)
+from fedray.components import gaussians
 from fedray.components.servers import Rows, mean
 from fedray.core.method import Local, Reading, Server, StepContext
 from fedray.core.sums import merge_stats
@@ -51,8 +33,8 @@ def test_mean_and_rho_come_back_from_natural_parameters() -> None:
     """From deviations of 2e-9 to 20, at float64's precision; narrow ones have huge natural parameters."""
     rho = torch.tensor([-20.0, -3.44, -1.0, 0.5, 3.0, 20.0], dtype=torch.float64)
     mean = torch.linspace(-3, 2, 6, dtype=torch.float64)
-    back = from_natural(to_natural(mean, rho))
-    inside = softplus(rho) < LEAST**-0.5
+    back = gaussians.from_natural(gaussians.to_natural(mean, rho))
+    inside = softplus(rho) < gaussians.LEAST**-0.5
     torch.testing.assert_close(back, torch.cat([mean, rho]), rtol=1e-6, atol=1e-6)
     assert inside.all()
 
@@ -66,21 +48,23 @@ def test_the_first_cavity_is_the_prior_wherever_training_begins() -> None:
     g = torch.Generator().manual_seed(0)
     mean, rho, none = torch.randn(5, generator=g), torch.randn(5, generator=g), torch.zeros(10)
     prior = torch.cat([torch.zeros(5), torch.full((5,), PRIOR)]).double()
-    assert torch.equal(find_cavity(row_of(mean, rho, none, 1.0), PRIOR, 5), prior)
-    assert torch.equal(find_cavity(row_of(mean, rho, none, 0.0), PRIOR, 5), to_natural(mean, rho))
-    site = 0.5 * to_natural(mean, rho).float()
-    found = find_cavity(row_of(mean, rho, site, 0.0), PRIOR, 5)
-    torch.testing.assert_close(found, 0.5 * to_natural(mean, rho), rtol=1e-6, atol=1e-6)
+    assert torch.equal(gaussians.find_cavity(row_of(mean, rho, none, 1.0), PRIOR, 5), prior)
+    assert torch.equal(gaussians.find_cavity(row_of(mean, rho, none, 0.0), PRIOR, 5), gaussians.to_natural(mean, rho))
+    site = 0.5 * gaussians.to_natural(mean, rho).float()
+    found = gaussians.find_cavity(row_of(mean, rho, site, 0.0), PRIOR, 5)
+    torch.testing.assert_close(found, 0.5 * gaussians.to_natural(mean, rho), rtol=1e-6, atol=1e-6)
 
 
 def test_a_precision_that_is_not_above_0_is_taken_for_the_least() -> None:
     """Of a cavity, whose linear term stays, and of a posterior; a factor may have any sign."""
     site = torch.tensor([0.25, -2.0, 9.0, -9.0])
-    found = find_cavity(row_of(torch.ones(2), torch.zeros(2), site, 0.0), PRIOR, 2)
-    q = to_natural(torch.ones(2), torch.zeros(2))
-    torch.testing.assert_close(found, torch.stack([q[0] - 0.25, q[1] + 2.0, q.new_tensor(LEAST), q[3] + 9.0]))
-    mean, rho = from_natural(torch.tensor([2.0, -3.0], dtype=torch.float64))
-    assert float(mean) == pytest.approx(2.0 / LEAST) and float(softplus(rho)) == pytest.approx(LEAST**-0.5)
+    found = gaussians.find_cavity(row_of(torch.ones(2), torch.zeros(2), site, 0.0), PRIOR, 2)
+    q = gaussians.to_natural(torch.ones(2), torch.zeros(2))
+    torch.testing.assert_close(found, torch.stack([q[0] - 0.25, q[1] + 2.0, q.new_tensor(gaussians.LEAST), q[3] + 9.0]))
+    mean, rho = gaussians.from_natural(torch.tensor([2.0, -3.0], dtype=torch.float64))
+    assert float(mean) == pytest.approx(2.0 / gaussians.LEAST) and float(softplus(rho)) == pytest.approx(
+        gaussians.LEAST**-0.5
+    )
 
 
 def blocks_of(local: Local, sizes: list[int], is_prior: float) -> Any:
@@ -133,12 +117,12 @@ def test_local_training_is_variational_inference_with_the_cavity_as_its_prior(
 ) -> None:
     """Of clients of several sizes, whose last batches are padded; factors and the mark stay as they are."""
     sizes = [11, 7]
-    rule = learn_from_cavity(local, PRIOR, P)
+    rule = gaussians.learn_from_cavity(local, PRIOR, P)
     block = blocks_of(Local(lr=local.lr), sizes, is_prior)
     block = block._replace(local=Local(lr=local.lr, step=rule), lr=0.01 if local.optimizer == "adam" else 1e-3)
     found = train(SITED, block).final
     for lane in range(len(sizes)):
-        cavity = from_natural(find_cavity(block.start[lane], PRIOR, P)).float()
+        cavity = gaussians.from_natural(gaussians.find_cavity(block.start[lane], PRIOR, P)).float()
         wanted = train_by_torch(block, lane, local, block.start[lane, : 2 * P], cavity)[: 2 * P]
         assert (wanted - block.start[lane, : 2 * P]).abs().max() > 1e-3
         torch.testing.assert_close(found[lane, : 2 * P], wanted, rtol=0, atol=3e-5)
@@ -150,7 +134,7 @@ def test_rounding_moves_no_gaussian_that_is_its_cavity(local: Local) -> None:
     """Without a factor and without data the gradient is 0 to the bit; Adam made a whole step of what rounding left."""
     g, p = torch.Generator().manual_seed(0), 203
     mean, rho = 3.0 * torch.randn(3, p, generator=g), 4.0 * torch.randn(3, p, generator=g) - 3.0
-    rows, rule = torch.cat([mean, rho, torch.zeros(3, 2 * p + 1)], dim=1), learn_from_cavity(local, PRIOR, p)
+    rows, rule = torch.cat([mean, rho, torch.zeros(3, 2 * p + 1)], dim=1), gaussians.learn_from_cavity(local, PRIOR, p)
     one, none = torch.tensor([7.0]), torch.zeros_like
     context = StepContext(0, one, 0, one, local.lr, one, none, none, torch.randn(p, generator=g), one)
     step, _ = torch.vmap(lambda row: rule.update(none(row), rule.init(row), row, context))(rows)
@@ -164,7 +148,7 @@ class Federation:
         g, self.p = torch.Generator().manual_seed(4), 6
         precision = 30.0 * torch.rand(clients, self.p, generator=g, dtype=torch.float64)
         self.likelihood = torch.cat([precision * torch.randn(clients, self.p, generator=g), precision], dim=1)
-        self.finish, self.server, self.learn = refine_sites(kept, sent, PRIOR, self.p), server, learn
+        self.finish, self.server, self.learn = gaussians.refine_sites(kept, sent, PRIOR, self.p), server, learn
         mean, rho = torch.randn(self.p, generator=g), torch.full((self.p,), -3.44)
         first = row_of(mean, rho, torch.zeros(2 * self.p), 1.0)[None]
         self.state = State(first, torch.zeros(1, 0, dtype=torch.int64), server.init(first))
@@ -175,7 +159,7 @@ class Federation:
         start = self.state.models.repeat(len(clients), 1)
         start[:, 2 * self.p : 4 * self.p] = self.sites[clients]
         optimum = self.learn(start, self.likelihood[clients], self.sites[clients].double())
-        kept = self.finish(start, torch.cat([from_natural(optimum).float(), start[:, 2 * self.p :]], dim=1))
+        kept = self.finish(start, torch.cat([gaussians.from_natural(optimum).float(), start[:, 2 * self.p :]], dim=1))
         self.sites[clients] = kept[:, 2 * self.p : 4 * self.p]
         delta = kept - start
         delta[:, 2 * self.p : 4 * self.p] = 0.0
@@ -187,7 +171,7 @@ class Federation:
 
     @property
     def natural(self) -> Tensor:
-        return self.state.extra[NATURAL][0]
+        return self.state.extra[gaussians.NATURAL][0]
 
     def exact(self) -> Tensor:
         return torch.cat([torch.zeros(self.p), torch.full((self.p,), PRIOR)]).double() + self.likelihood.sum(0)
@@ -196,26 +180,28 @@ class Federation:
         """The prior times all factors is the posterior, in the state and in the model."""
         product = self.exact() - self.likelihood.sum(0) + self.sites.double().sum(0)
         torch.testing.assert_close(self.natural, product, rtol=1e-5, atol=1e-4)
-        torch.testing.assert_close(find_posterior(self.state.models[0], PRIOR, self.p), product, rtol=1e-5, atol=1e-3)
+        torch.testing.assert_close(
+            gaussians.find_posterior(self.state.models[0], PRIOR, self.p), product, rtol=1e-5, atol=1e-3
+        )
 
 
 def pvi(clients: int, damping: float) -> Federation:
     """Clients come to the cavity times their likelihood."""
 
     def learn(start: Tensor, likelihood: Tensor, _site: Tensor) -> Tensor:
-        return find_cavity(start, PRIOR, 6) + likelihood
+        return gaussians.find_cavity(start, PRIOR, 6) + likelihood
 
-    return Federation(clients, add_sites(mean(ROWS), ROWS, PRIOR, 6), learn, kept=damping, sent=damping)
+    return Federation(clients, gaussians.add_sites(mean(ROWS), ROWS, PRIOR, 6), learn, kept=damping, sent=damping)
 
 
 def admm(clients: int, *, penalty: float = 1.0, gamma: float = 1.0, step: Any = "admm") -> Federation:
     """`lambda(q_k) = lambda(q) + (likelihood - factor) / rho`; clients keep factors as PVI's do."""
 
     def learn(start: Tensor, likelihood: Tensor, site: Tensor) -> Tensor:
-        return find_posterior(start, PRIOR, 6) + (likelihood - site) / penalty
+        return gaussians.find_posterior(start, PRIOR, 6) + (likelihood - site) / penalty
 
-    kept, alpha = gamma * penalty, find_server_step(step, penalty, clients)
-    server = step_by_admm(mean(ROWS), ROWS, alpha=alpha, kept=kept, prior=PRIOR, p=6)
+    kept, alpha = gamma * penalty, gaussians.find_server_step(step, penalty, clients)
+    server = gaussians.step_by_admm(mean(ROWS), ROWS, alpha=alpha, kept=kept, prior=PRIOR, p=6)
     return Federation(clients, server, learn, kept=kept, sent=1.0)
 
 
@@ -236,8 +222,10 @@ def test_one_pass_over_clients_one_by_one_is_exact_inference() -> None:
         one.check_conservation()
         one.train([client], client)
     one.check_conservation()
-    torch.testing.assert_close(one.state.extra[NATURAL][0], one.exact(), rtol=1e-5, atol=1e-4)
-    torch.testing.assert_close(one.state.models[0, :12], from_natural(one.exact()).float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(one.state.extra[gaussians.NATURAL][0], one.exact(), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(
+        one.state.models[0, :12], gaussians.from_natural(one.exact()).float(), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_all_clients_at_once_come_to_exact_inference_by_the_damping() -> None:
@@ -249,7 +237,7 @@ def test_all_clients_at_once_come_to_exact_inference_by_the_damping() -> None:
             wanted = (1 - 0.8 ** (t + 1)) * one.likelihood
             torch.testing.assert_close(one.sites.double(), wanted, rtol=1e-4, atol=1e-3)
             one.check_conservation()
-    torch.testing.assert_close(one.state.extra[NATURAL][0], one.exact(), rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(one.state.extra[gaussians.NATURAL][0], one.exact(), rtol=1e-5, atol=1e-3)
 
 
 def test_a_client_alone_with_damping_1_has_the_prior_as_its_cavity_in_every_round() -> None:
@@ -259,7 +247,7 @@ def test_a_client_alone_with_damping_1_has_the_prior_as_its_cavity_in_every_roun
     for t in range(3):
         start = one.state.models.clone()
         start[:, 12:24] = one.sites
-        torch.testing.assert_close(find_cavity(start, PRIOR, 6)[0], prior, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(gaussians.find_cavity(start, PRIOR, 6)[0], prior, rtol=1e-4, atol=1e-3)
         one.train([0], t)
 
 
@@ -268,9 +256,9 @@ def test_a_model_that_nobody_trained_stays_the_prior(kind: str) -> None:
     """Its row, its mark and what the state keeps of it, to the bit; those of the other model change."""
     rows, p = Rows(1, 2), 3
     if kind == "pvi":
-        server = add_sites(mean(rows), rows, PRIOR, p)
+        server = gaussians.add_sites(mean(rows), rows, PRIOR, p)
     else:
-        server = step_by_admm(mean(rows), rows, alpha=0.5, kept=0.1, prior=PRIOR, p=p)
+        server = gaussians.step_by_admm(mean(rows), rows, alpha=0.5, kept=0.1, prior=PRIOR, p=p)
     row = row_of(torch.ones(p), torch.full((p,), -3.0), torch.zeros(2 * p), 1.0).repeat(2, 1)
     state = State(row, torch.zeros(2, 0, dtype=torch.int64), server.init(row))
     zero, delta = np.array([0]), torch.zeros(1, 4 * p + 1)
@@ -280,7 +268,7 @@ def test_a_model_that_nobody_trained_stays_the_prior(kind: str) -> None:
     for name, kept in after.extra.items():
         assert torch.equal(kept[1], state.extra[name][1]) and not torch.equal(kept[0], state.extra[name][0])
     if kind == "pvi":
-        wanted = from_natural(torch.tensor([1.0] * p + [PRIOR + 1.0] * p).double()).float()
+        wanted = gaussians.from_natural(torch.tensor([1.0] * p + [PRIOR + 1.0] * p).double()).float()
         torch.testing.assert_close(after.models[0, : 2 * p], wanted)
 
 
@@ -288,17 +276,17 @@ def test_the_draws_that_answer_have_the_posteriors_mean_and_deviation() -> None:
     p, draws = 2000, 8
     row = row_of(torch.ones(p), torch.full((p,), -1.0), torch.zeros(2 * p), 0.0)
     state = State(torch.stack([row, row + 1.0, row, row]), torch.zeros(4, 0, dtype=torch.int64), {})
-    answer = answer_with_draws(state, [5, 6], draws, p)
+    answer = gaussians.answer_with_draws(state, [5, 6], draws, p)
     assert answer.models == 2 * draws and len(answer.state.models) == 4 * draws
     first = answer.state.models[:draws, :p]
     assert float((first - 1.0).std()) == pytest.approx(float(softplus(torch.tensor(-1.0))), rel=0.03)
     assert float(first.mean()) == pytest.approx(1.0, abs=0.02)
     assert torch.equal(answer.state.models[:, p:], state.models.repeat_interleave(draws, 0)[:, p:])
     assert not torch.equal(first, answer.state.models[2 * draws : 3 * draws, :p])  # of another world
-    assert answer_with_draws(state, [5, 6], 0, p).state is state
+    assert gaussians.answer_with_draws(state, [5, 6], 0, p).state is state
 
 
-def train_as_written(block: Any, lane: int, weights: Weights) -> tuple[Tensor, Tensor]:
+def train_as_written(block: Any, lane: int, weights: gaussians.Weights) -> tuple[Tensor, Tensor]:
     """Mean and precision after one client's training by IVON as the paper has it: with h, delta, v and V."""
     start, size = block.start[lane].double(), int(block.reading.size[lane])
     n, m, s = size / (weights.temperature * weights.penalty), start[:P], softplus(start[P : 2 * P]) ** -2
@@ -326,9 +314,9 @@ def train_as_written(block: Any, lane: int, weights: Weights) -> tuple[Tensor, T
 @pytest.mark.parametrize("is_prior", [1.0, 0.0], ids=["first", "later"])
 def test_local_training_is_ivon_with_the_duals_of_the_paper(train: Any, is_prior: float) -> None:
     """Of clients of several sizes, whose last batches are padded; factors and the mark stay as they are."""
-    sizes, weights = [11, 7], Weights(penalty=0.5, temperature=0.1, prior=PRIOR)
+    sizes, weights = [11, 7], gaussians.Weights(penalty=0.5, temperature=0.1, prior=PRIOR)
     block = blocks_of(Local(), sizes, is_prior)
-    block = block._replace(local=Local(step=learn_by_ivon(weights, BETA1, BETA2, P)), lr=0.02)
+    block = block._replace(local=Local(step=gaussians.learn_by_ivon(weights, BETA1, BETA2, P)), lr=0.02)
     start = block.start
     found = train(SITED, block).final
     for lane in range(2):
@@ -347,14 +335,14 @@ def context(noise: Tensor, size: int, step: int = 0) -> StepContext:
 
 
 def ivon_row_of(natural: Tensor, site: Tensor, is_prior: float = 0.0) -> Tensor:
-    return torch.cat([from_natural(natural), site, torch.tensor([is_prior])]).double()
+    return torch.cat([gaussians.from_natural(natural), site, torch.tensor([is_prior])]).double()
 
 
 def test_a_factor_that_outweighs_the_received_precision_leaves_a_client_none() -> None:
     """Where its rows say nothing, its precision goes to S_g - b / rho, and where that is below 0 to next to nothing."""
     factor = torch.tensor([0.0, 0.0, 1.0, 6.0], dtype=torch.float64)
     row = ivon_row_of(torch.tensor([0.0, 0.0, 10.0, 10.0], dtype=torch.float64), factor)
-    rule = learn_by_ivon(Weights(penalty=0.5, temperature=1.0, prior=PRIOR), BETA1, BETA2, 2)
+    rule = gaussians.learn_by_ivon(gaussians.Weights(penalty=0.5, temperature=1.0, prior=PRIOR), BETA1, BETA2, 2)
     state, noise = rule.init(row), torch.ones(2, dtype=torch.float64)
     for step in range(1000):
         state = rule.update(torch.zeros(9, dtype=torch.float64), state, row, context(noise, 20, step))[1]
@@ -366,8 +354,8 @@ def test_at_the_exact_posterior_with_exact_factors_a_step_moves_nothing_on_avera
     """Over both signs of the noise, for a quadratic loss: the fixed point that decides the signs of the duals."""
     g, n = torch.Generator().manual_seed(3), 20
     mine, others = (torch.rand(2, 5, generator=g, dtype=torch.float64) * 30 + 1 for _ in range(2))
-    weights = Weights(0.3, 0.2, PRIOR)
-    rule = learn_by_ivon(weights, BETA1, BETA2, 5)
+    weights = gaussians.Weights(0.3, 0.2, PRIOR)
+    rule = gaussians.learn_by_ivon(weights, BETA1, BETA2, 5)
     whole = (mine + others).flatten()
     whole[5:] += PRIOR
     row = ivon_row_of(whole, mine.flatten())
@@ -388,7 +376,7 @@ def test_at_the_exact_posterior_with_exact_factors_a_step_moves_nothing_on_avera
 
 def test_a_step_leaves_at_least_half_of_a_precision() -> None:
     """Also with huge curvature of either sign."""
-    rule = learn_by_ivon(Weights(1.0, 1.0, PRIOR), BETA1, 0.5, 5)
+    rule = gaussians.learn_by_ivon(gaussians.Weights(1.0, 1.0, PRIOR), BETA1, 0.5, 5)
     natural = torch.tensor([0.0, 1, 2, 3, 4, 1, 1, 10, 10, 100]).double()
     row = ivon_row_of(natural, torch.zeros(10))
     for size in (-1e3, -2.0, -0.1, 0.1, 1e3):
@@ -407,9 +395,11 @@ def test_clients_with_quadratic_losses_come_to_the_joint_posterior(clients: int,
         if t in (0, 1, 7):
             wanted = (1 - (1 - gamma) ** (t + 1)) * one.likelihood
             torch.testing.assert_close(one.sites.double(), wanted, rtol=1e-3, atol=2e-2)
-        torch.testing.assert_close(one.state.extra[SITES][0], one.sites.double().sum(0), rtol=1e-4, atol=5e-2)
+        torch.testing.assert_close(one.state.extra[gaussians.SITES][0], one.sites.double().sum(0), rtol=1e-4, atol=5e-2)
     torch.testing.assert_close(one.natural, one.exact(), rtol=1e-4, atol=2e-2)
-    torch.testing.assert_close(one.state.models[0, :12], from_natural(one.exact()).float(), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        one.state.models[0, :12], gaussians.from_natural(one.exact()).float(), rtol=1e-3, atol=1e-3
+    )
 
 
 def test_some_clients_a_round_come_to_the_joint_posterior_too() -> None:
@@ -452,7 +442,7 @@ def test_the_slopes_are_those_of_torchs_divergence() -> None:
     g = torch.Generator().manual_seed(0)
     own, prior = (torch.randn(10, generator=g, dtype=torch.float64).requires_grad_() for _ in range(2))
     wanted = torch.autograd.grad(diverge(own, prior), [own, prior])
-    for found, slope in zip(differentiate_divergence(own.detach(), prior.detach()), wanted, strict=True):
+    for found, slope in zip(gaussians.differentiate_divergence(own.detach(), prior.detach()), wanted, strict=True):
         torch.testing.assert_close(found, slope)
 
 
@@ -460,7 +450,7 @@ def test_between_equal_gaussians_there_is_no_divergence_and_nothing_moves() -> N
     """Also where they are as narrow, or as wide, as the option `rho` allows."""
     same = torch.cat([torch.randn(6), torch.tensor([-20.0, -5.0, -1.0, 0.0, 3.0, 20.0])])
     assert float(diverge(same, same)) == 0.0
-    assert all((slope == 0).all() for slope in differentiate_divergence(same, same))
+    assert all((slope == 0).all() for slope in gaussians.differentiate_divergence(same, same))
 
 
 def mean_field_blocks_of(local: Local, sizes: list[int], rho: float = -2.5) -> tuple[Any, Any]:
@@ -485,7 +475,7 @@ def mean_field_blocks_of(local: Local, sizes: list[int], rho: float = -2.5) -> t
 def test_local_training_is_that_of_torchs_divergence_and_optimizers(train: Any, local: Local, turns: int) -> None:
     """Of clients of several sizes, whose last batches are padded."""
     zeta, sizes = 3.0, [11, 7]
-    rule = learn_posterior(local, zeta, turns, P)
+    rule = gaussians.learn_posterior(local, zeta, turns, P)
     _, block = mean_field_blocks_of(Local(lr=local.lr), sizes)
     block = block._replace(local=Local(lr=local.lr, step=rule), lr=local.lr)
     found = train(PAIR, block).final

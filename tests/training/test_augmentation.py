@@ -36,6 +36,11 @@ def shuffled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x[order], y[order]
 
 
+def change(function: Callable[..., Any], form: Any = "row", x: Tensor = PICTURES, real: Any = FULL, **more: Any) -> Any:
+    """Inputs and targets behind one function."""
+    return change_batches((Augmentation(function, form, "mine"),), x, LABELS, Steps(KEYS, 0, real, **more))
+
+
 RULES = {
     "fedray's": tuple(AUGMENTATIONS.values()),
     "of a row": (AUGMENTATIONS["crop"], Augmentation(noisy, "row", "noisy")),
@@ -86,12 +91,11 @@ def test_functions_see_no_padding_and_their_draws_do_not_depend_on_the_other_row
         assert len(y) == len(x)
         return x + 1
 
-    x, y = change_batches((Augmentation(count, "batch", "count"),), PICTURES, LABELS, Steps(KEYS, 0, real))
+    x, y = change(count, "batch", real=real)
     assert sizes == [4, 2, 3, 4, 1]
     assert torch.equal(x[0, 1], torch.cat([PICTURES[0, 1, :2] + 1, PICTURES[0, 1, 2:]]))
     assert torch.equal(y, LABELS)
-    rule = (Augmentation(noisy, "row", "noisy"),)
-    whole, part = (change_batches(rule, PICTURES, LABELS, Steps(KEYS, 0, one))[0] for one in (FULL, real))
+    whole, part = (change(noisy, real=one)[0] for one in (FULL, real))
     for s, w in np.ndindex(2, 3):
         assert torch.equal(whole[s, w, : real[s, w]], part[s, w, : real[s, w]])
 
@@ -104,20 +108,14 @@ def test_a_function_leaves_the_data_and_the_generators_as_they_were() -> None:
         y += 1
         return x.mul_(0), y
 
-    x, y = change_batches((Augmentation(write, "batch", "write"),), PICTURES, LABELS, Steps(KEYS, 0, FULL))
-    assert not x.any()
-    assert torch.equal(y, LABELS + 1)
-    change_batches(
-        (Augmentation(lambda x: x.mul_(0), "row", "write"),), PICTURES, LABELS, Steps(KEYS, 0, FULL, classes=24)
-    )
-    assert torch.equal(PICTURES, kept)
-    assert torch.equal(LABELS, labels)
-    change_batches(RULES["of three generators"], PICTURES, LABELS, Steps(KEYS, 0, FULL))
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert random.getstate() == before[1]
+    x, y = change(write, "batch")
+    assert not x.any() and torch.equal(y, LABELS + 1)
+    change(lambda x: x.mul_(0), classes=24)
+    assert torch.equal(PICTURES, kept) and torch.equal(LABELS, labels)
+    change(of_three_generators)
+    assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
     after: Any = np.random.get_state()
-    assert np.array_equal(after[1], before[2][1])
-    assert after[2] == before[2][2]
+    assert np.array_equal(after[1], before[2][1]) and after[2] == before[2][2]
 
 
 def test_the_numbers_of_two_generators_are_not_the_same() -> None:
@@ -128,38 +126,30 @@ def test_the_numbers_of_two_generators_are_not_the_same() -> None:
             first = torch.rand(())
             assert np.random.randint(2**32, dtype=np.uint32) % 2**24 != int(first * 2**24)
     first = torch.rand((), generator=torch.Generator().manual_seed(7))
-    assert np.random.RandomState(7).randint(2**32, dtype=np.uint32) % 2**24 == int(
-        first * 2**24
-    )  # as the loop would see
+    again = np.random.RandomState(7).randint(2**32, dtype=np.uint32)
+    assert again % 2**24 == int(first * 2**24)  # as the loop would see
 
 
 def test_rows_do_not_become_what_a_function_writes_into_one_tensor_later() -> None:
     kept = torch.zeros(1, 16, 8, dtype=torch.uint8)
-    rule = (Augmentation(lambda x: torch.add(x, 1, out=kept), "row", "mine"),)
-    assert torch.equal(change_batches(rule, PICTURES, LABELS, Steps(KEYS, 0, FULL))[0], PICTURES + 1)
+    assert torch.equal(change(lambda x: torch.add(x, 1, out=kept))[0], PICTURES + 1)
 
 
 def test_bytes_stay_bytes_unless_some_become_numbers() -> None:
     def sometimes(x: Tensor) -> Tensor:
         return x.float() if x.flatten()[0] % 2 else x
 
+    odd = PICTURES.clone()
+    odd[0, 0, 0, 0, 0, 0] = 1
     for function, wanted in ((lambda x: 255 - x, torch.uint8), (sometimes, torch.float32)):
-        rule = (Augmentation(function, "row", "mine"),)
-        odd = PICTURES.clone()
-        odd[0, 0, 0, 0, 0, 0] = 1
-        assert change_batches(rule, odd, LABELS, Steps(KEYS, 0, FULL))[0].dtype == wanted
+        assert change(function, x=odd)[0].dtype == wanted
 
 
 def test_a_picture_may_become_dark_and_tokens_any_whole_numbers() -> None:
-    dark = change_batches(
-        (Augmentation(lambda x: x / 1000, "row", "dark"),), PICTURES, LABELS, Steps(KEYS, 0, FULL, classes=24)
-    )
-    assert float(dark[0].max()) < 1.0
+    assert float(change(lambda x: x / 1000, classes=24)[0].max()) < 1.0
     words = torch.arange(48).view(2, 3, 4, 2)
     for kind in (torch.int16, torch.uint8):
-        rule = (Augmentation(lambda x: x.long() + 1, "row", "next"),)
-        found = change_batches(rule, words.to(kind), LABELS, Steps(KEYS, 0, FULL))[0]
-        assert torch.equal(found, (words + 1).to(kind))
+        assert torch.equal(change(lambda x: x.long() + 1, x=words.to(kind))[0], (words + 1).to(kind))
 
 
 WORDS = torch.arange(24, dtype=torch.uint8).view(2, 3, 4, 1)
@@ -176,6 +166,5 @@ WRONG: dict[str, tuple[Callable[..., Any], Any, str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_no_row_of_the_same_form_is_one_line(name: str) -> None:
     function, x, told = WRONG[name]
-    rule = (Augmentation(function, "batch" if function.__code__.co_argcount == 2 else "row", "mine"),)
     with pytest.raises(BadInput, match=f"^local.augment = mine {told}"):
-        change_batches(rule, x, LABELS, Steps(KEYS, 0, FULL, classes=24))
+        change(function, "batch" if function.__code__.co_argcount == 2 else "row", x, classes=24)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +37,15 @@ from fedray.training.client_code import make_trial
 from fedray.training.layers import invariant_convolutions
 
 
+def stack(*parts: nn.Module) -> nn.Sequential:
+    return nn.Sequential(*parts, nn.ReLU(), nn.Linear(8, 4))
+
+
 class Two(TwoLayers):
     """A gelu between the layers."""
 
     def between(self, h: Tensor) -> Tensor:
         return F.gelu(h)
-
-
-class Filling(Two):
-    def between(self, h: Tensor) -> Tensor:
-        out = torch.zeros(h.shape, dtype=h.dtype)
-        out[:] = h.relu()
-        return out
 
 
 class Peeking(Two):
@@ -66,20 +63,6 @@ class Shifting(Two):
     def forward(self, x: Tensor) -> Tensor:
         x += self.shift
         return Two.forward(self, x)
-
-
-class Doubling(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return 2.0 * nn.Linear.forward(self, x)
-
-
-def centering() -> nn.Module:
-    """Its outputs depend on the whole batch."""
-    return Apply(lambda x: x - x.mean(0))
-
-
-def stack(*parts: nn.Module) -> nn.Sequential:
-    return nn.Sequential(*parts, nn.ReLU(), nn.Linear(8, 4))
 
 
 def shared() -> nn.Module:
@@ -119,15 +102,17 @@ class DroppingNothing(Two):
         return torch.add(outputs, self.drop(outputs))
 
 
+def write(h: Tensor) -> Tensor:
+    out = torch.zeros(h.shape, dtype=h.dtype)
+    out[:] = h.relu()
+    return out
+
+
 OWN: dict[str, tuple[Callable[[], nn.Module], str, str]] = {  # module, engine, part of why
-    "writes in place": (Filling, "loop", "cannot be mapped over lanes"),
+    "writes in place": (lambda: stack(nn.Linear(6, 8), Apply(write)), "loop", "cannot be mapped over lanes"),
     "fused attention": (Attending, "vmap", "a functional module"),
     "drops nothing": (DroppingNothing, "vmap", "a functional module"),
     "leaves torch": (Peeking, "loop", "cannot be mapped over lanes"),
-    "plain layers": (lambda: stack(nn.Linear(6, 8)), "mlp", "linear layers only"),
-    "a layer of one's own": (lambda: stack(Doubling(6, 8)), "vmap", "a functional module"),
-    "mixes the batch": (lambda: stack(centering(), nn.Linear(6, 8)), "loop", "the rows of a batch see each other"),
-    "shared": (shared, "vmap", "a functional module"),
     "hooked in the backward pass": (hooked_backwards, "loop", "cannot be mapped over lanes"),
     "reparametrised": (lambda: stack(weight_norm(nn.Linear(6, 8))), "vmap", "a functional module"),
 }
@@ -273,23 +258,14 @@ def test_a_lane_has_the_same_bits_in_blocks_of_any_width() -> None:
         assert all(torch.equal(one, pairs[k]) for k, one in enumerate(train(list(range(width))))), width
 
 
-def test_the_switch_stays_until_the_last_thread_has_left() -> None:
-    before, cpu = torch.backends.mkldnn.enabled, torch.device("cpu")
-    entered, leave = threading.Event(), threading.Event()
-
-    def work() -> None:
-        with invariant_convolutions(cpu):
-            entered.set()
-            leave.wait(10)
-
-    thread = threading.Thread(target=work)
-    with invariant_convolutions(cpu):
-        within = torch.backends.mkldnn.enabled
-        thread.start()
-        entered.wait(10)
+def test_the_switch_stays_until_the_last_user_has_left() -> None:
+    before, first, last = torch.backends.mkldnn.enabled, ExitStack(), ExitStack()
+    first.enter_context(invariant_convolutions(torch.device("cpu")))
+    within = torch.backends.mkldnn.enabled
+    last.enter_context(invariant_convolutions(torch.device("cpu")))
+    first.close()
     assert torch.backends.mkldnn.enabled == within
-    leave.set()
-    thread.join()
+    last.close()
     assert torch.backends.mkldnn.enabled == before
 
 
@@ -317,7 +293,7 @@ ROWWISE: dict[str, Callable[[], nn.Module]] = {
 }
 MIXING: dict[str, Callable[[], nn.Module]] = {
     "batch norm": lambda: nn.BatchNorm1d(WIDTH, track_running_stats=False),
-    "centering": centering,
+    "centering": lambda: Apply(lambda x: x - x.mean(0)),
     "sharing": lambda: Apply(lambda x: x + x.sum(0) - x.sum(0).detach()),  # a sum that has no value, only a gradient
     "counting": lambda: Apply(lambda x: x / x.shape[0]),  # only the number of rows enters
     "closed": Closed,

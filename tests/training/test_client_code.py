@@ -68,35 +68,25 @@ def same_gradient(gradient: Tensor, state: Any, _parameters: Tensor, _context: S
     return gradient, state
 
 
-SAME: dict[str, Callable[[Local], Local]] = {
-    "loss": lambda local: replace(local, loss=LocalLoss(same_loss)),
-    "gradient": lambda local: replace(local, gradient=Transform(start_empty, same_gradient)),
-    "step": lambda local: replace(local, step=Transform(start_empty, same_gradient)),
-}
-TERMS: dict[str, Any] = {"local": {"weight_decay": 0.1, "pull": 0.3}}
-
-
 def all_places(local: Local) -> Local:
-    """Code that changes nothing in all three places."""
-    for change in SAME.values():
-        local = change(local)
-    return local
+    """Code that changes nothing, as loss, gradient and step."""
+    same = Transform(start_empty, same_gradient)
+    return replace(local, loss=LocalLoss(same_loss), gradient=same, step=same)
 
 
-@pytest.mark.parametrize("place", ["all", *(pytest.param(one, marks=pytest.mark.slow) for one in SAME)])
-def test_code_that_changes_nothing_gives_the_bits_of_the_data(place: str) -> None:
-    plain, coded = run(lambda local: local, TERMS), run(SAME.get(place, all_places), TERMS)
+def test_code_that_changes_nothing_gives_the_bits_of_the_data() -> None:
+    plain, coded = run(lambda local: local, TERMS), run(all_places, TERMS)
     assert engine_of(plain).name == engine_of(coded).name == "vmap"
     assert "code, mapped over lanes" in engine_of(coded).why
     assert torch.equal(models(plain), models(coded))
 
 
-@pytest.mark.parametrize(
-    "place", ["loss", *(pytest.param(one, marks=pytest.mark.slow) for one in ("gradient", "step"))]
-)
-def test_code_in_the_loop_keeps_running_statistics(place: str) -> None:
+TERMS: dict[str, Any] = {"local": {"weight_decay": 0.1, "pull": 0.3}}
+
+
+def test_code_in_the_loop_keeps_running_statistics() -> None:
     full = {"data": {"partition": {"name": "iid"}}}  # batches of 8 rows: no normalization over a single one
-    plain, coded = (run(change, TERMS, full, model=batch_norm) for change in (lambda local: local, SAME[place]))
+    plain, coded = (run(change, TERMS, full, model=batch_norm) for change in (lambda local: local, all_places))
     assert engine_of(coded).name == "loop"
     torch.testing.assert_close(models(plain), models(coded), rtol=1e-4, atol=1e-5)
     assert torch.equal(plain.progress.state.counters, coded.progress.state.counters)
@@ -174,13 +164,10 @@ def adam(beta1: float = 0.9, beta2: float = 0.999) -> Transform:
     return Transform(init, update)
 
 
-@pytest.mark.parametrize(
-    ("step", "engine"),
-    [
-        pytest.param(adam(), "vmap", id="pair", marks=pytest.mark.slow),
-        pytest.param(torch.optim.Adam, "loop", id="torch"),
-    ],
-)
+PAIR = pytest.param(adam(), "vmap", id="pair", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("step", "engine"), [PAIR, pytest.param(torch.optim.Adam, "loop", id="torch")])
 def test_an_adam_of_ones_own_is_the_known_one(step: Any, engine: str) -> None:
     known = run(lambda local: replace(local, optimizer="adam", lr=0.01), TERMS)
     own = run(lambda local: replace(local, step=step, lr=0.01), TERMS)
@@ -198,17 +185,12 @@ def test_a_step_takes_its_gradient_where_the_transformation_says(place: str) -> 
     def away(parameters: Tensor, noise: Tensor) -> Tensor:
         return parameters + 0.1 * noise
 
-    rules = (
-        Transform(start_empty, again, noise=True),
-        Transform(start_empty, same_gradient, noise=True, at=away),
-        Transform(start_empty, same_gradient),
-    )
-
-    def train(rule: Transform) -> Tensor:
-        where: Any = {place: rule}
+    def train(**rule: Any) -> Tensor:
+        where: Any = {place: Transform(start_empty, **rule)}
         return models(run(lambda local: replace(local, **where), {"rounds": 1}))
 
-    second, first, here = map(train, rules)
+    second, first = train(update=again, noise=True), train(update=same_gradient, noise=True, at=away)
+    here = train(update=same_gradient)
     torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
     assert (first - here).abs().max() > 1e-3
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -69,9 +69,7 @@ def networks(draw: st.DrawFn) -> tuple[Net, int]:
     bias, activation = draw(st.booleans()), draw(st.sampled_from([nn.ReLU, nn.Tanh]))
 
     def make() -> nn.Module:
-        layers: list[nn.Module] = []
-        for inside, outside in itertools.pairwise(widths):
-            layers += [nn.Linear(inside, outside, bias=bias), activation()]
+        layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b, bias=bias), activation())]
         return nn.Sequential(*layers[:-1])
 
     return net_of(make, "drawn", "half_mse", widths[-1]), widths[0]
@@ -112,14 +110,11 @@ def from_source(net: Net, local: Local, *, lanes: int = 3, targets: bool = False
     random, n = np.random.default_rng(0), 9
     x = torch.from_numpy(random.integers(0, 255, (lanes * n, 6)).astype(np.uint8))
     shift, scale = torch.rand(2, 6) * 100, torch.rand(2, 6) * 50 + 20
-    y = (
-        torch.from_numpy(random.normal(size=(lanes * n, 4)).astype(np.float32))
-        if targets
-        else torch.from_numpy(random.integers(0, 4, 2 * lanes * n))
-    )
-    world = np.arange(lanes) % 2
-    first = None if targets else torch.from_numpy(world * lanes * n)
-    size = np.full(lanes, n)
+    world, size = np.arange(lanes) % 2, np.full(lanes, n)
+    if targets:
+        y, first = torch.from_numpy(random.normal(size=(lanes * n, 4)).astype(np.float32)), None
+    else:
+        y, first = torch.from_numpy(random.integers(0, 4, 2 * lanes * n)), torch.from_numpy(world * lanes * n)
     local = Local(**{**local.__dict__, "batch_size": 4, "epochs": 3})
     steps = blocks.count_steps(size, local)
     rows = np.arange(lanes * n).reshape(lanes, n)
@@ -146,15 +141,13 @@ def test_the_kernel_reads_the_batches_that_read_returns(targets: bool, monkeypat
     net = perceptron(objective="half_mse" if targets else "cross_entropy")
     for name in ("sgd", "momentum", "adam"):
         block = from_source(net, LOCALS[name], targets=targets)
-        direct = train_compiled(net, block)
-        given_batches = train_compiled(net, block._replace(source=None))
-        monkeypatch.setattr(blocks, "PIECE_NUMBERS", 1)
-        in_steps = train_compiled(net, block._replace(source=None))
-        monkeypatch.undo()
-        monkeypatch.setattr("fedray.training.compiled.MOST_OPERATIONS", 1)
-        interrupted = train_compiled(net, block)
-        monkeypatch.undo()
-        for other in (given_batches, in_steps, interrupted):
+        batches, direct = block._replace(source=None), train_compiled(net, block)
+        found = [train_compiled(net, batches)]
+        for one, module, limit in ((batches, blocks, "PIECE_NUMBERS"), (block, compiled, "MOST_OPERATIONS")):
+            with monkeypatch.context() as small:
+                small.setattr(module, limit, 1)
+                found.append(train_compiled(net, one))
+        for other in found:
             assert torch.equal(other.final, direct.final)
             torch.testing.assert_close(other.loss, direct.loss)
     case = COMPILED["conv-c max"]
@@ -200,17 +193,9 @@ def test_threads_give_the_same_bits() -> None:
     net = perceptron()
     block = from_source(net, Local(momentum=0.9))
     alone = train_compiled(net, block).final
-    found: list[Tensor] = []
-
-    def work() -> None:
-        found.extend(train_compiled(net, block).final for _ in range(50))
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 200 and all(torch.equal(one, alone) for one in found)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: train_compiled(net, block).final, range(200)))
+    assert all(torch.equal(one, alone) for one in found)
 
 
 def test_a_diverged_lane_stays_alone() -> None:
@@ -398,11 +383,9 @@ def test_lanes_whose_steps_differ_or_whose_gradient_is_changed_read_their_inputs
     block = full_batches(net, 12, [0, 1])
     still = train_compiled(net, block).final
     changes = {"momentum": 0.5, "optimizer": "adam", "weight_decay": 0.1, "pull": 0.1, "batch_size": 16}
-    for key, value in changes.items():
-        other = block._replace(local=Local(**{**FULL.__dict__, key: value}))
-        assert find_still_steps(other, INPUTS, 6) == 0, key
-    assert find_still_steps(block._replace(offset=block.start), INPUTS, 6) == 0
-    assert find_still_steps(block._replace(steps=np.array([1, 1])), INPUTS, 6) == 0
+    others = [block._replace(local=Local(**{**FULL.__dict__, key: value})) for key, value in changes.items()]
+    for other in (*others, block._replace(offset=block.start), block._replace(steps=np.array([1, 1]))):
+        assert find_still_steps(other, INPUTS, 6) == 0
     monkeypatch.setattr(compiled, "find_still_steps", lambda *_: 0)
     plain = train_compiled(net, block).final
     assert not torch.equal(plain, still)  # by rounding
@@ -446,6 +429,8 @@ def test_answers_are_those_of_the_module(dtype: torch.dtype, bound: float) -> No
     for each in (x, x[:1].expand(3, *x.shape[1:])):  # of every model its own, and shared ones
         right = loop_outputs(net, rows, NONE, each)
         torch.testing.assert_close(run_kernel(net, rows, NONE, each), right, rtol=0, atol=bound)
+    one = ask_compiled(net, rows[0], x[0])
+    torch.testing.assert_close(one, ask_model(net, rows[0], x[0]), rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -529,16 +514,6 @@ def test_certain_teachers_are_labels(kind: str) -> None:
     batches = [s * size + torch.arange(int((block.weight[s, 0] > 0).sum())) for s in range(int(block.steps[0]))]
     student = begin_compiled(net, block.start[0], teaching)(batches, [block.lr] * len(batches))
     assert torch.equal(student, client)
-
-
-def test_who_agrees_with_the_teachers_stays() -> None:
-    net = STUDENT_NETS["conv"][0]
-    start, teaching = net.init(0), teaching_of(*STUDENT_NETS["conv"], "momentum", torch.float32)
-    own = teaching._replace(target=ask_model(net, start, teaching.x).softmax(-1).float())
-    torch.testing.assert_close(begin_compiled(net, start, own)(batches_of(), RATES), start, rtol=0, atol=1e-6)
-    torch.testing.assert_close(
-        ask_compiled(net, start, teaching.x), ask_model(net, start, teaching.x), rtol=0, atol=1e-6
-    )
 
 
 def test_a_row_outside_the_inputs_is_refused() -> None:

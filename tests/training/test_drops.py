@@ -11,10 +11,8 @@ import torch
 import torch.nn.functional as F
 from blocks import LOCALS, make_block
 from modules import TwoLayers
-from small import scenario
 from torch import Tensor, nn
 
-import fedray
 from fedray.core import sums as native
 from fedray.core.method import Local
 from fedray.core.types import Net
@@ -22,16 +20,12 @@ from fedray.models.net import net_of
 from fedray.models.nets import build_net
 from fedray.training import compiled
 from fedray.training.block import Block, Trained
-from fedray.training.chain import Drop, Recognized, Unread, recognize, split_drops
+from fedray.training.chain import Unread, recognize, split_drops
 from fedray.training.choice import choose_engine
 
 needs_kernels = pytest.mark.skipif(not native.is_available(), reason="the compiled kernels were not built here")
 IMAGE, ROW = (1, 12, 12), (6,)
 SIZES = [11, 3, 16, 5]
-CNN: dict[str, Any] = {
-    "model": {"name": "cnn", "channels": [2, 4], "hidden": [6], "dropout": 0.5}, "rounds": 2,
-    "method": {"models": 2},
-}  # fmt: skip
 
 
 class Images(nn.Module):
@@ -98,20 +92,14 @@ def test_what_a_lane_drops_depends_neither_on_its_neighbors_nor_on_the_cut_of_th
     net, shape = network(name)
     whole = make_block(net, shape, Local(), SIZES, torch.float32)
     together = train(net, shape, whole).final
-    alone = [
-        train(net, shape, make_block(net, shape, Local(), SIZES, torch.float32, lanes=[i])).final for i in range(4)
-    ]
+    each = [make_block(net, shape, Local(), SIZES, torch.float32, lanes=[i]) for i in range(4)]
+    alone = [train(net, shape, block).final for block in each]
     order = np.argsort(-np.array([-(-size // 4) for size in SIZES]), kind="stable")
     assert torch.equal(together, torch.cat([alone[i] for i in order]))
+    monkeypatch.setattr(compiled, "MOST_OPERATIONS", 1)
+    assert torch.equal(together, train(net, shape, whole).final)
     monkeypatch.setattr("fedray.training.block.PIECE_NUMBERS", 1)  # a step at a time
     assert torch.equal(together, train(net, shape, whole).final)
-
-
-@needs_kernels
-def test_a_run_is_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = fedray.run(scenario({"model": None}, CNN)).summary["model_hash"]
-    monkeypatch.setattr(compiled, "MOST_OPERATIONS", 1)
-    assert fedray.run(scenario({"model": None}, CNN)).summary["model_hash"] == whole
 
 
 @needs_kernels
@@ -138,13 +126,6 @@ def test_evaluation_of_a_network_with_dropout_is_that_of_its_layers() -> None:
     loop = choose_engine(net, example=x[0, 0], lanes="torch")
     counters = torch.zeros(2, 0)
     assert torch.allclose(engine.outputs(net, rows, counters, x), loop.outputs(net, rows, counters, x), atol=1e-6)
-
-
-def test_the_layers_and_what_they_drop() -> None:
-    found = recognize(network("channels")[0], IMAGE, torch.float32)
-    assert isinstance(found, Recognized)
-    assert found.drops == (Drop(0, 0.3, channels=True), Drop(1, 0.6, channels=False))
-    assert not any(isinstance(part, nn.Dropout) for part in found.net.module.modules())
 
 
 class Other(TwoLayers):

@@ -135,17 +135,8 @@ def test_the_bits_of_a_lane_do_not_depend_on_other_lanes(engine: str, data: st.D
         some = [*some, (some[0] + 1) % len(sizes)]  # torch's kernels for one lane round otherwise
 
     def train(lanes: list[int]) -> dict[int, tuple[Tensor, Tensor]]:
-        block = make_block(
-            case.net,
-            case.shape,
-            local,
-            sizes,
-            dtype,
-            epochs=case.epochs // 2 or 1,
-            batch=batch,
-            lanes=lanes,
-            offset=offset,
-        )
+        more = {"epochs": case.epochs // 2 or 1, "batch": batch, "offset": offset}
+        block = make_block(case.net, case.shape, local, sizes, dtype, lanes=lanes, **more)  # type: ignore[arg-type]
         done, steps = case.train(case.net, block), blocks.count_steps(np.array(sizes), block.local)
         order = np.array(lanes)[np.argsort(-steps[lanes], kind="stable")]
         return dict(zip(order.tolist(), zip(done.final, done.loss, strict=True), strict=True))

@@ -264,20 +264,7 @@ def test_reading_a_module_leaves_it_and_the_generators_as_they_were(capsys: pyte
     assert capsys.readouterr().out == ""
 
 
-class Normed(Images):
-    """A convolution network that no engine of plain layers has."""
-
-    def __init__(self) -> None:
-        Images.__init__(self)
-        self.norm = nn.GroupNorm(2, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.max_pool2d(F.relu(self.norm(self.conv1(x))), 2)
-        outputs: Tensor = self.fc2(F.relu(self.fc1(F.relu(self.conv2(x)).flatten(1))))
-        return outputs
-
-
 def test_the_loop_trains_modules_that_flatten_by_view() -> None:
-    net, _ = choose(Normed, IMAGE)
-    assert not loop.reads_channels_last(choose(Images, IMAGE)[0], IMAGE, torch.float32)  # it says x.view(len, -1)
-    assert loop.reads_channels_last(net, IMAGE, torch.float32)
+    by_view, by_reshape = (choose(module, IMAGE)[0] for module in (Images, OtherForms))
+    assert not loop.reads_channels_last(by_view, IMAGE, torch.float32)
+    assert loop.reads_channels_last(by_reshape, IMAGE, torch.float32)
