@@ -103,7 +103,7 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The inputs on which a server distils: a share of the training samples, another data set, or noise.
+# The inputs on which a server distils: a share of the training samples, a second data set, or noise.
 
 Learn = Callable[[int, Tensor, Tensor, rng.Keys], Tensor]  # (world, start, teachers [S, d], key) -> student [d]
 Fuser = Callable[
@@ -111,7 +111,7 @@ Fuser = Callable[
 ]  # (world, students, key) -> weights [d] of each
 ReadRows = Callable[[int], tuple[Tensor, Tensor]]  # world -> network inputs and targets
 WITHHELD = "withheld"
-_MOST_INPUTS = 10_000  # noise inputs or samples of another data set, if a user's method has no option `input_rows`
+_MOST_INPUTS = 10_000  # inputs from noise or a second data set, if a user's method has no option `input_rows`
 
 
 def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float:
@@ -345,7 +345,7 @@ def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> 
 
 
 def _read_other(scenario: Scenario, shards: Shards) -> Tensor:
-    """Returns the inputs of another data set, standardized by its statistics if clients' inputs are standardized."""
+    """Returns the inputs of a second data set, standardized by its statistics if clients' inputs are standardized."""
     data = open_alike("method.inputs", scenario.method.options["inputs"], scenario, shards.data, "withheld or noise")
     x = torch.from_numpy(data.train.x if data.train.x.flags.writeable else data.train.x.copy())
     data = data._replace(standardized=shards.data.standardized, unit=shards.data.unit)

@@ -803,7 +803,7 @@ def compare(
 
     Raises:
         BadInput: there are fewer than two runs, two runs have the same name, or the cost is unknown or missing in a
-            run. Or a score of `metrics` is not shared by the first run and another run.
+            run. Or no other run has a score of `metrics` in common with the first run.
 
     Example:
         >>> import fedray

@@ -22,8 +22,8 @@ from fedray.storage import directory
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A trial is a run that is scored on held-out samples, never on the test set. The trial reports every evaluated round,
-# with the run directory as the checkpoint. So a scheduler may end or pause the trial, or continue another trial from
-# this checkpoint.
+# with the run directory as the checkpoint. So a scheduler may end or pause the trial, or continue a different trial
+# from this checkpoint.
 
 TOTALS = ("round", "up_bytes", "down_bytes", "sim_seconds")
 

@@ -23,11 +23,10 @@ from fedray.core.errors import BadInput, FedrayError
 # ---------------------------------------------------------------------------------------------------------------------
 # A digest covers the given object and all of the user's functions and classes that the object holds or names, directly
 # or through other code. The object may hold them in a partial, a closure, a default value or an attribute. For example,
-# a network's `forward` may call a function of the same file, or of another file of the user's. Some code is not named,
-# such as a function that is looked up in a table. `hash_files` covers this code: it hashes whole files of modules.
-#
-# Digests do not depend on comments, docstrings, the position of the code in its file, or the code of installed
-# packages. `fedray.own_code.contract.hash_values` covers values. Files that the code opens are not covered.
+# a network's `forward` may call a function in the same file, or in a different file of the user. Some code is not
+# named, such as a function that is looked up in a table. `hash_files` covers this code: it hashes whole files of
+# modules.  Digests do not depend on comments, docstrings, the position of the code in its file, or the code of
+# installed packages. `fedray.own_code.contract.hash_values` covers values. Files that the code opens are not covered.
 
 INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages
 MOST_PARTS = 1_000  # parts of an object that are searched

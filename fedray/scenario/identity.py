@@ -48,7 +48,7 @@ VALUES_OF_BEFORE: dict[str, Any] = {
 }
 IDENTITY_FILE = "identity.json"  # in a run directory
 RECORDED = "identity"  # key of the manifest: whether the run has the file `identity.json`
-FORMAT = 1  # format of the file; another number means that a newer fedray wrote the file
+FORMAT = 1  # format of the file; a different number means that a newer fedray wrote the file
 UNSET = "not set"
 
 

@@ -189,7 +189,7 @@ def to_plain_values(value: Any, path: KeyPath = (), count: list[int] | None = No
         count: a list with the number of values that were copied so far; the function adds to this number.
 
     Raises:
-        BadInput: the value contains another object, has too many values, or is nested too deeply.
+        BadInput: the value contains an object of another type, has too many values, or is nested too deeply.
     """
     count = [0] if count is None else count
     count[0] += 1
@@ -285,7 +285,7 @@ def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: KeyPath
 
     Args:
         base: a tree of keys.
-        cell: another tree of keys.
+        cell: the tree of keys that results from the changes.
         path: the path of keys to both trees.
     """
     out: Tree = {key: None for key in base if key not in cell}

@@ -114,7 +114,7 @@ class Case:
 
     @property
     def selects(self) -> bool:
-        """Returns whether the participants are not drawn uniformly, but chosen by another rule."""
+        """Returns whether a rule other than uniform draws chooses the participants."""
         keys = self.scenario.participation.selection
         return keys.name != "uniform" or keys.object is not None
 

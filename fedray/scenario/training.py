@@ -53,7 +53,7 @@ MOST_SHOWN = 20  # names in a message; `fedray list` shows all
 
 
 def named(kind: str) -> Check:
-    """Returns the check of a key whose value is the name of a loss, an optimizer or another kind of object.
+    """Returns the check of a key whose value is the name of a loss, an optimizer or an object of a similar kind.
 
     Args:
         kind: the kind of object: loss, optimizer, augmentation, metric or callback.

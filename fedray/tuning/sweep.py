@@ -90,8 +90,8 @@ class Sweep:
         base: the keys of the base scenario, with the sweep's overrides. Each trial adds its own defaults.
         space: the parameters to search.
         objectives: the numbers to optimize.
-        sampler: the section `sampler`: how values are proposed.
-        pruner: the section `pruner`: which trials are stopped early.
+        sampler: the section `sampler`, which says how values are proposed.
+        pruner: the section `pruner`, which says which trials are stopped early.
         trials: the total number of trials; None means the whole grid, or 20.
         jobs: how many workers train at the same time.
         actors: the number of client actors on a cluster that each trial uses; 0 trains each trial in its own process.

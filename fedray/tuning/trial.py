@@ -531,7 +531,7 @@ class SearchState:
         say: a function that is called with a line about each finished trial.
         trainings: the finished trainings, by the key of `hash_training`.
         running: the trials that workers train now, by the futures of the workers.
-        waiting: the trials that wait until a training that another trial has started is finished.
+        waiting: the trials that wait for the end of an equal training, which a different trial has started.
         unchecked: the keys (as in `trainings`) of trainings by an earlier process. A key is removed when this process
             has checked that the training used the present data.
     """
