@@ -301,6 +301,9 @@ class Federation(NamedTuple):
     local: Local
 
 
+PlainRound = Callable[[Federation, int, ChooseClients, DealBatches], None]
+
+
 def plain_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatches) -> None:
     """Runs a round of FedAvg: every chosen client trains the global model, which becomes the mean of the results.
 
@@ -326,6 +329,26 @@ def plain_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatc
         for name, value in model.state_dict().items():
             total[name] = total[name] + value if name in total else value.clone()
     model.load_state_dict({name: value / len(chosen) for name, value in total.items()})
+
+
+def lean_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatches) -> None:
+    """Runs a round as `plain_round` does, with the least that PyTorch needs: no optimizer and no state dicts.
+
+    The local optimizer is SGD without momentum, decay and proximal term. The network has no buffers.
+    """
+    weights: list[Tensor] = list(world.model.parameters())
+    chosen = choose(t)
+    with torch.no_grad():
+        start, total = [w.clone() for w in weights], [torch.zeros_like(w) for w in weights]
+        for client in chosen:
+            x, y = world.clients[client]
+            torch._foreach_copy_(weights, start)
+            for index in deal(t, client):
+                with torch.enable_grad():
+                    loss = world.loss(world.model(x[index]), y[index])
+                torch._foreach_add_(weights, torch.autograd.grad(loss, weights), alpha=-world.local.lr)
+            torch._foreach_add_(total, weights)
+        torch._foreach_copy_(weights, torch._foreach_div(total, len(chosen)))
 
 
 def make_torch_optimizer(model: nn.Module, local: Local) -> torch.optim.Optimizer:
@@ -448,38 +471,40 @@ def measure_thousand(quick: bool) -> list[BenchResult]:
     """Measures the ratio of the costs of fedray and of the plain loop, with 1,000 small clients."""
     work = small_clients(1000, 100)
     what = "1,000 clients x 20 samples, 100 a round, MLP 64-64-10, batch 10"
-    return [measure_ratio(what, 0.03, work, Laps(4, 40, 3 if quick else 9))]
+    return measure_ratio(what, 0.03, work, Laps(4, 40, 3 if quick else 9))
 
 
 def measure_ten_thousand(quick: bool) -> list[BenchResult]:
     """Measures the ratio of the costs of fedray and of the plain loop, with 10,000 small clients."""
     work = small_clients(10_000, 1000)
-    return [measure_ratio("10,000 clients, 1,000 a round, same", 0.024, work, Laps(1, 5, 3 if quick else 9))]
+    return measure_ratio("10,000 clients, 1,000 a round, same", 0.024, work, Laps(1, 5, 3 if quick else 9))
 
 
 def measure_cnn(quick: bool) -> list[BenchResult]:
     """Measures the ratio of the costs of fedray and of the plain loop, with a small convolutional network."""
     what = "100 clients x 100 samples, 10 a round, CNN 10-20-fc50, batch 10"
-    return [measure_ratio(what, 0.2, images(small_cnn), Laps(2, 4, 3 if quick else 9))]
+    return measure_ratio(what, 0.2, images(small_cnn), Laps(2, 4, 3 if quick else 9))
 
 
 def measure_wide_cnn(quick: bool) -> list[BenchResult]:
     """Measures the ratio of the costs of fedray and of the plain loop, with a wide convolutional network."""
     what = "same with CNN 32-64-fc128 (1.2M parameters)"
-    return [measure_ratio(what, 0.55, images(plain_wide_cnn), Laps(1, 1, 2 if quick else 7))]
+    return measure_ratio(what, 0.55, images(plain_wide_cnn), Laps(1, 1, 2 if quick else 7))
 
 
 def measure_fedag(quick: bool) -> list[BenchResult]:
     """Measures the ratio of the costs of fedray and of the plain loop, with the local training of FedAG."""
     epochs = 4 if quick else 40
     what = f"FedAG's local training, Boston, 20 folds x 10 clients x {epochs} epochs, batch 1, MLP 13-50-1"
-    return [measure_ratio(what, 0.003, boston(epochs), Laps(1, 1, 1 if quick else 2), boston(1))]
+    return measure_ratio(what, 0.003, boston(epochs), Laps(1, 1, 1 if quick else 2), boston(1))
 
 
 def measure_ratio(
     what: str, target: float | None, work: BenchWork, laps: Laps, brief: BenchWork | None = None
-) -> BenchResult:
-    """Measures fedray and the plain loop in turns, and returns the ratio of their costs.
+) -> list[BenchResult]:
+    """Measures fedray and two plain loops in turns, and returns the ratios of their costs.
+
+    The first ratio is to the usual loop, the second to the lean loop.
 
     Args:
         what: the work in words.
@@ -490,9 +515,12 @@ def measure_ratio(
     """
     pin_to_one_core()
     study = work.study()
-    plain, (fedray, _) = make_plain_laps(study, work), simulate(study)
+    plain, lean = (make_plain_laps(study, work, run=run) for run in (plain_round, lean_round))
+    fedray, _ = simulate(study)
     peak = measure_peak()
-    plain_cost, fedray_cost = take_turns([(plain, laps.plain), (fedray, laps.fedray)], laps.repeats)
+    plain_cost, lean_cost, fedray_cost = take_turns(
+        [(plain, laps.plain), (lean, laps.plain), (fedray, laps.fedray)], laps.repeats
+    )
     engine = choose_engine(study.net, example=study.example, lanes=study.lanes)
     share = count_flops(study, work) / fedray_cost.cpu / peak
     single, double = (measure_weight_difference(brief or work, dtype) for dtype in (torch.float32, torch.float64))
@@ -502,18 +530,23 @@ def measure_ratio(
         f"{single:.0e} of the update in float32, {double:.0e} in float64"
     )
     ratio, wall = fedray_cost.cpu / plain_cost.cpu, fedray_cost.wall / plain_cost.wall
-    return BenchResult(what, ratio, "", target, False, wall, note)
+    lean_ratio, lean_wall = fedray_cost.cpu / lean_cost.cpu, fedray_cost.wall / lean_cost.wall
+    lean_note = f"lean {1e3 * lean_cost.cpu:.2f} ms CPU a round: no optimizer, no state dicts"
+    return [
+        BenchResult(what, ratio, "", target, False, wall, note),
+        BenchResult(f"{what}; to the lean loop", lean_ratio, "", None, False, lean_wall, lean_note),
+    ]
 
 
-def make_plain_laps(study: Study, work: BenchWork, device: str = "cpu") -> Work:
-    """Makes a function that runs rounds of the plain loop in every world of the study, on a device."""
+def make_plain_laps(study: Study, work: BenchWork, device: str = "cpu", run: PlainRound = plain_round) -> Work:
+    """Makes a function that runs rounds of a plain loop in every world of the study, on a device."""
     worlds = [make_federation(study, work.module, world, device) for world in range(study.worlds)]
     draws = [draw_at_random(world, study) for world in worlds]
 
     def laps(rounds: int) -> None:
         for t in range(rounds):
             for world, (choose, deal) in zip(worlds, draws, strict=True):
-                plain_round(world, t, choose, deal)
+                run(world, t, choose, deal)
         if device == "cuda":
             torch.cuda.synchronize()
 
@@ -534,8 +567,10 @@ def count_flops(study: Study, work: BenchWork) -> float:
     return float(counter.get_total_flops() * passes.sum())
 
 
-def measure_weight_difference(work: BenchWork, dtype: torch.dtype, device: str = "cpu") -> float:
-    """Measures the difference of the weights of fedray and of the plain loop after one round on the same batches.
+def measure_weight_difference(
+    work: BenchWork, dtype: torch.dtype, device: str = "cpu", loop: PlainRound = plain_round
+) -> float:
+    """Measures the difference of the weights of fedray and of a plain loop after one round on the same batches.
 
     The difference is |w_fedray - w_plain| / |update|, in the worst world.
 
@@ -551,7 +586,7 @@ def measure_weight_difference(work: BenchWork, dtype: torch.dtype, device: str =
     worst = 0.0
     for world in range(study.worlds):
         plain = make_federation(study, work.module, world, device)
-        plain_round(plain, 0, *draw_as_simulated(study, world))
+        loop(plain, 0, *draw_as_simulated(study, world))
         row = flatten_model(study.net.layout, plain.model)
         update = (row - first[world]).norm()
         worst = max(worst, float((progress.state.models[world].double() - row).norm() / update))

@@ -25,6 +25,11 @@ def test_fedray_and_the_plain_loop_train_the_same_weights(kind: str) -> None:
     assert measure_weight_difference(WORKS[kind](), torch.float64) < 1e-7  # batch weights are float32
 
 
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_the_lean_loop_trains_the_same_weights(kind: str) -> None:
+    assert measure_weight_difference(WORKS[kind](), torch.float64, loop=works.lean_round) < 1e-7
+
+
 def test_the_plain_loop_trains_every_fold_of_a_regression() -> None:
     own = UserObjects(works.like_boston(120, 3), works.boston_mlp)
     boston = works.BenchWork(works.boston(1).scenario, own, works.boston_mlp)
