@@ -238,7 +238,7 @@ def find_client_weights(
         owner = np.arange(min(answer.models, EVALUATED_CLIENTS))
         return {world: answers.weigh_own_models(answer, world, owner) for world in range(count)}
     of_tiers = answer.tiers is not None and study.evaluation.gamma in (None, np.inf)
-    if of_tiers or answer.models == 1:  # these weights need no losses
+    if of_tiers or (answer.models == 1 and not study.parts):  # weights of tiers, or of one model, need no losses
         none = torch.zeros(answer.models, len(client))
         return {world: answers.weigh_models(study, answer, world, none, client) for world in range(count)}
     losses = runtime.ask(losses_of(answer.models, worlds), answer.state)
