@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -35,14 +35,15 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA de
 every_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "buffers"])
 
 
-def uploads(delta: Tensor, tier: Sequence[int] | None = None, own: dict[str, Tensor] | None = None) -> Uploads:
-    """Job j is client j with model 0, of the second tier unless said otherwise."""
+def uploads(delta: Tensor, own: dict[str, Tensor] | None = None) -> Uploads:
+    """Job j is client j with model 0, of the second tier."""
     jobs = np.arange(len(delta))
-    tiers = np.ones_like(jobs) if tier is None else np.array(tier)
-    key = rng.keys(0, "batches", 0, jobs, 0)
-    return Uploads(
-        delta, jobs, np.zeros_like(jobs), np.zeros_like(jobs), tiers, np.ones_like(jobs), own=own or {}, key=key
-    )
+    none, key = 0 * jobs, rng.keys(0, "batches", 0, jobs, 0)
+    return Uploads(delta, jobs, none, none, 1 + none, 1 + none, own=own or {}, key=key)
+
+
+def one_tensor(d: int) -> Layout:
+    return Layout(("w",), ((d,),), d)
 
 
 def constant(k: int) -> Callable[[IntArray, IntArray], IntArray]:
@@ -58,9 +59,6 @@ def brute(row: np.ndarray, k: int) -> np.ndarray:
     mask = np.zeros(len(row), dtype=bool)
     mask[np.lexsort((np.arange(len(row)), -np.abs(row)))[:k]] = True
     return mask
-
-
-# exactly the k largest
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=40), st.integers(1, 45))
@@ -101,9 +99,6 @@ def test_sent_entries_are_k_exactly_and_buffers_whole(layout: Layout) -> None:
     assert sent[0, 0] == 1
 
 
-# how many
-
-
 @pytest.mark.parametrize(
     ("models", "ratio", "r", "kept"),
     [
@@ -118,30 +113,28 @@ def test_sent_entries_are_k_exactly_and_buffers_whole(layout: Layout) -> None:
 def test_resource_ratio_shares_the_budget_out(models: int, ratio: float, r: float, kept: list[int]) -> None:
     """An HPC's K models have r times an LPC's budget in all: r = K keeps both alike."""
     who = np.array([0, 1])
-    assert keep_by_tier(Layout(("w",), ((10_000,),), 10_000), [HPC, LPC], models, ratio, r)(who, who).tolist() == kept
+    assert keep_by_tier(one_tensor(10_000), [HPC, LPC], models, ratio, r)(who, who).tolist() == kept
 
 
 def test_the_entries_that_are_kept_are_those_of_exact_arithmetic() -> None:
     """`0.29 * 100` is 28.999999999999996 in floats, and 29 entries are kept."""
     tiers, who = [Tier("weak", 1), Tier("strong", 1, models_per_round=2)], np.arange(2)
     for d in range(10, 401, 10):
-        layout = Layout(("w",), ((d,),), d)
         for percent in range(1, 101):
             shares = Fraction(percent, 100), min(Fraction(1), Fraction(3 * percent, 200))
             exact = [max(1, int(share * d)) for share in shares]
-            assert keep_by_tier(layout, tiers, 2, percent / 100, 3.0)(who, who).tolist() == exact, (d, percent)
+            assert keep_by_tier(one_tensor(d), tiers, 2, percent / 100, 3.0)(who, who).tolist() == exact, (d, percent)
 
 
 @pytest.mark.parametrize("ratio", [0.02, 0.1, 0.4, 1.0])
 def test_without_a_resource_ratio_every_trained_model_is_compressed_alike(ratio: float) -> None:
-    layout, tiers = Layout(("w",), ((1000,),), 1000), [HPC, Tier("mid", 2, models_per_round=2), LPC]
-    who = np.arange(3)
-    assert keep_by_tier(layout, tiers, 5, ratio)(who, who).tolist() == [int(1000 * ratio)] * 3
+    tiers, who = [HPC, Tier("mid", 2, models_per_round=2), LPC], np.arange(3)
+    assert keep_by_tier(one_tensor(1000), tiers, 5, ratio)(who, who).tolist() == [int(1000 * ratio)] * 3
 
 
 def test_adaptive_keep_follows_the_bandwidth() -> None:
     """And is the plain one where all bandwidths are equal."""
-    layout, who = Layout(("w",), ((1000,),), 1000), np.arange(5)
+    layout, who = one_tensor(1000), np.arange(5)
     uplink = np.array([1e6, 2e6, 4e6, 1e3, 1e9])
     keep = keep_by_bandwidth(layout, constant(100), lambda client: uplink[client], mean=2e6)
     assert keep(who, who).tolist() == [50, 100, 200, 1, 1000]
@@ -149,18 +142,12 @@ def test_adaptive_keep_follows_the_bandwidth() -> None:
     assert equal(who, who).tolist() == [100] * 5
 
 
-# bytes: what was promised is what a real message takes
-
-
 def sparse_message(row: np.ndarray, mask: np.ndarray) -> bytes:
     """The smallest of: values and indices, values and a bitmap, all values."""
     values = row[mask].astype("<f4").tobytes()
-    forms: list[bytes] = [
-        values + np.flatnonzero(mask).astype("<u4").tobytes(),
-        values + np.packbits(mask).tobytes(),
-        row.astype("<f4").tobytes(),
-    ]
-    return min(forms, key=lambda form: len(form))
+    indices, bitmap = np.flatnonzero(mask).astype("<u4").tobytes(), np.packbits(mask).tobytes()
+    forms: list[bytes] = [values + indices, values + bitmap, row.astype("<f4").tobytes()]
+    return min(forms, key=len)
 
 
 def whole_part(layout: Layout, row: Tensor) -> bytes:
@@ -252,12 +239,9 @@ def test_what_may_be_compressed_on_a_gpu_has_the_bits_of_the_cpu_there(
         assert torch.equal(found, expected)
 
 
-# random k
-
-
 def test_random_k_is_unbiased_and_keeps_k() -> None:
     """Over 4000 addresses the mean of what arrives is the delta, within 5 standard errors."""
-    layout, k, draws = Layout(("w",), ((8,),), 8), 3, 4000
+    layout, k, draws = one_tensor(8), 3, 4000
     delta = torch.tensor([-2.0, -1.0, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0])
     sent = random_k(layout, constant(k)).apply(uploads(delta.repeat(draws, 1))).delta
     assert ((sent != 0).sum(1) == k).all()
@@ -265,9 +249,6 @@ def test_random_k_is_unbiased_and_keeps_k() -> None:
     assert bool(((sent.mean(0) - delta).abs() < 5 * error).all())
     biased = random_k(layout, constant(k), unbiased=False).apply(uploads(delta.repeat(draws, 1))).delta
     assert torch.allclose(biased * (8 / k), sent)
-
-
-# error feedback
 
 
 KINDS: dict[str, Callable[[Layout], Compress]] = {
@@ -296,16 +277,10 @@ def test_sent_and_kept_add_up_to_all_deltas(layout: Layout, kind: str) -> None:
         assert kept[:, : layout.trainable].any()
 
 
-# whatever the packing
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_compression_of_a_job_does_not_depend_on_other_jobs(kind: str) -> None:
-    delta = gaussian(PLAIN, 6)
-    compress = KINDS[kind](PLAIN)
-    together = compress.apply(uploads(delta)).delta
-    everyone = uploads(delta)
+    everyone, compress = uploads(gaussian(PLAIN, 6)), KINDS[kind](PLAIN)
+    together = compress.apply(everyone).delta
     for j in range(6):
-        mine = slice(j, j + 1)
-        columns = {name: getattr(everyone, name)[mine] for name in ("delta", "client", "model", "tier", "key")}
+        columns = {name: getattr(everyone, name)[[j]] for name in ("delta", "client", "model", "tier", "key")}
         assert torch.equal(compress.apply(everyone._replace(**columns)).delta[0], together[j])

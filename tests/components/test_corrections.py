@@ -51,6 +51,13 @@ def minimiser() -> np.ndarray:
     return np.linalg.solve(x.T @ x, x.T @ y)[:, 0]
 
 
+def gradient(i: int, w: np.ndarray) -> np.ndarray:
+    """Of client i's loss."""
+    data = quadratics().train
+    x, y = (part.astype(np.float64).reshape(N, 8, -1)[i] for part in (data.x, data.y))
+    return np.asarray(x.T @ (x @ w - y[:, 0]) / len(y))
+
+
 def gap(state: State) -> float:
     return float(np.abs(state.models[0].numpy() - minimiser()).max())
 
@@ -99,8 +106,6 @@ def test_feddyn_is_the_box_of_its_paper() -> None:
     alpha, lr, steps = 0.2, 0.1, 5
     study = quadratic_study({"name": "feddyn", "alpha": alpha}, steps=steps, lr=lr)
     state, runtime = train_rounds(study, 3)
-    data = quadratics().train
-    x, y = data.x.astype(np.float64).reshape(N, -1, D), data.y.astype(np.float64).reshape(N, -1)
     w = begin_progress(study, study.method.phase).state.models[0].numpy().copy()
     h, server = np.zeros((N, D)), np.zeros(D)
     for _ in range(3):
@@ -108,20 +113,13 @@ def test_feddyn_is_the_box_of_its_paper() -> None:
         for i in range(N):
             u = w.copy()
             for _ in range(steps):
-                u -= lr * (x[i].T @ (x[i] @ u - y[i]) / len(y[i]) - h[i] + alpha * (u - w))
+                u -= lr * (gradient(i, u) - h[i] + alpha * (u - w))
             h[i] -= alpha * (u - w)
             ends.append(u)
         server = server - alpha / N * sum(u - w for u in ends)
         w = np.mean(ends, axis=0) - server / alpha
     np.testing.assert_allclose(state.models[0].numpy(), w, rtol=1e-9)
     np.testing.assert_allclose(runtime.private()["dynamic/rows"].numpy(), h, rtol=1e-9, atol=1e-12)
-
-
-def gradient(i: int, w: np.ndarray) -> np.ndarray:
-    """Of client i's loss."""
-    data = quadratics().train
-    x, y = (part.astype(np.float64).reshape(N, 8, -1)[i] for part in (data.x, data.y))
-    return np.asarray(x.T @ (x @ w - y[:, 0]) / len(y))
 
 
 def some(study: Study) -> Study:

@@ -49,32 +49,6 @@ def test_without_a_covariance_it_is_the_way_to_the_mean() -> None:
     torch.testing.assert_close(correct_by_precision(0.1)(start, same), 1.5 * (same[0] - start))  # 1 + 5 rho
 
 
-def test_the_order_of_the_samples_does_not_matter() -> None:
-    start, samples = draw(1, 7, 5)
-    one, other = (correct_by_precision(0.3)(start, some) for some in (samples, samples.flip(0)))
-    torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
-
-
-def test_descent_by_exact_samples_ends_at_the_global_optimum_and_that_by_means_does_not() -> None:
-    """Least squares: N(m_i, S_i) are the clients' posteriors, the mode of whose product is the optimum of all rows."""
-    generator = np.random.default_rng(0)
-    designs = [generator.normal(size=(40, 3)) * scale for scale in ([3, 1, 0.5], [0.5, 2, 1], [1, 0.5, 3])]
-    targets = [x @ generator.normal(size=3) * 4 + generator.normal(size=40) for x in designs]
-    optimum = np.linalg.lstsq(np.concatenate(designs), np.concatenate(targets), rcond=None)[0]
-    means = [np.linalg.lstsq(x, y, rcond=None)[0] for x, y in zip(designs, targets, strict=True)]
-    combine, number, w = correct_by_precision(1e4), 40, torch.zeros(3, dtype=torch.float64)
-    for t in range(120):
-        deltas = []
-        for x, mean in zip(designs, means, strict=True):
-            root = np.linalg.cholesky(np.linalg.inv(x.T @ x))
-            samples = mean + generator.normal(size=(number, 3)) @ root.T
-            deltas.append(combine(w, torch.from_numpy(samples)))
-        w = w + torch.stack(deltas).mean(0) / (200 if t < 60 else 1000)
-    apart = np.linalg.norm(np.mean(means, axis=0) - optimum)  # where FedAvg with local convergence ends
-    assert apart > 0.5
-    assert np.linalg.norm(w.numpy() - optimum) < 0.05 * apart
-
-
 def walk(
     cycles: Cycles, steps: int, slope: Any, w: Tensor, *, lr: float = 0.1, momentum: float = 0.5, **more: Any
 ) -> list[Tensor]:
@@ -222,18 +196,6 @@ def test_one_particle_follows_its_own_score_and_equal_ones_their_mean_score() ->
     torch.testing.assert_close(find_direction(score.float(), equal), score.float().mean(0).expand(4, 3))
 
 
-def test_particles_in_another_order_go_the_same_ways() -> None:
-    order, particles = torch.tensor([3, 0, 4, 1, 2]), approach(PLAIN, 5, 1)
-    g, received, now, own = (particles_draw(5, 3, seed=seed) for seed in range(4))
-    size = torch.tensor(9)
-    moved = particles.move(g, received, now, own, size)
-    again = particles.move(g[order], received[order], now[order], own[order], size)
-    torch.testing.assert_close(again, moved[order])
-    learned = particles.learn(now, received, g, own)
-    again = particles.learn(now[order], received[order], g[order], own[order])
-    torch.testing.assert_close(again, learned[order])
-
-
 def test_particles_become_a_sample_of_a_gaussian() -> None:
     """One client of a quadratic loss, whose own particles are still the first ones: mean and covariance are known."""
     n, precision = 12, torch.tensor([[2.0, 0.6], [0.6, 1.0]], dtype=torch.float64) / 4
@@ -260,14 +222,6 @@ def test_densities_far_below_the_smallest_number_have_a_slope() -> None:
     at, w = particles_draw(3, 800), 40.0 + particles_draw(5, 800, seed=1)
     assert (torch.exp(density(at, w, 0.55)) == 0).all()
     assert (find_nearby(at, w, 0.55) - at).abs().min() > 10
-
-
-def test_a_clients_first_visit_does_not_know_the_densities() -> None:
-    """Received and own particles are the first ones then: t_k = 1, and the target is prior times likelihood."""
-    g, first, now = particles_draw(5, 3), particles_draw(5, 3, seed=1), particles_draw(5, 3, seed=2)
-    for bandwidth in (0.1, 5.0):
-        moved = approach(PLAIN._replace(bandwidth=bandwidth), 5, 1).move(g, first, now, first, torch.tensor(4))
-        torch.testing.assert_close(moved, -find_direction(-4.0 * g - 2.0 * now, now), rtol=0, atol=0)
 
 
 def test_later_the_target_is_the_received_density_over_the_own_times_prior_and_likelihood() -> None:

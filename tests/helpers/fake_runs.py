@@ -75,29 +75,27 @@ def _jobs(
 ) -> pa.Table:
     strong = max(clients // 5, 1)
     slow = np.exp(rng.normal(0, 0.35, clients))
-    rows: dict[str, list[Any]] = {"round": [], "client": [], "model": []}
+    places: list[tuple[int, int, int]] = []
     age = {}
     for t in range(rounds):
         who = np.sort(rng.choice(clients, per_round, replace=False))
         if t % models == 0:
             age = {i: rng.permutation(models) for i in range(clients)}
         for i in who.tolist():
-            for k in range(models) if i < strong else [int(age[i][t % models])]:
-                rows["round"].append(t + 1)
-                rows["client"].append(i)
-                rows["model"].append(k)
-    n = len(rows["client"])
-    client = np.array(rows["client"])
+            places += [(t + 1, i, k) for k in (range(models) if i < strong else [int(age[i][t % models])])]
+    n, (when, client, model) = len(places), np.array(places).T
     samples = 40 + 17 * (client % 13)
     steps = 2 * -(-samples // 16)
     lost = rng.random(n) < 0.01
     seconds = steps * np.where(client < strong, 0.01, 0.06) * slow[client] + np.where(client < strong, 0.1, 0.7)
-    loss = 2.2 * np.exp(-np.array(rows["round"]) / 15) + 0.2 + rng.normal(0, 0.03, n)
+    loss = 2.2 * np.exp(-when / 15) + 0.2 + rng.normal(0, 0.03, n)
     return pa.table(
         {
             "replicate": np.full(n, replicate),
             "fold": np.zeros(n, np.int64),
-            **{key: np.array(value) for key, value in rows.items()},
+            "round": when,
+            "client": client,
+            "model": model,
             "tier": np.where(client < strong, *TIERS),
             "samples": samples,
             "steps": np.where(lost, 0, steps),
@@ -144,20 +142,12 @@ def _rounds(
 
 
 def _summary(table: pa.Table, scenario: dict[str, Any]) -> dict[str, Any]:
-    rows = [row for row in table.to_pylist() if row["round"] == scenario["rounds"]]
-    context = ("replicate", "fold", "round", "up_bytes", "down_bytes", "sim_seconds", "wall_seconds")
-    names = [key for key, value in rows[0].items() if isinstance(value, float) and key not in context]
-    many = len(rows) > 1
-    metrics = {}
-    for name in names:
-        values = [row[name] for row in rows]
-        metrics[name] = {
-            "mean": float(np.mean(values)),
-            "sd": float(np.std(values, ddof=1)) if many else None,
-            "n": len(rows),
-        }
-    totals = {key: sum(row[key] for row in rows) for key in ("up_bytes", "down_bytes")}
-    totals |= {"sim_seconds": max(row["sim_seconds"] for row in rows), "wall_seconds": 35.3}
+    last = table.to_pandas().query(f"round == {scenario['rounds']}")
+    scores = last.select_dtypes("float").drop(columns=["sim_seconds", "wall_seconds"])
+    spread = scores.std() if len(last) > 1 else dict.fromkeys(scores)
+    metrics = {name: {"mean": scores[name].mean(), "sd": spread[name], "n": len(last)} for name in scores}
+    totals: dict[str, float] = {key: int(last[key].sum()) for key in ("up_bytes", "down_bytes")}
+    totals |= {"sim_seconds": last["sim_seconds"].max(), "wall_seconds": 35.3}
     head = {"method": "shefl", "data": scenario["data"]["name"], "rounds": scenario["rounds"], "seed": scenario["seed"]}
     return {**head, "metrics": metrics, "totals": totals, "model_hash": "ab" * 32, "state_hash": "cd" * 32}
 

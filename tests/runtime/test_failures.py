@@ -142,26 +142,29 @@ def test_where_everybody_fails_the_models_stay(monkeypatch: pytest.MonkeyPatch) 
     assert set(done.clients["status"].to_pylist()) == {"failed"}
 
 
-def halves(bad: set[int], size: int) -> tuple[list[list[int]], list[int], int]:
-    """Which jobs came through together, which failed, and how many jobs were trained for it."""
-    trained: list[int] = []
+@pytest.mark.parametrize(
+    ("bad", "atom"), [(set(), 1), ({0}, 1), ({7}, 1), ({3, 4}, 1), (set(range(8)), 1), ({4}, 3)], ids=str
+)
+def test_a_failing_block_is_cut_until_only_the_failing_jobs_are_left(bad: set[int], atom: int) -> None:
+    """Jobs that need each other, `atom` in a row, fail together and are tried together."""
+    tried: list[list[int]] = []
 
     def work(index: IntArray) -> tuple[Stats, Tensor]:
-        trained.extend(index.tolist())
+        tried.append(index.tolist())
         if bad & set(index.tolist()):
             raise ValueError("bad")
         return {}, torch.zeros(len(index))
 
-    done, errors = failures.try_jobs(work, str, True, np.arange(size))
-    return [part.jobs.tolist() for part in done], sorted(errors), len(trained)
-
-
-@pytest.mark.parametrize("bad", [set(), {0}, {7}, {3, 4}, set(range(8))])
-def test_a_failing_block_is_cut_until_only_the_failing_jobs_are_left(bad: set[int]) -> None:
-    done, failed, trained = halves(bad, 8)
-    assert failed == sorted(bad)
-    assert sorted(job for part in done for job in part) == sorted(set(range(8)) - bad)
-    assert trained <= 8 if not bad else trained <= 8 * 4
+    size = 8 if atom == 1 else 9
+    done, errors = failures.try_jobs(work, str, True, np.arange(size), atom=atom)
+    failed = [job for job in range(size) if bad & set(range(job // atom * atom, job // atom * atom + atom))]
+    assert sorted(errors) == failed and all("bad" in text for text in errors.values())
+    assert sorted(job for part in done for job in part.jobs.tolist()) == sorted(set(range(size)) - set(failed))
+    assert sum(map(len, tried)) <= (size * 4 if bad else size)
+    assert all(len(jobs) % atom == 0 and jobs[0] % atom == 0 for jobs in tried)
+    if bad:
+        with pytest.raises(FedrayError, match=f"^{failed[0]} failed: ValueError"):
+            failures.try_jobs(work, str, False, np.arange(size), atom=atom)
 
 
 @pytest.mark.parametrize("how", ["raises", "NaN", "hangs"])
@@ -172,20 +175,3 @@ def test_a_users_own_model_that_fails_on_one_client(how: str) -> None:
         done = fedray.run(keys, data=data, model=model_of(how, data))
     failed = [row["client"] for row in rows(done.clients) if row["status"] == "failed"]
     assert failed == [POISONED]
-
-
-def test_jobs_that_need_each_other_fail_together_and_are_tried_together() -> None:
-    tried = []
-
-    def work(jobs: Any) -> Any:
-        tried.append(jobs.tolist())
-        if 4 in jobs:
-            raise ValueError("one of its models is bad")
-        return {}, torch.zeros(len(jobs))
-
-    done, errors = failures.try_jobs(work, str, True, np.arange(9), atom=3)
-    assert sorted(errors) == [3, 4, 5] and all("bad" in text for text in errors.values())
-    assert sorted(job for block in done for job in block.jobs.tolist()) == [0, 1, 2, 6, 7, 8]
-    assert all(len(jobs) % 3 == 0 and jobs[0] % 3 == 0 for jobs in tried)
-    with pytest.raises(FedrayError, match="^3 failed: ValueError"):
-        failures.try_jobs(work, str, False, np.arange(9), atom=3)

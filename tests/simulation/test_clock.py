@@ -179,22 +179,30 @@ def test_spread_is_lognormal_and_a_clients_own() -> None:
     assert abs(np.corrcoef(np.log(other), log)[0, 1]) < 0.05, "another seed draws other devices"
 
 
-def test_over_commitment_counts_the_first_of_each_tier() -> None:
-    """Steps 30, 10, 20 in either tier; two of each are wanted, and the round ends when they are there."""
-    got = time_plan(everyone(TWO), rule=CountingRule((2, 2)), steps=[30, 10, 20, 30, 10, 20])
-    assert got.status.tolist() == [LATE, OK, OK, LATE, OK, OK]
-    assert got.round.tolist() == [2.0 * 20]
-    assert time_plan(everyone(TWO), rule=CountingRule((2, 0)), steps=[30, 10, 20, 30, 10, 20]).round.tolist() == [20.0]
+UNEQUAL, LONG, TEN = [30, 10, 20, 30, 10, 20], [99, 10, 11, 10, 11, 12], [10] * 6
+OUTCOMES: dict[str, tuple[CountingRule, list[int], list[int], float]] = {  # rule, steps, status, seconds of the round
+    "the first two of each tier count, and end the round": (
+        CountingRule((2, 2)), UNEQUAL, [LATE, OK, OK, LATE, OK, OK], 40.0
+    ),
+    "of one tier nobody counts": (CountingRule((2, 0)), UNEQUAL, [LATE, OK, OK, LATE, LATE, LATE], 20.0),
+    "of equal ones the lower client": (CountingRule((1, 2)), TEN, [OK, LATE, LATE, OK, OK, LATE], 20.0),
+    "of everybody all": (CountingRule((3, 3)), UNEQUAL, [OK] * 6, 60.0),
+    "no longer than the deadline": (
+        CountingRule(deadline=20.0), [30, 20, 10, 11, 10, 9], [PAST_DEADLINE, OK, OK, PAST_DEADLINE, OK, OK], 20.0
+    ),
+    "with everybody there it ends before": (CountingRule(deadline=200.0), UNEQUAL, [OK] * 6, 60.0),
+    "a full tier waits for nobody": (CountingRule((2, 3), deadline=50.0), LONG, [PAST_DEADLINE, *[OK] * 5], 24.0),
+    "a tier that waits": (CountingRule((3, 3), deadline=50.0), LONG, [PAST_DEADLINE, *[OK] * 5], 50.0),
+}  # fmt: skip
 
 
-def test_over_commitment_breaks_ties_by_the_lower_client() -> None:
-    assert time_plan(everyone(TWO), rule=CountingRule((1, 2))).status.tolist() == [OK, LATE, LATE, OK, OK, LATE]
-
-
-def test_over_commitment_of_everybody_is_none() -> None:
-    plan, steps = everyone(TWO), [30, 10, 20, 30, 10, 20]
-    both = [time_plan(plan, rule=rule, steps=steps) for rule in (CountingRule((3, 3)), EVERYBODY_COUNTS)]
-    assert both[0].status.tolist() == both[1].status.tolist() and both[0].round.tolist() == both[1].round.tolist()
+@pytest.mark.parametrize(("rule", "steps", "status", "seconds"), OUTCOMES.values(), ids=OUTCOMES)
+def test_over_commitment_and_deadlines_say_who_counts(
+    rule: CountingRule, steps: list[int], status: list[int], seconds: float
+) -> None:
+    """Three clients of a second a step, and three of two."""
+    got = time_plan(everyone(TWO), rule=rule, steps=steps)
+    assert (got.status.tolist(), got.round.tolist()) == (status, [seconds])
 
 
 def test_all_jobs_of_a_client_share_its_status() -> None:
@@ -224,23 +232,6 @@ def test_dropout_is_missed_at_once_or_at_the_deadline() -> None:
     assert 0 < missed.sum() <= 50
     assert free.round.tolist() == busy.tolist()
     assert bound.round.tolist() == np.where(missed, 100.0, busy).tolist()
-
-
-def test_a_round_does_not_last_longer_than_its_deadline() -> None:
-    got = time_plan(everyone(TWO), rule=CountingRule(deadline=20.0), steps=[30, 20, 10, 11, 10, 9])
-    assert got.status.tolist() == [PAST_DEADLINE, OK, OK, PAST_DEADLINE, OK, OK]
-    assert got.round.tolist() == [20.0]
-    early = time_plan(everyone(TWO), rule=CountingRule(deadline=200.0), steps=[30, 20, 10, 11, 10, 9])
-    assert early.round.tolist() == [30.0], "with everybody there the round ends before its deadline"
-
-
-def test_a_full_round_waited_for_its_deadline() -> None:
-    """Over-commitment: a tier that has its first n does not wait for those who never come."""
-    full = time_plan(everyone(TWO), rule=CountingRule((2, 3), deadline=50.0), steps=[99, 10, 11, 10, 11, 12])
-    assert full.status.tolist() == [PAST_DEADLINE, OK, OK, OK, OK, OK]
-    assert full.round.tolist() == [24.0]
-    short = time_plan(everyone(TWO), rule=CountingRule((3, 3), deadline=50.0), steps=[99, 10, 11, 10, 11, 12])
-    assert short.round.tolist() == [50.0]
 
 
 def test_a_client_without_data_took_the_place_of_one_with() -> None:

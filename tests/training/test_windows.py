@@ -106,11 +106,6 @@ def test_dropout_draws_anew_in_every_step(lanes: str) -> None:
     assert min(shares) > 0.7
 
 
-def test_what_remembers_more_than_a_velocity_is_refused() -> None:
-    with pytest.raises(fedray.BadInput, match=r"local\.optimizer = adam, but own samples the iterates of SGD"):
-        fedray.run(scenario({"local": {"optimizer": "adam"}}), method=own(Windows(take_last)))
-
-
 @pytest.mark.parametrize("engine", ["mlp-c", "vmap", "loop"])
 def test_what_finishes_local_training_is_called_on_every_engine(engine: str) -> None:
     """Twice the way from the start moves the model twice as far."""

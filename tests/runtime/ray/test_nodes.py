@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from on_ray import open_nodes
 from ray.util.placement_group import placement_group_table, remove_placement_group
 
 from fedray.core.errors import BadInput, FedrayError
@@ -29,18 +30,8 @@ pytestmark = [pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def two() -> Iterator[Any]:
     """A head and a node of two CPUs each."""
-    from fedray.runtime import environment
-
-    environment.prepare_process()
-    import ray
-    from ray.cluster_utils import Cluster
-
-    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    cluster.add_node(num_cpus=2)
-    ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+    with open_nodes([2, 2]) as cluster:
+        yield cluster
 
 
 @pytest.fixture
