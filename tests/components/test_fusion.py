@@ -290,19 +290,6 @@ def test_on_the_way_to_a_mode_the_density_never_falls_and_there_the_gradient_is_
     assert one_shot.find_gradient(known, one_shot.climb(known, w)).abs().max() < 1e-6
 
 
-def test_the_product_of_gaussians_with_one_prior_is_the_exact_posterior() -> None:
-    """N clients with the same prior: precisions and means add up, and the prior counts once."""
-    generator = torch.Generator().manual_seed(5)
-    likelihood = torch.rand(4, P, generator=generator, dtype=torch.float64)
-    optimum = torch.randn(4, P, generator=generator, dtype=torch.float64)
-    sure = likelihood + 0.7
-    known = one_shot.Mixtures(
-        (likelihood * optimum / sure)[:, None], sure[:, None], torch.ones(4, 1, dtype=torch.bool), 0.7
-    )
-    wanted = (likelihood * optimum).sum(0) / (likelihood.sum(0) + 0.7)
-    torch.testing.assert_close(one_shot.climb(known, torch.zeros(P, dtype=torch.float64)), wanted)
-
-
 def mixture_send(modes: int, size: tuple[int, ...] = (5, 20, 9)) -> Uploads:
     generator = torch.Generator().manual_seed(2)
     n = len(size)

@@ -28,22 +28,16 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("gpu")
-def test_cuda_computes_in_float32_and_adds_in_one_order() -> None:
-    torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
-    assert device_of(0.25) == "cuda"
-    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
-    assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
-    assert torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
-    assert WORKER["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-
-
-@pytest.mark.usefixtures("gpu")
-def test_tf32_is_what_each_scenario_says() -> None:
+def test_cuda_adds_in_one_order_and_computes_in_float32_unless_a_scenario_says_tf32() -> None:
     """A process may train one after another; determinism stays in each."""
-    for wanted in (True, False):
-        device_of(1.0, tf32=wanted)
+    torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
+    scenarios: list[tuple[dict[str, Any], bool]] = [({}, False), ({"tf32": True}, True), ({"tf32": False}, False)]
+    for more, wanted in scenarios:
+        assert device_of(0.25, **more) == "cuda"
         assert torch.backends.cudnn.allow_tf32 == torch.backends.cuda.matmul.allow_tf32 == wanted
-        assert torch.backends.cudnn.deterministic and torch.are_deterministic_algorithms_enabled()
+        assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
+        assert torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
+    assert WORKER["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 @pytest.mark.usefixtures("gpu")

@@ -73,22 +73,6 @@ def time_plan(
     return time_round(devices or Devices(clients), rule, plan, work, seeds=worlds, t=t, now=start)
 
 
-def time_alone(tier: Tier, plan: Plan, costs: JobCosts) -> RoundTiming:
-    """A round of one tier in one world."""
-    return time_round(
-        Devices(Clients((tier,))), EVERYBODY_COUNTS, plan, costs, seeds=np.zeros(1, int), t=0, now=np.zeros(1)
-    )
-
-
-def test_a_job_computes_and_transfers() -> None:
-    """A step costs its own seconds and those of the samples in it."""
-    tier = Tier("one", 1, seconds_per_step=0.5, seconds_per_sample=0.01, uplink=100.0, downlink=400.0, latency=0.25)
-    for samples, seconds in ((None, 0.0), (np.array([6 * 32]), 6 * 32 * 0.01)):
-        one = time_alone(tier, plan_of((0, 0)), JobCosts(np.array([6]), np.array([200]), np.array([800]), samples))
-        assert one.job.tolist() == pytest.approx([6 * 0.5 + seconds + 200 / 100 + 800 / 400 + 2 * 0.25])
-        assert one.round.tolist() == one.job.tolist()
-
-
 @given(
     st.integers(1, 60),
     st.integers(1, 12),
@@ -104,46 +88,41 @@ def test_samples_of_a_job_are_those_of_its_batches(
     assert int((dealt.weight > 0).sum()) == samples_seen(n, s, local)[0]
 
 
-@pytest.mark.parametrize(("together", "seconds"), [(False, 4.0 + 6.0 + 2 * 3.0), (True, 6.0 + 2 * 3.0)])
-def test_models_are_trained_one_after_another_or_side_by_side(together: bool, seconds: float) -> None:
-    """Steps of 4 and 6 seconds, transfers of 3 seconds each: transfers share the line either way."""
-    tier = Tier("hpc", 1, None, seconds_per_step=1.0, uplink=1.0, downlink=1.0, side_by_side=together)
-    work = JobCosts(np.array([4, 6]), np.array([1, 1]), np.array([2, 2]))
-    both = time_alone(tier, plan_of((0, 0), (0, 1)), work)
-    assert both.round.tolist() == [seconds]
-    assert seconds == (both.job.max() if together else both.job.sum()), "as a picture of the jobs shows it"
-
-
 @st.composite
 def rounds(draw: st.DrawFn) -> tuple[Clients, Plan, JobCosts]:
     """Two tiers, up to three worlds, some clients with several models."""
     tiers = tuple(
-        Tier(name, draw(st.integers(1, 4)), None, seconds_per_step=draw(st.floats(0.01, 9)), uplink=10.0, downlink=20.0,
-             latency=draw(st.floats(0, 2)), side_by_side=draw(st.booleans()))
+        Tier(name, draw(st.integers(1, 4)), None, seconds_per_step=draw(st.floats(0.01, 9)), seconds_per_sample=0.1,
+             uplink=10.0, downlink=20.0, latency=draw(st.floats(0, 2)), side_by_side=draw(st.booleans()))
         for name in ("a", "b")
     )  # fmt: skip
     clients = Clients(tiers)
     places = [(w, c, k) for w in range(3) for c in range(clients.number) for k in range(3)]
     jobs = draw(st.lists(st.sampled_from(places), min_size=1, unique=True))
     columns = np.array(jobs).T
-    numbers = np.array(draw(st.lists(st.tuples(*[st.integers(1, 50)] * 3), min_size=len(jobs), max_size=len(jobs)))).T
+    numbers = np.array(draw(st.lists(st.tuples(*[st.integers(1, 50)] * 4), min_size=len(jobs), max_size=len(jobs)))).T
     return clients, Plan(columns[1], columns[2], columns[0]), JobCosts(*numbers)
 
 
 @given(rounds())
 def test_a_round_lasts_as_long_as_its_slowest_client(case: tuple[Clients, Plan, JobCosts]) -> None:
+    """Models are trained one after another or side by side; their transfers share the line either way."""
     clients, plan, work = case
-    compute, transfer = defaultdict(list), defaultdict(list)
+    assert work.samples is not None
+    got = time_round(Devices(clients), CountingRule(), plan, work, **START)
+    compute, transfer, jobs = defaultdict(list), defaultdict(list), defaultdict(list)
     for j, (client, _, world) in enumerate(zip(*plan, strict=True)):
         tier = clients.tiers[int(client >= clients.tiers[0].number)]
-        compute[world, client].append(work.steps[j] * tier.seconds_per_step)
+        compute[world, client].append(work.steps[j] * tier.seconds_per_step + work.samples[j] * 0.1)
+        jobs[world, client].append(got.job[j])
         transfer[world, client].append(2 * tier.latency + work.up[j] / tier.uplink + work.down[j] / tier.downlink)
     longest = np.zeros(3)
     for (world, client), parts in compute.items():
         tier = clients.tiers[int(client >= clients.tiers[0].number)]
-        busy = (max(parts) if tier.side_by_side else sum(parts)) + sum(transfer[world, client])
+        several = max if tier.side_by_side else sum
+        busy = several(parts) + sum(transfer[world, client])
+        assert several(jobs[world, client]) == pytest.approx(busy), "as a picture of the jobs shows it"
         longest[world] = max(longest[world], busy)
-    got = time_round(Devices(clients), CountingRule(), plan, work, **START)
     np.testing.assert_allclose(got.round, longest, rtol=1e-12)
     assert (got.status == OK).all()
 
