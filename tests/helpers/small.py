@@ -111,9 +111,9 @@ def run_command(*arguments: str | Path) -> CommandResult:
     return CommandResult(status, out.getvalue(), err.getvalue())
 
 
-def list_states(study: Study, rounds: int) -> tuple[list[State], Inline]:
-    """The states before each round and behind the last, and the runtime that holds the clients."""
-    runtime, progress = Inline(study), begin_progress(study, study.method.phase)
+def list_states(study: Study, rounds: int, runtime: Any = None) -> tuple[list[State], Inline]:
+    """The states before each round and behind the last, and the runtime that holds the clients: this process."""
+    runtime, progress = runtime or Inline(study), begin_progress(study, study.method.phase)
     states = [progress.state]
     for _ in range(rounds):
         progress.state = run_round(study, runtime, study.method.phase, progress).state

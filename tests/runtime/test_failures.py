@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from faulty import NATURAL, POISONED, marked_images, model_of
+from on_ray import hashes
 from small import of_method, rows, scenario
 from torch import Tensor
 
@@ -84,10 +85,6 @@ def poisoned(monkeypatch: pytest.MonkeyPatch, raises: Exception | None, rounds: 
         return uploads, loss
 
     monkeypatch.setattr(Worker, "_train_block", poison)
-
-
-def hashes(run: fedray.Run) -> tuple[str, str]:
-    return run.summary["model_hash"], run.summary["state_hash"]
 
 
 FEEDBACK = {"compress": {"kind": "topk", "ratio": 0.1, "error_feedback": True}}

@@ -123,24 +123,17 @@ def test_private_batchnorm_stays_private_with_its_statistics_and_counters() -> N
     assert torch.equal(*sums)
 
 
-PRIVATE = {
-    "feddyn_ensemble": {"name": "feddyn_ensemble", "models": 3},
-    "ditto": {"name": "ditto", "models": 2, "lambda": [0.1, 1.0]},
-    "ivon_admm": {"name": "ivon_admm", "models": 2},
-}
-
-
 @pytest.mark.parametrize(
     ("method", "kind"),
     [
-        ("ditto", "adaptive"),  # losses are in the state, beside the server's
-        ("feddyn_ensemble", "permutation"),
-        ("ivon_admm", "balanced"),
+        ({"name": "ditto", "models": 2, "lambda": [0.1, 1.0]}, "adaptive"),  # losses are in the state, too
+        ({"name": "feddyn_ensemble", "models": 3}, "permutation"),
+        ({"name": "ivon_admm", "models": 2}, "balanced"),
     ],
 )
-def test_private_rows_are_of_those_who_trained(method: str, kind: str) -> None:
+def test_private_rows_are_of_those_who_trained(method: dict[str, Any], kind: str) -> None:
     """With partial participation, under every schedule; models are finite, and the same when they train again."""
-    tree = scenario({"method": PRIVATE[method], "schedule": {"kind": kind}, "data": {"hold_out": 0.2},
+    tree = scenario({"method": method, "schedule": {"kind": kind}, "data": {"hold_out": 0.2},
                      "participation": {"fraction": 0.5}, "rounds": 2})  # fmt: skip
     study = build_study(read_scenario(tree, explicit=False))
     state, runtime = train_rounds(study, 2)
