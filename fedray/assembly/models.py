@@ -349,7 +349,10 @@ def _extra_tensors(study: Study) -> dict[str, Tensor]:
 
 
 def _estimate_work(study: Study) -> list[Need]:
-    """Estimates the memory for training a block of lanes (weights, batches, layer outputs) and for test predictions."""
+    """Estimates the memory for training and for test predictions.
+
+    Training needs the weights, batches and layer outputs of the clients that are trained together.
+    """
     (all_layers, widest), engine = measure_layers(study.net.module, study.example), choose_study_engine(study)
     phase = study.method.phase
     d, width, sample = study.net.layout.d, engine.width, math.prod(study.input_shape)

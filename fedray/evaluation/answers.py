@@ -632,7 +632,7 @@ def join_answers(
 
 
 def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | None:
-    """Returns the known clients' weights, `[N, K]`, or None if all clients predict alike, as with a stack."""
+    """Returns each known client's weights over the K models, `[N, K]`; None if all clients predict in the same way."""
     return None if study.parts else measured.weights.get(world)
 
 

@@ -75,7 +75,7 @@ def qffl(setting: kit.Setting) -> kit.Method:
 def fair_mean(rows: kit.Rows, _weighting: kit.Weighting, q: float, lr: float, trainable: int) -> kit.Server:
     """Returns the server of q-FedAvg. A model without uploads stays unchanged.
 
-    Both the sum of the Delta_i and the sum of the h_i are computed divided by L.
+    Both sums, of the Delta_i and of the h_i, are computed without their common factor L, which cancels.
 
     Args:
         rows: the order in which the state holds the models.

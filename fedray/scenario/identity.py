@@ -149,7 +149,7 @@ def _value_of_before(key: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Returns a plain value as text; 1, 1.0 and '1.0' give the same text, whichever program wrote the value."""
+    """Returns a plain value as text. Equal numbers give the same text, however a file spells them: 1, 1.0 and '1.0'."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_text(value[key])}" for key in sorted(value)) + "}"
     if isinstance(value, list | tuple):

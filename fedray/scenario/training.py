@@ -53,7 +53,7 @@ MOST_SHOWN = 20  # names in a message; `fedray list` shows all
 
 
 def named(kind: str) -> Check:
-    """Returns the check of a key whose value is the name of a loss, an optimizer or an object of a similar kind.
+    """Returns a function that checks a key whose value names a loss, an optimizer or an object of a similar kind.
 
     Args:
         kind: the kind of object: loss, optimizer, augmentation, metric or callback.
@@ -290,8 +290,8 @@ class PatienceKeys:
 
     Attributes:
         metric: name of the metric, as in `rounds.parquet`.
-        patience: the number of rounds without a better value, in every replicate and fold, after which the run ends.
-        min_delta: the smallest improvement on the best value so far that counts as better.
+        patience: the run ends when no replicate and no fold has had a better value for this many rounds.
+        min_delta: a value counts as better if it improves on the best value so far by more than this.
     """
 
     metric: str = key(REQUIRED, label)

@@ -902,7 +902,10 @@ class AsyncTraining:
             yield _Call(index, group, [divmod(each, rows) for each in code[new].tolist()])
 
     def _pack(self, call: _Call, state: State) -> tuple[SizedPlan, State]:
-        """Returns the jobs as a runtime takes them, and a state with one row for each version that jobs start from."""
+        """Returns the jobs of a call as a runtime needs them, and a state with the models that these jobs start from.
+
+        The state has one row for each version of each model.
+        """
         jobs, index, number = self._ahead.jobs, call.places, self.study.clients.number
         client, version, world = jobs.client[index], jobs.version[index], jobs.world[index]
         rows: dict[Key, int] = {}

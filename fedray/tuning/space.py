@@ -346,9 +346,10 @@ class Parameter:
     """A scenario key and its values, or several keys that change together.
 
     Attributes:
-        key: the name of the parameter: its scenario key, with dots. Where the entry of the space has several cases, the
-            case follows in parentheses. If several keys change together, they are separated by commas, and each choice
-            has a value for each key.
+        key: the name of the parameter: its scenario key, with dots. If the sweep file gives this key several
+            alternatives with `when`, the values that select the alternative follow in parentheses, as in
+            `local.lr (sgd)`. If several keys change together, they are separated by commas, and each choice has a value
+            for each key.
         kind: "categorical", "int" or "float".
         choices: the values of a categorical parameter.
         low: the lowest value of a range.
@@ -357,7 +358,7 @@ class Parameter:
         log: whether a range is searched on a logarithmic scale.
         points: the number of values of a range that a grid tries; None means every step of the range.
         when: the conditions under which the parameter is active: other parameters, and the values that they may have.
-        entry: the name of the entry of the space, if the parameter is one of several cases of this entry; else empty.
+        entry: the key without the parentheses, if the parameter is one of several alternatives for it; else empty.
 
     Example:
         >>> Parameter("local.lr", "float", low=0.1, high=0.3, points=3).grid()

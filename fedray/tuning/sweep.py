@@ -112,9 +112,10 @@ class Sweep:
     def scenario(self, chosen: Values) -> Scenario:
         """Returns the scenario of a trial.
 
-        If an objective has a budget or a target, models are evaluated in every round, whatever the base scenario sets,
-        because a score at a budget must not come from a much earlier round. Otherwise models are evaluated once
-        in K rounds, unless the base scenario sets `evaluate.every` or the training may end early.
+        If an objective has a budget or a target, models are evaluated in every round, even if the base scenario sets
+        `evaluate.every`: a score from many rounds before the budget is used up would be too old. Otherwise models are
+        evaluated every K rounds, where K is `method.models`. An `evaluate.every` of the base scenario stays, and also
+        its default if a rule or a callback may end the training early.
         """
         found = read_scenario(self.base, to_overrides(self.space, chosen), explicit=False)
         if any(objective.is_personal for objective in self.objectives):

@@ -162,8 +162,8 @@ class Connection:
     def check(self, wait: float = 0.0) -> None:
         """Raises `RayDied` if Ray is gone.
 
-        If `wait` is above 0, this returns only when the head node replies. Otherwise the next call of Ray could wait
-        for ever.
+        If `wait` is above 0 and the head node of a cluster is silent, this goes on until the head node replies or
+        counts as gone, because the caller's next call of Ray might never return.
 
         Args:
             wait: Least number of seconds for which Ray is checked again and again; 0 means one check.
