@@ -55,14 +55,11 @@ def flat_features() -> nn.Module:
     )  # fmt: skip
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "channels": (Images, IMAGE), "features": (flat_features, IMAGE), "inputs": (inputs_and_units, ROW)
-}  # fmt: skip
-
-
-def network(name: str) -> tuple[Net, tuple[int, ...]]:
-    module, shape = NETWORKS[name]
-    return net_of(module, "own", "cross_entropy", 4), shape
+NETWORKS: dict[str, tuple[Net, tuple[int, ...]]] = {
+    "channels": (net_of(Images, "own", "cross_entropy", 4), IMAGE),
+    "features": (net_of(flat_features, "own", "cross_entropy", 4), IMAGE),
+    "inputs": (net_of(inputs_and_units, "own", "cross_entropy", 4), ROW),
+}
 
 
 def train(net: Net, shape: tuple[int, ...], block: Block, lanes: Any = "auto") -> Trained:
@@ -75,7 +72,7 @@ def train(net: Net, shape: tuple[int, ...], block: Block, lanes: Any = "auto") -
 @pytest.mark.parametrize("local", LOCALS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_compiled_lanes_drop_what_the_loop_drops(name: str, local: str) -> None:
-    net, shape = network(name)
+    net, shape = NETWORKS[name]
     block = make_block(net, shape, LOCALS[local], SIZES, torch.float64, offset=True, anchor=True)
     ours, want = train(net, shape, block), train(net, shape, block, "torch")
     assert (ours.final - want.final).abs().max() < 1e-12
@@ -89,7 +86,7 @@ def test_compiled_lanes_drop_what_the_loop_drops(name: str, local: str) -> None:
 def test_what_a_lane_drops_depends_neither_on_its_neighbors_nor_on_the_cut_of_the_steps(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    net, shape = network(name)
+    net, shape = NETWORKS[name]
     whole = make_block(net, shape, Local(), SIZES, torch.float32)
     together = train(net, shape, whole).final
     each = [make_block(net, shape, Local(), SIZES, torch.float32, lanes=[i]) for i in range(4)]
@@ -113,7 +110,7 @@ def test_a_small_probability_is_near_no_dropout() -> None:
 @needs_kernels
 def test_a_full_batch_drops_anew_in_every_step() -> None:
     """Lanes whose batches are always the same are trained in another way, which knows no dropout."""
-    net, shape = network("inputs")
+    net, shape = NETWORKS["inputs"]
     block = make_block(net, shape, Local(), [8, 8], torch.float64, batch=8, epochs=12)
     block = block._replace(local=Local(batch_size=None, epochs=None, steps=12))
     assert (train(net, shape, block).final - train(net, shape, block, "torch").final).abs().max() < 1e-12
