@@ -172,8 +172,9 @@ def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
         stats: The statistics of the round, which may hold the largest counters.
     """
     before = state.models.numpy()
-    models = torch.from_numpy((delta.numpy() + before).astype(before.dtype))  # added in float64
-    return State(models, merge_counters(state.counters, stats), state.extra)
+    models = np.empty_like(before)
+    np.add(delta.numpy(), before, out=models, casting="same_kind")  # in float64, and rounded piece by piece
+    return State(torch.from_numpy(models), merge_counters(state.counters, stats), state.extra)
 
 
 def merge_counters(counters: Tensor, stats: Stats) -> Tensor:

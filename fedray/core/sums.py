@@ -194,6 +194,11 @@ class ExactSum:
         both = {k: [s.limbs[k] for s in (self, other) if k in s.limbs] for k in keys}
         return ExactSum({k: v[0] if len(v) == 1 else v[0] + v[1] for k, v in both.items()})
 
+    def __iadd__(self, other: "ExactSum") -> "ExactSum":  # the sums of large models are not copied
+        for limb, part in other.limbs.items():
+            self.limbs[limb] = self.limbs[limb].add_(part) if limb in self.limbs else part
+        return self
+
     def value(self) -> Tensor:
         """Returns the sums `[G, d]` in float64. The limbs are added from the finest to the coarsest."""
         total: Tensor | None = None
@@ -379,6 +384,20 @@ def merge_stats(stats: list[Stats]) -> Stats:
         for name, value in part.items():
             total[name] = total[name] + value if name in total else value
     return total
+
+
+def add_stats(total: Stats, part: Stats) -> None:
+    """Adds the statistics of a block to a total, whose exact sums change in place. The total keeps the arrays of both.
+
+    Args:
+        total: The total, empty at first.
+        part: The statistics, with arrays that nobody else reads.
+    """
+    for name, value in part.items():
+        if name in total:
+            total[name] += value
+        else:
+            total[name] = value
 
 
 def map_arrays(stats: Stats, change: Callable[[Any], Any]) -> Stats:

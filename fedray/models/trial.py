@@ -245,7 +245,8 @@ def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
         (True, None)
     """
     place, failure, first = next(net.module.parameters(), torch.zeros(0)).device, "", net.init(0)
-    moved = first + 0.3 * torch.from_numpy(rng.normal(rng.keys(0, "padding"), len(first))).to(first)
+    noise = torch.from_numpy(rng.normal(rng.keys(0, "padding"), min(len(first), 65_537))).to(first)
+    moved = first + 0.3 * noise.repeat(1 + len(first) // 65_537)[: len(first)]  # repeated, because d may be millions
     for dtype, tolerance in ((torch.float64, 1e-8), (torch.float32, 1e-4))[0 if training else 1 :]:
         try:
             module = copy.deepcopy(net.module).to(dtype).train(training)

@@ -21,7 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fedray.core import rng
 from fedray.core.errors import Overflow
 from fedray.core.method import JobRows, Local, Phase
-from fedray.core.sums import check_finite, map_arrays, merge_stats
+from fedray.core.sums import add_stats, check_finite, map_arrays
 from fedray.core.types import IntArray, Plan, SizedPlan, State, Stats, Uploads
 from fedray.features.slices import for_slice
 from fedray.models.net import answer_with_dropout, key_rows
@@ -251,7 +251,8 @@ class Worker:
         with ThreadPoolExecutor(self.threads) if self.threads > 1 else nullcontext() as pool:
             for trained, failed in pool.map(attempt, blocks) if pool is not None else map(attempt, blocks):
                 for index, reduced, summed in trained:
-                    stats = merge_stats([stats, reduced])  # now, because the sums of all blocks would fill the memory
+                    add_stats(stats, reduced)  # now, because the sums of all blocks would fill the memory
+                    reduced.clear()  # or they would stay until the next block has trained
                     loss[index] = summed.double().cpu().numpy() / steps[index]
                 errors |= failed
         return map_arrays(stats, Tensor.cpu), JobRows(loss, errors)

@@ -164,8 +164,8 @@ def train_loop(net: Net, block: Block) -> Trained:
         for lane, key in enumerate(block.keys.tolist()):
             start(key)  # a user's module may draw from any global generator
             done.append(_train_lane(net, block, lane, last, recorded))
-    final, counters, loss = (torch.stack(column) for column in zip(*done, strict=True))
-    return Trained(final, counters, loss)
+    stack = torch.stack if len(done) > 1 else lambda column: column[0][None]  # a lone model may be large: no copy
+    return Trained(*map(stack, zip(*done, strict=True)))
 
 
 class _Lane(NamedTuple):
