@@ -124,7 +124,7 @@ def follow_course(
     """Updates the best values so far with new values, and returns whether a new value was better.
 
     Args:
-        best: [best value so far, its round] for each world, or one such pair for the mean of all worlds. A world
+        best: One pair [best value so far, its round] for each world, or one pair for the mean of all worlds. A world
             without a value so far has an empty list. `best` is changed in place.
         values: The new value for each entry of `best`; None for a value that was not measured.
         round: The round of the new values.

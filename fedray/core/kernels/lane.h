@@ -372,7 +372,7 @@ static void find_output_gradient(const LaneTask *t, const Places *p, int rows, r
     else squares(p, z, g, row, outputs, rows, t->objective == HALF_MSE ? (real)1 : (real)2);
 }
 
-/* Factors of what is dropped in a step: their addresses are those of `dropping` in fedray/models/dropout.py. */
+/* Factors of what is dropped in a step: their addresses are those of `dropping` in fedray/models/net.py. */
 static void draw_factors(const LaneTask *t, const Places *p, int step, int64_t lane, int rows) {
     if (!t->key) return;
     const uint64_t key = extend_key(extend_key(t->key[lane], (uint64_t)-2), (uint64_t)step);
