@@ -283,9 +283,6 @@ def value_each(
             yield own, known[key].take(own.rows, axis=-1)
 
 
-SCORED_ROWS = 2**18  # samples of several clients whose predictions are weighted at once
-
-
 def measure_clients(
     study: Study,
     world: int,
@@ -313,24 +310,18 @@ def measure_clients(
     """
     y, votes = study.split(split, world)[1], cast_votes(study, world, outputs)
     votes = votes.astype(np.float32) if study.classes else votes  # only the largest vote counts
-    clients = np.arange(0 if weights is None else len(weights)) if clients is None else clients
-    find, common = rows_of_clients(study, world, split), np.empty(0)  # `common`: errors of the common predictions
-    if weights is None:
+    finite = bool(np.isfinite(votes).all())
+
+    def count(client: int, rows: IntArray | None) -> FloatArray:
+        if weights is not None and rows is not None:
+            answers = classification.weigh_votes(weights[client], votes, rows, finite=finite)
+            return count_errors(study, answers, y[torch.from_numpy(rows)])
         mean = votes.mean(axis=0) if everybody is None else np.tensordot(everybody.astype(votes.dtype), votes, axes=1)
-        common = count_errors(study, mean, y)
-    means: list[float] = []
-    step = max(1, SCORED_ROWS // max(1, len(y)))
-    for some in (clients[first : first + step] for first in range(0, len(clients), step)):
-        own = [find(client) for client in some.tolist()]
-        sizes, rows = [len(one.rows) for one in own], np.concatenate([one.rows for one in own])
-        if weights is None:
-            errors = common[rows]
-        else:
-            weighted = classification.weigh_votes(weights[np.repeat(some, sizes)], votes, rows)
-            errors = count_errors(study, weighted, y[torch.from_numpy(rows)])
-        each = np.split(errors, np.cumsum(sizes)[:-1])
-        means += [float(one.mean(values)) for one, values in zip(own, each, strict=True)]
-    found = np.array(means)
+        return count_errors(study, mean, y)
+
+    clients = np.arange(0 if weights is None else len(weights)) if clients is None else clients
+    each = value_each(clients, rows_of_clients(study, world, split), count, alike(weights))
+    found = np.array([float(own.mean(errors)) for own, errors in each])
     return found if study.classes else np.sqrt(found)
 
 

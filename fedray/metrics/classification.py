@@ -171,23 +171,28 @@ def mixture_moments(
     return Moments(mean, _mean(squares if variances is None else squares + to_floats(variances), w))
 
 
-def weigh_votes(weights: FloatArray, votes: NDArray[np.floating[Any]], rows: IntArray) -> NDArray[np.floating[Any]]:
-    """Returns the weighted mean of the members' votes on some samples, `[n, C]`, with weights for each sample.
+def weigh_votes(
+    weights: FloatArray, votes: NDArray[np.floating[Any]], rows: IntArray, *, finite: bool = True
+) -> NDArray[np.floating[Any]]:
+    """Returns the weighted mean of the members' votes on some samples, `[n, C]`.
 
-    The votes of a member that has all weight are returned unchanged. A vote that is NaN makes the result NaN, even
-    where its member has weight 0.
+    The votes of a member that has all weight are returned unchanged.
 
     Args:
-        weights: Weight of each member for each sample, `[n, K]`.
+        weights: Weight of each member, `[K]`.
         votes: Votes of each member on all samples, `[K, N, C]`.
         rows: Indices of the requested samples, `[n]`.
+        finite: Whether all votes are finite. If not, a vote that is NaN makes the result NaN, even where its member has
+            weight 0.
 
     Example:
-        >>> weigh_votes(np.array([[0.0, 1.0]]), np.array([[[1.0, 0.0]] * 3, [[0.2, 0.8]] * 3]), np.array([2])).tolist()
+        >>> weigh_votes(np.array([0.0, 1.0]), np.array([[[1.0, 0.0]] * 3, [[0.2, 0.8]] * 3]), np.array([2])).tolist()
         [[0.2, 0.8]]
     """
-    of_member = weights.astype(votes.dtype)[:, :, None]
-    return np.asarray(sum(of_member[:, k] * votes[k, rows] for k in range(len(votes))))
+    best = int(weights.argmax())
+    if finite and weights[best] == 1.0 and np.count_nonzero(weights) == 1:
+        return np.asarray(votes[best, rows])
+    return np.asarray(np.tensordot(weights.astype(votes.dtype), votes[:, rows], axes=1))
 
 
 def personal_weights(losses: ArrayLike, gamma: float) -> FloatArray:
