@@ -1,8 +1,9 @@
 """Divides the jobs of a round into blocks and among actors, and finds the clients whose training fails.
 
 A *job* trains one model of one world (one seed of one fold) at one client. A *block* is a set of jobs that are trained
-together as one computation, and a *lane* is one job of a block. An *exchange* is the conversation of a round between
-the coordinator, which runs the round loop, and the actors, which train. A *study* is everything that a run needs.
+together as one computation, and a *lane* is one job of a block. An *exchange* is all messages of a round between the
+coordinator, which runs the round loop, and the actors, which train. A *study* is everything that a run needs except a
+runtime.
 """
 
 import copy
@@ -33,7 +34,7 @@ from fedray.training.block import choose_batch_width, split_into_blocks
 from fedray.training.choice import LOOP_NUMBERS, Engine
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Jobs that fail or take too long, because a user's own code may raise, diverge or hang.
+# Jobs that fail or take too long. A user's own code may raise an exception, diverge or hang.
 #
 # If a block of jobs fails, each half of it is trained again, until every job that fails is alone. The results of the
 # other jobs keep the same bits, for three reasons: a lane does not depend on the other lanes of its block, a sum does
@@ -51,8 +52,8 @@ class TrainedBlock(NamedTuple):
 
     Attributes:
         jobs: Indexes of the jobs in the plan, `[W]`.
-        stats: Statistics of the jobs for the server's step, added up.
-        loss: Loss of each job, as a sum over the job's steps, `[W]`.
+        stats: Sums of the jobs' statistics for the server's step.
+        loss: The sum of each job's loss over its steps, `[W]`.
     """
 
     jobs: IntArray
@@ -71,16 +72,16 @@ def try_jobs(
 
     Args:
         train: A function that trains the jobs with given indexes as one block.
-        name: A function that describes the job with a given index, for the message.
-        skip: Whether jobs that fail are left out; otherwise the first failure is raised.
+        name: A function that takes the index of a job and describes the job for the error message.
+        skip: Whether jobs that fail are left out. If False, the first failure is raised.
         index: Indexes of the jobs in the plan, `[W]`.
-        atom: Number of consecutive jobs that can only be trained together. Such jobs also fail together.
+        atom: Number of consecutive jobs that must be trained together. They also fail together.
 
     Returns:
         The blocks that were trained, and the tracebacks of the jobs that failed.
 
     Raises:
-        FedrayError: A job failed, and failures are not skipped. The message names the job in one line.
+        FedrayError: A job failed, and `skip` is False. The message names the job.
 
     Example:
         >>> def train(jobs):
@@ -113,20 +114,20 @@ def try_jobs(
 def score_clients(
     score: Callable[[IntArray], Tensor], client: IntArray, rows: int, skip: bool, limit: float | None
 ) -> Tensor:
-    """Scores some clients. With `skip`, a client gets NaN if its score fails or takes too long.
+    """Scores some clients. With `skip`, a client whose score fails or takes too long gets NaN.
 
     Args:
         score: A function that scores clients: ids `[c]` -> scores `[rows, c]`.
         client: Ids of the clients, `[c]`.
         rows: Number of scores of each client.
-        skip: Whether failures are skipped; otherwise they are raised.
-        limit: Wall seconds that one call of `score` may take; None means no limit.
+        skip: Whether failures are skipped. If False, they are raised.
+        limit: Wall seconds that one call of `score` may take. None means no limit.
 
     Returns:
         The scores, `[rows, c]`.
 
     Raises:
-        FedrayError: A score failed, and failures are not skipped. The message names the client in one line.
+        FedrayError: A score failed, and `skip` is False. The message names the client.
     """
     try:
         with limit_seconds(limit):
@@ -152,8 +153,7 @@ def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, in
         inputs: Inputs of each model, `[M, n, ...]`.
 
     Raises:
-        FedrayError: A user's network raised an exception, or its outputs are not finite numbers. The message is one
-            line.
+        FedrayError: A user's network raised an exception, or its outputs are not finite.
     """
     try:
         outputs = engine.outputs(net, rows, counters, inputs)
@@ -171,7 +171,7 @@ def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, in
 
 
 def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: Iterable[int]) -> Diverged:
-    """Returns the error for a round in which training diverged. It names the clients, and the step sizes to lower.
+    """Returns the error for a round in which training diverged. The message names the clients and the keys to lower.
 
     Args:
         scenario: The scenario as a dictionary.
@@ -186,7 +186,7 @@ def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: It
 
 
 def explain_full_gpu(error: BaseException) -> FedrayError:
-    """Returns the error for a GPU whose memory is full. Its message is one line.
+    """Returns the error for a GPU whose memory is full.
 
     Example:
         >>> full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
@@ -201,7 +201,7 @@ def explain_full_gpu(error: BaseException) -> FedrayError:
 
 
 def _explain(error: Exception) -> str:
-    """Describes an error in one line. The line names the type of the error, except for fedray's own errors."""
+    """Describes an error in one line, which names the error's type unless it is fedray's own."""
     return str(error) if isinstance(error, FedrayError) else describe_exception(error)
 
 
@@ -209,8 +209,7 @@ def _explain(error: Exception) -> str:
 def limit_seconds(seconds: float | None) -> Iterator[None]:
     """Raises TimeoutError in the body of the `with` statement after some seconds of wall time.
 
-    The limit uses a timer signal. So it works only in the main thread, and cannot interrupt a single long call into a
-    library.
+    The limit uses a timer signal. So it works only in the main thread, and cannot interrupt a long call into C code.
     """
     if seconds is None:
         yield
@@ -243,7 +242,7 @@ def check_limit(seconds: float | None) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Jobs of asynchronous training: the row of the state from which a job starts, blocks of jobs, and sums by server step.
+# Jobs of asynchronous training. A job starts from a row of the state; sums are kept per server step.
 
 
 def rows_of_state(plan: Plan, flight: Flight | None, models: int) -> IntArray:
@@ -251,19 +250,18 @@ def rows_of_state(plan: Plan, flight: Flight | None, models: int) -> IntArray:
 
     Args:
         plan: The jobs.
-        flight: Start and destination of each job in asynchronous training, which name the rows. None means that
-            training goes in rounds.
+        flight: Start and destination of each job in asynchronous training. None means that training is synchronous.
         models: K, the number of models.
     """
     return plan.world * models + plan.model if flight is None else flight.row
 
 
 def group_versions(phase: Phase, version: IntArray) -> IntArray:
-    """Returns a number below J for each job of asynchronous training, `[J]`. Jobs with equal numbers may share a block.
+    """Numbers the jobs of asynchronous training, `[J]`. Jobs with equal numbers (below J) may share a block.
 
-    Jobs that start from different versions of a model may share a block if their learning rates are equal and the
-    phase's additions to a client's job (`Phase.pieces`) treat both versions alike. They may not share a block if local
-    training calls code, because code may use the version as the round.
+    Jobs that start from different versions of a model may share a block if their learning rates are equal and all of
+    `Phase.pieces` treat both versions alike. They may not if local training calls code, because code may use the
+    version as the round.
 
     Args:
         phase: The training that the jobs belong to.
@@ -275,7 +273,7 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
         >>> group_versions(Phase(1, None, local, None, None), np.array([0, 1, 2])).tolist()
         [0, 0, 1]
     """
-    versions, place = np.unique(version, return_inverse=True)  # few versions, even if there are many jobs
+    versions, place = np.unique(version, return_inverse=True)  # there are few versions, even if there are many jobs
     code, rate = phase.local.has_code or phase.couples, phase.local.lr_at
     kinds = [v if code else (rate(v), *(piece.group(v) for piece in phase.pieces)) for v in versions.tolist()]
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
@@ -286,8 +284,8 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
 def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
     """Prepares uploads for the server of asynchronous training.
 
-    The uploads are multiplied in place by their weights. The group of each upload (one model in one server step) takes
-    the place of its world, so that the server adds up each group by itself.
+    The uploads are multiplied in place by their weights. The group of each upload (one model in one server step)
+    replaces its world, so that the server adds up each group separately.
     """
     if (flight.weight != 1).any():
         uploads.delta.mul_(torch.from_numpy(flight.weight).to(uploads.delta)[:, None])
@@ -295,7 +293,7 @@ def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which jobs of a round share a block.
+# The blocks of a round.
 
 
 def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> list[IntArray]:
@@ -315,7 +313,7 @@ def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> l
         kind = kind * len(kind) + group_versions(phase, jobs.flight.version)
     numbers = int((jobs.steps * width).max(initial=0)) * int(np.prod(study.input_shape))
     most, together = engine.width, phase.together
-    if most == 1 and study.client_timeout is None:  # the overhead of a block is about two steps of a small network
+    if most == 1 and study.client_timeout is None:  # a block costs as much overhead as two steps of a small network
         most = max(1, min(engine.jobs, LOOP_NUMBERS // max(1, numbers)))
     if together == 1:
         return split_into_blocks(jobs.steps, kind, most)
@@ -331,15 +329,16 @@ def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> l
 
 
 def batch_address(phase: Phase, plan: Plan) -> IntArray:
-    """Returns for each job the model index that the random numbers of its batches depend on, `[J]`.
+    """Returns for each job the model index from which the random numbers of its batches are made, `[J]`.
 
-    If the models of a client are trained jointly (`Phase.together`), the index is 0, so that their batches are equal.
+    If the models of a client are trained jointly (`Phase.together`), the index is 0, so that all models get equal
+    batches.
     """
     return plan.model if phase.together == 1 else np.zeros_like(plan.model)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The engine that trains a block: one for the whole network, and one for each tier that trains a slice of the network.
+# The engines of a worker: one for the whole network, and one for each tier that trains a slice of the network.
 
 
 class TierEngine(NamedTuple):
@@ -355,7 +354,7 @@ class TierEngine(NamedTuple):
 
 
 def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine | None, ...]:
-    """Returns the engine of each tier; None for a tier that trains the whole network.
+    """Returns the engine of each tier, or None for a tier that trains the whole network.
 
     The result is empty if all tiers train the whole network.
 
@@ -395,7 +394,7 @@ def split_by_tier(
         phase: The training that the jobs belong to.
         jobs: The jobs, `[J]`, with samples and steps.
         whole: The engine of the whole network.
-        tiers: The engine of each tier; empty if all tiers train the whole network.
+        tiers: The engine of each tier. The sequence is empty if all tiers train the whole network.
     """
     if not any(tiers):
         return split_jobs(study, phase, jobs, whole)
@@ -409,9 +408,9 @@ def split_by_tier(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Messages between the coordinator and the client actors. They are tuples of NumPy arrays, without code or tensors.
+# Messages between the coordinator and the client actors. They are tuples of NumPy arrays. They hold no code or tensors.
 
-Piece = tuple[int, int]  # (world, index of the first sample or client) of a part of the work of a `Question`
+Piece = tuple[int, int]  # (world, index of the first sample or client), which names a piece of a `Question`
 
 
 class Page(NamedTuple):
@@ -420,7 +419,7 @@ class Page(NamedTuple):
     Attributes:
         models: The models, `[M, d]`.
         counters: The integer buffers of the models, `[M, c]`.
-        extra: Further arrays of the state that are broadcast, by name.
+        extra: Further arrays of the state that the server broadcasts, by name.
     """
 
     models: Any
@@ -429,14 +428,14 @@ class Page(NamedTuple):
 
 
 class Order(NamedTuple):
-    """The message that asks a client actor to train jobs, to send the sums of its uploads, or both.
+    """The message that makes a client actor train jobs, send the sums of its uploads, or both.
 
     Attributes:
-        exchange: Number of the exchange to which the order belongs.
+        exchange: Number of the exchange.
         t: The round, from 0.
-        jobs: The jobs to train; None if the actor must only send its sums.
-        kept: Number of earlier chunks of this exchange whose sums the actor should still hold. If it does not hold
-            them, it has been restarted.
+        jobs: The jobs to train. None means that the actor must only send its sums.
+        kept: Number of earlier chunks of this exchange whose sums the actor should still hold. An actor without these
+            sums has been restarted.
         sends: Whether the actor must send its sums with the reply.
     """
 
@@ -451,8 +450,8 @@ class Reply(NamedTuple):
     """The message with which a client actor replies to an order.
 
     Attributes:
-        stats: Sums of the actor's uploads, in the compact form of `thin`; None if the actor keeps the sums.
-        rows: Loss and error of each job; None if the order had no jobs.
+        stats: Sums of the actor's uploads, in the compact form of `thin`. None means that the actor keeps the sums.
+        rows: Loss and error of each job. None means that the order had no jobs.
     """
 
     stats: Stats | None
@@ -460,13 +459,13 @@ class Reply(NamedTuple):
 
 
 def to_page(state: State) -> Page:
-    """Packs a state into a message without copying. Extra tensors are sent only if their names are `broadcast/...`."""
+    """Packs a state into a message without copying. Extra tensors are sent only if they are named `broadcast/...`."""
     extra = {name: value.numpy() for name, value in state.extra.items() if name.startswith(SENT)}
     return Page(state.models.numpy(), state.counters.numpy(), extra)
 
 
 def to_state(page: Page) -> State:
-    """Unpacks a state from a message. The tensors share the read-only memory of the page and must not be changed."""
+    """Unpacks a state from a message. The tensors share the message's read-only memory and must not be changed."""
     extra = {name: share_array(one) for name, one in page.extra.items()}
     return State(share_array(page.models), share_array(page.counters), extra)
 
@@ -492,14 +491,14 @@ def in_order(parts: Sequence[IntArray], rows: Sequence[JobRows]) -> JobRows:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Chunks: the jobs of a round are cut into chunks, which actors take one after the other. Nothing here uses Ray.
+# Chunks. The jobs of a round are cut into chunks, which actors take one after the other. Nothing here uses Ray.
 #
 # Exact sums do not depend on which actor trains which job. So a quick actor may take more chunks than a slow one. The
 # chunks of a queue are ordered by model, so that most actors receive, train and send only a few models. Tiers share a
-# queue if their actors reserve the same resources. The speed of a device is only simulated, so any of these actors can
-# train the jobs of these tiers.
+# queue if their actors reserve the same resources. Since the speed of a device is only simulated, any of these actors
+# can train the jobs of these tiers.
 
-LEAST_JOBS = 2  # fewest jobs of a chunk if actors take several: engines train a lone job together with a copy of it
+LEAST_JOBS = 2  # fewest jobs of a chunk if an actor takes several: engines train a lone job together with a copy of it
 
 
 class Chunk(NamedTuple):
@@ -517,7 +516,7 @@ class Chunk(NamedTuple):
 class Queue(NamedTuple):
     """Chunks, and the actors that may take them.
 
-    These are actors with equal resources, or the one actor that holds the private vectors of the clients.
+    The actors have equal resources, or there is one actor, which holds the private vectors of the clients.
 
     Attributes:
         actors: Indexes of the actors.
@@ -537,17 +536,17 @@ def cut_chunks(
     at_home: bool = False,
     laps: int = 1,
 ) -> list[Queue]:
-    """Cuts the jobs of a round into chunks. The cut never changes a bit of the result.
+    """Cuts the jobs of a round into chunks. The result has the same bits for every cut.
 
     Args:
         clients: The tiers.
         specs: The actors of the run.
-        jobs: The jobs, `[J]`; the cost of a job is its number of optimizer steps.
+        jobs: The jobs, `[J]`. The cost of a job is its number of optimizer steps.
         models: Number of models of a world, K.
-        at_home: Whether each job runs on the actor that holds the private vectors of the job's client. Then each actor
-            has one chunk.
-        laps: Number of chunks into which each actor's share is cut. The first has half of the share, the next a
-            quarter, and so on. Small chunks at the end let all actors finish at about the same time.
+        at_home: Whether each job runs on the actor that holds its client's private vectors. Then each actor has one
+            chunk.
+        laps: Number of chunks of each actor's share. The first chunk has half of the share, the next a quarter, and so
+            on. With small chunks at the end all actors finish at about the same time.
 
     Returns:
         The queues. An actor belongs to at most one queue.
@@ -592,21 +591,21 @@ def _chunk(places: IntArray, row: IntArray) -> Chunk:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The exchange: an actor that finishes takes the next chunk of jobs, and sums are added as they arrive.
+# The exchange. An actor that finishes takes the next chunk of jobs, and sums are added as they arrive.
 #
 # An actor keeps the sums of its chunks until no chunk is left, and then sends them once. If an actor is restarted and
 # loses its sums, its chunks go back into its queue. Since sums are exact, the result does not depend on which actor
 # trains which chunk. Nothing here uses Ray.
 
 PULLED_LAPS = 3
-SECONDS_AN_ACTOR = 0.1  # shortest round, times actors, worth several chunks: four calls of an actor cost some 5 ms
+SECONDS_AN_ACTOR = 0.1  # a round must take so long per actor for several chunks: four calls of an actor cost some 5 ms
 
 
 class Task(NamedTuple):
     """One task of an actor in an exchange.
 
     Attributes:
-        chunk: The jobs that the actor trains; None if the actor must only send its sums.
+        chunk: The jobs to train. None means that the actor must only send its sums.
         kept: Number of earlier chunks of this exchange whose sums the actor should still hold.
         sends: Whether the actor must send its sums with the reply.
     """
@@ -621,7 +620,7 @@ Wait = Callable[[], "tuple[int, Reply | None]"]  # -> an actor and its reply, or
 
 
 def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, JobRows]:
-    """Lets the actors train all chunks, and adds up the statistics.
+    """Sends all chunks to actors for training, and adds up the statistics.
 
     Args:
         queues: The chunks, and the actors that may take them.
@@ -629,7 +628,7 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
         wait: A function that waits until some actor replies to its task.
 
     Returns:
-        The sums of all uploads; and the losses and errors of all jobs, in the order of the plan.
+        The sums of all uploads. Then the losses and errors of all jobs, in the order of the plan.
 
     Example:
         Two actors share four chunks of one job each. The second actor replies only when the first has no task left.
@@ -660,7 +659,7 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
     def give(actors: Iterable[int]) -> None:
         for a in actors:
             n, chunk = queue_of[a], None
-            if left[n]:  # the best chunk is one whose models the actor has sums of already
+            if left[n]:  # prefers a chunk with models of which the actor already has sums
                 had = {row for one, _ in kept[a] for row in one.rows.tolist()}
                 known = (i for i, one in enumerate(left[n]) if had.issuperset(one.rows.tolist()))
                 chunk = left[n].pop(next(known, 0))
@@ -690,10 +689,10 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
 def choose_laps(seconds: float, actors: int) -> int:
     """Returns the number of chunks for each actor in the next round.
 
-    It is 1 if rounds are short, because every chunk costs a call of the actor.
+    It is 1 if rounds are short, because every chunk costs a call.
 
     Args:
-        seconds: Seconds that the last round took; infinity before the first round.
+        seconds: Wall seconds of the last round. Infinity stands for no round yet.
         actors: Number of actors.
 
     Example:

@@ -1,4 +1,4 @@
-"""Runs a study in its run directory, and provides the runtime without Ray.
+"""Runs a study in its run directory, and has the runtime without Ray.
 
 A *study* is everything that a run needs except a runtime, and a *world* is one seed of one fold of the data. A
 *session* is the work of one process for a run: from the first round or the newest checkpoint to the summary.
@@ -36,10 +36,10 @@ from fedray.training.choice import COMPILED, Engine, check_invariance
 from fedray.training.update import keep_vectors
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How a worker answers a `Question`, and the runtime without Ray, which is one worker in this process.
+# Answers to a `Question`, and the runtime without Ray, which is one worker in this process.
 #
 # The samples or clients of a question are cut into pieces of a fixed size. So an answer does not depend on the number
-# of workers or their order. A piece is named (world, index of its first sample or client).
+# or the order of workers. The name of a piece is (world, index of its first sample or client).
 
 CLIENTS_A_PIECE = 32
 
@@ -47,7 +47,7 @@ CLIENTS_A_PIECE = 32
 def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
     """Returns for each world the ids of the clients that a question is about.
 
-    If the question names no clients, these are the clients of the run, at most the first `EVALUATED_CLIENTS`.
+    If the question names no clients, it is about the first `EVALUATED_CLIENTS` clients of the run.
     """
     if question.clients is not None:
         return question.clients
@@ -56,7 +56,7 @@ def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
 
 
 def list_pieces(study: Study, question: Question) -> list[exchange.Piece]:
-    """Lists the pieces of a question. With `Question.at_home`, each client is a piece."""
+    """Lists the pieces of a question. With `Question.at_home`, a piece is one client."""
     if question.split is None:
         numbers = [len(some) for some in list_clients(study, question)]
         return cut_pieces(numbers, 1 if question.at_home else CLIENTS_A_PIECE)
@@ -72,7 +72,7 @@ def cut_pieces(numbers: list[int], size: int) -> list[exchange.Piece]:
         size: Largest number of samples or clients of a piece.
 
     Returns:
-        (world, index of the first sample or client) of each piece.
+        The world and the index of the first sample or client of each piece.
 
     Example:
         >>> cut_pieces([1200, 400], size=500)  # of two worlds with so many rows
@@ -93,7 +93,7 @@ def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequ
     """
     study, found = worker.study, Pieces()
     if (split := question.split) is not None:
-        read = lru_cache(maxsize=1)(partial(study.split, split))  # a world is read once, because this may copy it
+        read = lru_cache(maxsize=1)(partial(study.split, split))  # reads each world once, because this may copy it
         for world, first in pieces:
             x = read(world)[0][first : first + EVALUATED_ROWS]
             found[world, first] = question.compute(worker, state, world, x).cpu()
@@ -113,7 +113,7 @@ def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequ
 
 
 class Inline:
-    """The runtime without Ray: one worker that is called directly. The methods are described in the class `Runtime`."""
+    """The runtime without Ray: one worker that is called directly. The class `Runtime` describes the methods."""
 
     def __init__(self, study: Study, device: str = "cpu", threads: int = 1) -> None:
         self.worker = make_worker(study, device, threads)
@@ -123,14 +123,14 @@ class Inline:
         return self.worker.train(t, jobs, state, phase)
 
     def ask(self, question: Question, state: State) -> Pieces:
-        """Answers a question, one piece after the other."""
+        """Answers the pieces of a question, one after the other."""
         return answer_pieces(self.worker, state, question, list_pieces(self.worker.study, question))
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Returns the private vectors of the clients for a checkpoint.
 
         Args:
-            names: Names of the vectors that are returned; None means all vectors.
+            names: Names of the vectors to return. None means all vectors.
         """
         return keep_vectors(self.worker.store.state(), names)
 
@@ -143,7 +143,7 @@ class Inline:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The session. A run may need several sessions, because after an interruption a new process resumes the run.
+# The session. A run that is interrupted needs several sessions: a new process resumes it.
 #
 # A session locks the run directory, writes the manifest, runs the round loop, and records jobs, metrics and
 # checkpoints. If private vectors of clients are lost with a worker, the session goes back to the newest checkpoint. At
@@ -152,7 +152,7 @@ class Inline:
 log = logging.getLogger("fedray")
 Evaluate = Callable[[Progress], list[dict[str, Any]]]  # progress -> metrics of each world
 Measure = Callable[..., Evaluate]  # (study, runtime) -> the function that evaluates
-Snapshot = dict[str, Any]  # what a live display shows: round, rounds, metrics, up_bytes, sim_seconds, wall_seconds
+Snapshot = dict[str, Any]  # round, rounds, metrics, up_bytes, sim_seconds, wall_seconds, ... for a live display
 Watch = Callable[[Snapshot], None]
 
 
@@ -182,16 +182,16 @@ def run_session(
         runtime: The runtime on which jobs run.
         out: The run directory. It is locked, so no other process writes to it during the session.
         watch: A function that is called with a snapshot after each evaluated round.
-        facts: Facts about this process and its machine, for the manifest.
+        facts: Facts for the manifest about this process and its machine.
         digests: Digests of what is trained (`fedray.assembly.study`). They must equal the digests at the start of the
             run.
-        measure: A function that takes the study and the runtime and returns the function that evaluates the models. The
-            data of report pictures are written only with the default.
+        measure: A function that takes the study and the runtime, and returns the function that evaluates the models.
+            Only with the default are the data of report pictures written.
         saved: A function that is called after each checkpoint.
         tell: A function that prints a line to the user as a warning.
 
     Raises:
-        Enough: The function `watch` ended the run. The run is saved and can be resumed.
+        Enough: The function `watch` ended the run. The run is saved.
         BadInput: The run began with a different study, because the digests differ.
     """
 
@@ -231,7 +231,7 @@ def run_session(
             except Enough:
                 recorder.checkpoint(progress)
                 raise
-            except errors.Lost:  # a worker is gone, and with it the private vectors of its clients
+            except errors.Lost:  # a worker is gone, and so are the private vectors of its clients
                 confirm_place()
                 progress = _begin(study, runtime, out)
         confirm_place()
@@ -287,10 +287,9 @@ def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
 
 
 def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
-    """Writes the partition of the data, and returns the progress from which the run continues.
+    """Writes the partition of the data, and returns the progress with which the run continues.
 
-    The progress is read from the newest checkpoint. If there is no checkpoint, it is the progress before the first
-    round.
+    It reads the progress from the newest checkpoint. Without a checkpoint, the run begins with the first round.
     """
     records.write_partition(out, study)
     if not find_checkpoints(out / "checkpoints"):
@@ -310,7 +309,7 @@ def _manifest(
 ) -> None:
     """Writes the manifest.
 
-    `seconds` holds the seconds that this process spent on each task. It is empty as long as they are unknown.
+    `seconds` holds the seconds that this process spent on each task. It is empty before the run has ended.
     """
     parts = {f"{part}_seconds": seconds.get(part) for part in ("process", "training", "evaluation")}
     timings = {"wall_seconds": progress.wall_seconds, **parts}
@@ -340,12 +339,12 @@ def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *,
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Facts about the workers of a run, for the manifest: the engine, its number of lanes, the reason for the engine, and
-# the result of its self-test. A lane is one of the jobs that an engine trains side by side.
+# Facts about the workers of a run for the manifest: the engine, its number of lanes, why it was chosen, and the result
+# of its self-test. A lane is one of the jobs that an engine trains side by side.
 
 
 def worker_facts(worker: Worker) -> dict[str, Any]:
-    """Describes the engine of one process, and tests whether the results of a lane are independent of other lanes."""
+    """Describes the engine of a worker, and tests whether the results of a lane are independent of other lanes."""
     if (work := worker.study.method.phase.work) is not None:
         name, why = work.describe()
         engine_ = {"name": name, "width": 1, "why": why, "device": worker.device.type, "evaluates": "torch"}
@@ -358,7 +357,7 @@ def worker_facts(worker: Worker) -> dict[str, Any]:
 
 
 def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]:
-    """Returns the facts about the engine of one network, which is a worker's whole network or a slice of it."""
+    """Returns the facts about the engine of one network, which is the worker's network or a slice of that network."""
     study, device = worker.study, worker.device
     phase = study.method.phase
     return {
@@ -378,7 +377,9 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
 
 
 def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
-    """Joins the facts about several processes. `engine` is the first one; `engines` lists all engines if they differ.
+    """Joins the facts about several processes.
+
+    `engine` is the first engine; `engines` lists the engines if they differ.
 
     Example:
         >>> join_worker_facts([{"engine": {"name": "mlp"}, "lanes_independent": flag} for flag in (True, False)])
@@ -395,7 +396,7 @@ def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Returns, for the records of a run, the kind of its engines and the devices on which clients train.
+    """Returns the kind of a run's engines and the devices on which clients train, for the records of the run.
 
     `lanes` is "compiled" if compiled kernels train the clients or a student of distillation, else "torch".
 
@@ -410,7 +411,7 @@ def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, s
 
 
 def warn_if_dependent(facts: dict[str, Any]) -> None:
-    """Warns, if the self-test of the lanes has failed, that results depend on how jobs are packed into blocks."""
+    """Warns that results depend on the packing of jobs into blocks if the self-test of the lanes has failed."""
     if not facts["lanes_independent"]:
         errors.warn_user(
             "the lane self-test failed here: results repeat for the same packing only (see manifest.json)",

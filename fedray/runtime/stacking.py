@@ -1,8 +1,8 @@
 """Trains the parts of a stack in one process.
 
-A stack is an ensemble of base networks (its *sub models*) and a *meta model*, whose inputs (*features*) are the
-predictions of the sub models. Each part of the stack has its own worker. Features stay in the process. A *study* is
-everything that a run needs.
+A stack has *bases*, which are ensembles of networks (*sub models*) or of classifiers, and may have a *meta model*. The
+inputs of the meta model (*features*) are the predictions of the sub models. Each part of the stack has its own worker.
+Features stay in the process. A *study* is everything that a run needs except a runtime.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ from fedray.simulation.study import Part, Study
 from fedray.training.choice import SHAREABLE, Engine
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Bases that vote: each client fits a scikit-learn classifier on its own samples, and the classifiers vote.
+# Bases that vote. Each client fits a scikit-learn classifier on its own samples, and the classifiers vote.
 #
 # A classifier depends only on the key of its random numbers and on the client's samples outside the fold that is left
 # out. So no classifier is sent or saved. A process that needs a classifier fits it again, and keeps it.
@@ -54,7 +54,7 @@ class FittedVotes:
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
         self._fitted: dict[tuple[int, int, int], ClassifyRows] = {}
-        self._lock = Lock()  # no classifier is fitted twice, and the limit of BLAS threads concerns all threads
+        self._lock = Lock()  # fits no classifier twice; also, the limit of BLAS threads is one for all threads
 
     def shares(self, i: int, world: int, folds: Sequence[int], x: Tensor) -> FloatArray:
         """Returns the share of the votes that each class gets from the classifiers of a base.
@@ -62,7 +62,7 @@ class FittedVotes:
         Args:
             i: Index of the base.
             world: The world (one seed of one fold of the data), 0 to R - 1.
-            folds: The folds of the stack to leave out. The votes are counted for each of these folds.
+            folds: Folds of the stack. For each of them, the classifiers that were fitted without this fold vote.
             x: Raw inputs of the world, `[n, ...]`.
 
         Returns:
@@ -77,10 +77,10 @@ class FittedVotes:
         import sklearn.linear_model  # noqa: F401  (loads the matrix library whose threads are limited below)
         from threadpoolctl import threadpool_limits
 
-        # with several threads, BLAS adds in an order that is not fixed, so that the bits would differ
+        # with several threads, BLAS adds in an order that is not fixed, so the bits would differ
         with self._lock, threadpool_limits(limits=1, user_api="blas"):
             for client in range(shards.number):
-                votes: dict[int, IntArray] = {}  # by the fold that is left out of the client's own samples, else by 0
+                votes: dict[int, IntArray] = {}  # key: the fold left out of the client's own samples, else 0
                 for at in np.flatnonzero(shards.sizes(worlds, np.full_like(worlds, client))).tolist():
                     fold = folds[at] if shards.within else 0
                     if fold not in votes:
@@ -90,9 +90,10 @@ class FittedVotes:
         return np.where(voters > 0, counts / np.maximum(voters, 1), 1 / part.study.classes)
 
     def _classifier(self, i: int, world: int, client: int, fold: int) -> ClassifyRows:
-        """Returns the classifier that a client fits for base i in a world that leaves out a fold.
+        """Returns the classifier that a client fits for base i, in a world of the base that leaves out one fold.
 
-        If folds are whole clients, the fold is 0. A client that is not left out then has the same samples in all folds.
+        If folds are whole clients, `fold` is 0, because a client that is not left out has the same samples in all
+        folds.
         """
         part = self.parts[i]
         key = (i, world if _shards(part).within else world // part.folds, client)
@@ -107,7 +108,7 @@ class FittedVotes:
 
 
 def fit_classifier(voter: Voter, x: Any, y: IntArray, seed: int) -> ClassifyRows:
-    """Fits the classifier of one client. If all samples have the same class, the classifier always predicts this class.
+    """Fits the classifier of one client. If all samples have one class, the classifier always predicts that class.
 
     Args:
         voter: The name and the options of the classifier.
@@ -135,12 +136,12 @@ def _shards(part: Part) -> LeaveOutShards:
 
 
 def _flatten(part: Part, x: Tensor, world: int) -> Any:
-    """Returns the inputs of a classifier, `[n, f]` float64: raw inputs `[n, ...]`, standardized as for a network."""
+    """Standardizes raw inputs `[n, ...]` as for a network. Returns inputs of a classifier, `[n, f]` float64."""
     return _shards(part).normalize(x[None], torch.tensor([world]))[0].flatten(1).double().numpy()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The worker of a stack. A stack trains several bases, and then a meta model on their predictions. The features of a
+# The worker of a stack. A stack trains its bases, and then a meta model on their predictions. The features of a
 # training sample are the predictions of the sub models that were trained without this sample. The process that trains
 # the meta model at a client computes the client's features itself. Features are neither sent nor saved.
 
@@ -148,7 +149,7 @@ TINY = np.finfo(np.float64).tiny  # stands for 0 in a logarithm
 
 
 def make_worker(study: Study, device: str = "cpu", threads: int = 1) -> Worker:
-    """Makes the worker of a study. The worker of a stack passes its jobs on to the workers of the stack's parts.
+    """Makes the worker of a study. The worker of a stack passes its jobs to the workers of the stack's parts.
 
     Args:
         study: The study that is trained.
@@ -186,7 +187,7 @@ class StackWorkers:
             if part.voter is None
         }
         self.workers = list(self._worker.values())
-        for worker in self.workers:  # all parts read the same samples, which need only one copy on a GPU
+        for worker in self.workers:  # all parts read the same samples, so one copy on a GPU is enough
             worker.resident = self.workers[0].resident
         if not all(worker.engine.name in SHAREABLE for worker in self.workers):
             for worker in self.workers:  # the threads of one worker would use the networks of the others
@@ -225,7 +226,7 @@ class StackWorkers:
             x: Raw inputs, `[n, ...]`.
 
         Returns:
-            Raw outputs, `[1 + P, n, C]`. The outputs of the stack come first, then those of its P sub models.
+            The raw outputs of the stack, and then of its P sub models, `[1 + P, n, C]`.
         """
         whole = State(rows[:1].cpu(), counters[:1].cpu(), {})
         outputs = [self._base_outputs(whole, i, world, x) for i in range(len(self.bases))]
@@ -236,7 +237,7 @@ class StackWorkers:
             answer = self.workers[-1].forward(meta.models, meta.counters, world, features)[0].cpu()
         elif combine is not None:
             counts = count_held_labels(self.study.shards, world)
-            total = counts.sum(axis=0)  # if no client has samples of a class, all clients get equal shares of it
+            total = counts.sum(axis=0)  # if no client has samples of a class, all clients have equal shares of it
             shares = np.where(total > 0, counts / np.maximum(total, 1), 1 / len(counts))
             answer = combine_outputs(combine, outputs[0], torch.from_numpy(shares))
         else:
@@ -245,11 +246,11 @@ class StackWorkers:
         return torch.cat([answer[None].double(), *(each.double() for each in outputs)])
 
     def _mean_probabilities(self, outputs: list[Tensor]) -> list[FloatArray]:
-        """Returns the mean probabilities of each base, `[n, C]`, from the raw outputs of each base, `[F * K, n, C]`."""
+        """Turns the raw outputs of each base, `[F * K, n, C]`, into the mean probabilities of each base, `[n, C]`."""
         return [np.asarray(classification.probabilities(each.numpy()).mean(axis=0)) for each in outputs]
 
     def _join(self, outputs: list[Tensor]) -> Tensor:
-        """Returns the features from which the meta model predicts, `[n, F]` float32, for n samples.
+        """Returns the features of n samples from which the meta model predicts, `[n, F]` float32.
 
         Args:
             outputs: Raw outputs of the sub models of each base, `[F * K, n, C]`.
@@ -270,7 +271,7 @@ class StackWorkers:
             worker.private.restore({name.removeprefix(own): v for name, v in state.items() if name.startswith(own)})
 
     def features(self, world: int, client: int) -> Tensor:
-        """Returns the features of a client's training samples, from which the meta model learns, `[n, F]` float32."""
+        """Returns the features of a client's training samples, on which the meta model is trained, `[n, F]` float32."""
         if (world, client) not in self._features:
             self._features[world, client] = self._compute_features(world, client)
         return self._features[world, client]
@@ -285,7 +286,7 @@ class StackWorkers:
         row = slice(world, world + 1)
         whole = State(self._state.models[row], self._state.counters[row], {})
         shards = self.bases[0].study.shards
-        if not isinstance(shards, LeaveOutShards):  # each model is a client's own, and no model has seen these samples
+        if not isinstance(shards, LeaveOutShards):  # one client trains each model, and none has seen these
             return side_by_side(self._base_outputs(whole, 0, world, x))
         if self.bases[0].features != "out_of_fold":
             return self._join([self._base_outputs(whole, i, world, x) for i in range(len(self.bases))])
@@ -314,7 +315,7 @@ class StackWorkers:
         return torch.cat(pieces, dim=1).cpu()
 
     def _use_state(self, state: State) -> None:
-        """Keeps the models that a round begins with, and drops all features if sub models have changed."""
+        """Stores the state with which a round begins. Drops all features if sub models have changed."""
         if self._state is not None and self._features:
             same = all(
                 torch.equal(new, old)

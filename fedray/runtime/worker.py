@@ -54,9 +54,9 @@ class Resident:
         self._copies = WeakTensorKeyDictionary()
 
     def place(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns samples on the device, to which they are copied once.
+        """Returns samples on the device. Only the first call copies them.
 
-        Samples stay in main memory if they need more than a quarter of the GPU memory that this process may still use.
+        Samples that need more than a quarter of the free GPU memory (`count_free_bytes`) stay in main memory.
 
         Args:
             x: Raw inputs, `[n, ...]`.
@@ -69,7 +69,7 @@ class Resident:
         return self._copy(x), self._copy(y)
 
     def _copy(self, rows: Tensor) -> Tensor:
-        """Returns the copy of some samples, which the first call makes."""
+        """Returns the copy of some samples. The first call makes the copy."""
         if rows not in self._copies:
             self._copies[rows] = rows.to(self.device)
         copy: Tensor = self._copies[rows]
@@ -77,7 +77,7 @@ class Resident:
 
 
 def count_free_bytes(device: torch.device) -> int:
-    """Returns the number of free bytes of a GPU that this process may use (`limit_gpu_memory`)."""
+    """Returns the number of free bytes of a GPU that this process may still use (`limit_gpu_memory` sets a limit)."""
     free, total = torch.cuda.mem_get_info(device)
     find_share = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # old releases of torch lack it
     share = 1.0 if find_share is None else find_share(device.index)  # an index of None means the current device
@@ -85,7 +85,7 @@ def count_free_bytes(device: torch.device) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The batches of a block, which say for each lane which samples of the client are used in which step.
+# The batches of a block: for each lane and step, the samples of the client that the step uses.
 
 
 def deal_data(
@@ -109,9 +109,8 @@ def deal_data(
         steps: Number of optimizer steps of each lane, `[W]`, in descending order.
         key: Key of each lane's random numbers, `[W]`.
         local: The settings of local training.
-        move: A function that moves a tensor to the device and converts it to the data type of the study's networks.
-        resident: Copies of the samples on a device, from which batches are gathered. None means that batches are
-            gathered in main memory.
+        move: A function that moves a tensor to the device and converts it to the networks' data type.
+        resident: Copies of the samples on a device. None means that batches are gathered in main memory.
         weigh: A function that returns the weights of samples. None means that all samples of a batch have the same
             weight.
 
@@ -159,8 +158,8 @@ def deal_data(
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The worker. The runtime without Ray has one worker; on Ray each client actor has one. The result of a job depends only
-# on the state, the data and the keys of random numbers, and not on the other jobs of the worker. How a worker answers
-# questions is in `fedray.runtime.session`.
+# on the state, the data and the keys of random numbers, and not on other jobs. `fedray.runtime.session` has the
+# function with which a worker answers questions.
 
 
 class Worker:
@@ -171,14 +170,14 @@ class Worker:
             `clients`, `seeds`, `init_seeds` and `local` are attributes of the worker, too.
         device: Device on which tensors are computed.
         engine: The engine that trains blocks of jobs.
-        tiers: The engine of each tier, if tiers train slices of the network; otherwise empty.
+        tiers: The engine of each tier. The tuple is empty if all tiers train the whole network.
         threads: Number of blocks that are trained at the same time, at least 1.
-        parts: The workers of a stack's parts; None if the study is no stack.
-        resident: Copies of the clients' data on the device.
+        parts: The workers of a stack's parts. None means that the study is no stack.
+        resident: The copies of the clients' data on the device.
         kept: A cache that this process keeps between rounds for clients that do not train by gradient descent
             (`Phase.work`).
         private: The private vectors of the clients that are assigned to this process.
-        store: The store of all private vectors, which is `private`, or `parts` for a stack.
+        store: What holds all private vectors: `parts` for a stack, else `private`.
     """
 
     def __init__(
@@ -212,8 +211,8 @@ class Worker:
             phase: The training that the jobs belong to.
 
         Returns:
-            The statistics of all uploads, added up; and the losses `[J]` and tracebacks of the jobs, in the order of
-            the plan.
+            The sums of the statistics of all uploads. Then the losses `[J]` and tracebacks of the jobs, in the plan's
+            order.
         """
         exchange.check_limit(self.study.client_timeout)
         if self.parts is not None:
@@ -252,7 +251,7 @@ class Worker:
             for trained, failed in pool.map(attempt, blocks) if pool is not None else map(attempt, blocks):
                 for index, reduced, summed in trained:
                     add_stats(stats, reduced)  # now, because the sums of all blocks would fill the memory
-                    reduced.clear()  # or they would stay until the next block has trained
+                    reduced.clear()  # else the sums stay in memory until the next block has trained
                     loss[index] = summed.double().cpu().numpy() / steps[index]
                 errors |= failed
         return map_arrays(stats, Tensor.cpu), JobRows(loss, errors)
@@ -316,10 +315,10 @@ class Worker:
         )
 
     def _pack_uploads(self, update: Update, columns: Tensor | None) -> Uploads:
-        """Returns the uploads of a block. If a lone job was trained together with a copy of it, the copy is left out.
+        """Returns the uploads of a block. The copy that was trained beside a lone job is left out.
 
-        The uploads stay on a GPU if compression and server can work there, clients keep no vectors, and training is
-        not asynchronous. Integer buffers of layers that stay with the clients are sent as 0.
+        The uploads stay on a GPU if compression and server can work there, clients keep no private vectors, and
+        training is not asynchronous. Integer buffers of layers that clients do not send are 0.
         """
         real, phase, delta, counters = update.real, update.phase, update.delta, update.counters.cpu()
         assert delta is not None
@@ -365,7 +364,7 @@ class Worker:
     def own_models(self, state: State, world: int, client: int) -> Tensor:
         """Returns the models with which a client of this process predicts.
 
-        They come from the last of `Phase.pieces` that gives clients models of their own.
+        The models come from the last piece of `Phase.pieces` that gives clients models of their own.
         """
         phase = self.study.method.phase
         k = phase.models
@@ -383,8 +382,8 @@ class Worker:
             x: Raw inputs, `[n, ...]`.
 
         Returns:
-            Raw outputs, `[M, n, C]`. A stack (M = 1) returns the outputs of the stack, followed by those of its P sub
-            models, `[1 + P, n, C]`.
+            Raw outputs, `[M, n, C]`. A stack (M = 1) returns its outputs and then the outputs of its P sub models, `[1
+            + P, n, C]`.
         """
         if self.parts is not None:
             return self.parts.forward(rows, counters, world, x)
