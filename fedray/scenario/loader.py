@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedray.core import options as opt
 from fedray.core.errors import BadInput, quote_value, suggest_nearest, warn_user
-from fedray.core.options import list_of
-from fedray.core.options import text as one_line
 from fedray.core.types import Tier, count_test_clients, round_to_sum
 from fedray.files.layout import holds_clients
 from fedray.own_code.user_code import import_modules
@@ -606,7 +605,7 @@ def spell_imports(tree: Tree, folder: Path | None) -> Tree:
     if "import" not in tree:
         return tree
     try:
-        given = list_of(one_line, 100, scalar=True)(tree["import"])
+        given = opt.list_of(opt.text, 100, scalar=True)(tree["import"])
     except ValueError as wrong:
         raise BadInput(f"import = {quote_value(tree['import'])} {wrong}") from None
     files = [str((folder or Path()) / Path(name).expanduser()) if name.endswith(".py") else name for name in given]

@@ -4,19 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from fedray.core import options as opt
 from fedray.core.errors import BadInput, find_nearest, quote_value, suggest_nearest
-from fedray.core.options import (
-    REQUIRED,
-    Check,
-    MethodSpec,
-    NameSpec,
-    Option,
-    ReadSections,
-    flag,
-    real,
-    text,
-    whole,
-)
 from fedray.methods import METHOD_SPECS
 from fedray.scenario import names
 from fedray.scenario.names import OWN_SPECS, UNKNOWN, explain_unknown_key, method_spec_of
@@ -26,19 +15,21 @@ from fedray.scenario.sections import CLIENT_KINDS
 # Classifiers of scikit-learn, with scikit-learn's names of options. Stacking uses them as bases, boosting as learners.
 
 _VOTE = "for each client; all of them vote"
-_TREE: Mapping[str, Check] = {
-    "max_depth": whole(1, 1000),
-    "max_leaf_nodes": whole(2, 1000),
-    "min_samples_leaf": whole(1, 10**6),
+_TREE: Mapping[str, opt.Check] = {
+    "max_depth": opt.whole(1, 1000),
+    "max_leaf_nodes": opt.whole(2, 1000),
+    "min_samples_leaf": opt.whole(1, 10**6),
 }
-CLASSIFIERS: Mapping[str, tuple[str, Mapping[str, Check]]] = {  # name -> text, options (absent: scikit-learn's default)
+CLASSIFIERS: Mapping[
+    str, tuple[str, Mapping[str, opt.Check]]
+] = {  # name -> text, options (absent: scikit-learn's default)
     "sklearn/decision_tree": (f"a decision tree {_VOTE}", _TREE),
-    "sklearn/gaussian_nb": (f"a Gaussian naive Bayes classifier {_VOTE}", {"var_smoothing": real("(0, 1]")}),
+    "sklearn/gaussian_nb": (f"a Gaussian naive Bayes classifier {_VOTE}", {"var_smoothing": opt.real("(0, 1]")}),
     "sklearn/logistic_regression": (
         f"a logistic regression {_VOTE}",
-        {"C": real("(0, inf)"), "max_iter": whole(1, 10**6)},
+        {"C": opt.real("(0, inf)"), "max_iter": opt.whole(1, 10**6)},
     ),
-    "sklearn/random_forest": (f"a random forest {_VOTE}", {"n_estimators": whole(1, 10_000), **_TREE}),
+    "sklearn/random_forest": (f"a random forest {_VOTE}", {"n_estimators": opt.whole(1, 10_000), **_TREE}),
 }
 
 
@@ -69,7 +60,7 @@ def read_classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None
     return {"name": name, **{key: _check_value(path, key, value, table[key]) for key, value in given.items()}}
 
 
-def _check_value(path: str, key: str, value: Any, check: Check) -> Any:
+def _check_value(path: str, key: str, value: Any, check: opt.Check) -> Any:
     """Returns the checked value of a key; raises `BadInput` with one line that names the key."""
     try:
         return check(value)
@@ -124,13 +115,13 @@ def _explain_unknown_name(kind: str, path: str, name: Any) -> str:
     return f"{path}.name = {quote_value(name)} is not a known {names.KINDS[kind].text}: {remedy}"
 
 
-def _list_options(kind: str, name: str) -> tuple[Mapping[str, Option], bool]:
+def _list_options(kind: str, name: str) -> tuple[Mapping[str, opt.Option], bool]:
     """Returns the options that a name has, and whether a scenario may set further options."""
     spec = names.KINDS[kind].specs.get(name)
     if spec is not None:
-        return spec.options, isinstance(spec, NameSpec) and spec.more
+        return spec.options, isinstance(spec, opt.NameSpec) and spec.more
     declared = names.declared_options(kind, name) or {}
-    own = {key: Option(default, _alike(default)) for key, default in declared.items()}
+    own = {key: opt.Option(default, _alike(default)) for key, default in declared.items()}
     if kind == "method" and declared:
         own |= method_spec_of(name).options
     return {**own, **(CLIENT_KINDS if kind == "partition" else {})}, False
@@ -158,7 +149,7 @@ def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> d
         for key in sorted(options.keys() & declared.keys()):
             raise BadInput(f"local.{key} is an option of {kind} {name} and of another: give it another name in one")
         declared |= options
-    table = {key: Option(default, _alike(default)) for key, default in declared.items() if key not in fields}
+    table = {key: opt.Option(default, _alike(default)) for key, default in declared.items() if key not in fields}
     options = {key: _read_option("local", key, section, option) for key, option in table.items()}
     rest = {key: value for key, value in section.items() if key not in table}
     for key in rest if table else ():
@@ -177,31 +168,31 @@ _SERVER_OPTIMIZERS = {
 }
 
 
-def _read_option(path: str, key: str, given: Mapping[str, Any], option: Option) -> Any:
+def _read_option(path: str, key: str, given: Mapping[str, Any], option: opt.Option) -> Any:
     default = option.default
     if given.get(key) is None:
-        if default is REQUIRED:
+        if default is opt.REQUIRED:
             raise BadInput(f"{path}.{key} is missing: give it a value")
         return list(default) if isinstance(default, list) else default
     check = (lambda value: option.check(value, SECTIONS)) if option.sections else option.check
     return _check_value(path, key, given[key], check)
 
 
-def _alike(default: Any) -> Check:
+def _alike(default: Any) -> opt.Check:
     """Returns the check of a user's own option: the value must have the type of the default.
 
     If the default is None or a list, any value is accepted.
     """
 
     def number(value: Any) -> Any:
-        return value if float(real("(-inf, inf)")(value)).is_integer() else float(value)
+        return value if float(opt.real("(-inf, inf)")(value)).is_integer() else float(value)
 
     if isinstance(default, bool):
-        return flag
-    return number if isinstance(default, int | float) else text if isinstance(default, str) else lambda value: value
+        return opt.flag
+    return number if isinstance(default, int | float) else opt.text if isinstance(default, str) else lambda value: value
 
 
-def _read_network(path: str, section: Mapping[str, Any], more: Mapping[str, Check]) -> dict[str, Any]:
+def _read_network(path: str, section: Mapping[str, Any], more: Mapping[str, opt.Check]) -> dict[str, Any]:
     """Checks and returns one entry of a list of networks.
 
     An entry has the same keys as the section `model`, and further keys.
@@ -223,14 +214,14 @@ def _read_network(path: str, section: Mapping[str, Any], more: Mapping[str, Chec
     return {"name": folded["name"], **own, **folded["options"]}
 
 
-SECTIONS = ReadSections(_read_network, read_classifier, CLASSIFIERS)
+SECTIONS = opt.ReadSections(_read_network, read_classifier, CLASSIFIERS)
 
 
 def describe_method(
     name: str,
     models: int | None = None,
     options: Mapping[str, Any] | None = None,
-    spec: MethodSpec | None = None,
+    spec: opt.MethodSpec | None = None,
 ) -> None:
     """Stores the specification of a user's registered method.
 

@@ -10,26 +10,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, get_args
 
+from fedray.core import options as opt
 from fedray.core.errors import BadInput, quote_value
-from fedray.core.options import (
-    REQUIRED,
-    Option,
-    Section,
-    column_name,
-    either,
-    flag,
-    key,
-    label,
-    list_of,
-    logger,
-    maybe,
-    means,
-    one_of,
-    real,
-    section,
-    text,
-    whole,
-)
 from fedray.core.types import AverageKind, Lanes, Objective
 from fedray.scenario.names import explain_unknown_key
 from fedray.scenario.nested import KeyPath, dotted_key
@@ -49,7 +31,7 @@ from fedray.scenario.training import (
 OptionValues = dict[str, Any]
 
 
-@means("name", "letters, digits, spaces, `,`, `=`, `.`, `_` and `-`")
+@opt.means("name", "letters, digits, spaces, `,`, `=`, `.`, `_` and `-`")
 def _file_name(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9 ,=._-]{0,98}[A-Za-z0-9=._-])?", value):
         raise ValueError("cannot be a directory name: use letters, digits, spaces, ',', '=', '.', '_' and '-'")
@@ -68,9 +50,9 @@ class MethodKeys:
         options: the options of the method itself (mu, alpha, lambda, samples, ...).
     """
 
-    name: str = key("fed_ensemble", text)
-    object: str | None = key(None, maybe(text))
-    models: int = key(5, whole(1, 10**4))
+    name: str = opt.key("fed_ensemble", opt.text)
+    object: str | None = opt.key(None, opt.maybe(opt.text))
+    models: int = opt.key(5, opt.whole(1, 10**4))
     options: OptionValues = field(default_factory=dict)
 
 
@@ -86,18 +68,18 @@ class PartitionKeys:
         options: the options of the partition itself (shards, classes, alpha, column, ...).
     """
 
-    name: str = key("iid", text)
-    object: str | None = key(None, maybe(text))
+    name: str = opt.key("iid", opt.text)
+    object: str | None = opt.key(None, opt.maybe(opt.text))
     options: OptionValues = field(default_factory=dict)
 
 
-@means("number, share or list of names", "a whole number from 1, a share below 1, or names of clients")
+@opt.means("number, share or list of names", "a whole number from 1, a share below 1, or names of clients")
 def _test_clients(value: Any) -> Any:
     if isinstance(value, list | tuple | str):
-        return list_of(column_name, 10_000, scalar=True)(value)
+        return opt.list_of(opt.column_name, 10_000, scalar=True)(value)
     if isinstance(value, float) and 0 < value < 1:
         return value
-    return whole(1, 10**9)(value)
+    return opt.whole(1, 10**9)(value)
 
 
 @dataclass(frozen=True)
@@ -125,15 +107,15 @@ class DataKeys:
         options: the options of the data set itself.
     """
 
-    name: str = key("digits", text)
-    object: str | None = key(None, maybe(text))
-    root: str | None = key(None, maybe(text))
-    fold: int | str = key(0, either("all", whole(0, 10_000)))
-    hold_out: float = key(0.0, real("[0, 1)"))
-    test_clients: int | float | list[str] | None = key(None, maybe(_test_clients))
-    standardize: bool = key(True, flag)
-    scale: str = key("standard", one_of("standard", "unit"))
-    partition: PartitionKeys = section(PartitionKeys)
+    name: str = opt.key("digits", opt.text)
+    object: str | None = opt.key(None, opt.maybe(opt.text))
+    root: str | None = opt.key(None, opt.maybe(opt.text))
+    fold: int | str = opt.key(0, opt.either("all", opt.whole(0, 10_000)))
+    hold_out: float = opt.key(0.0, opt.real("[0, 1)"))
+    test_clients: int | float | list[str] | None = opt.key(None, opt.maybe(_test_clients))
+    standardize: bool = opt.key(True, opt.flag)
+    scale: str = opt.key("standard", opt.one_of("standard", "unit"))
+    partition: PartitionKeys = opt.section(PartitionKeys)
     options: OptionValues = field(default_factory=dict)
 
 
@@ -151,10 +133,10 @@ class ModelKeys:
         options: the options of the network itself (hidden, channels, norm, ...).
     """
 
-    name: str = key("mlp", text)
-    object: str | None = key(None, maybe(text))
-    weights: str | None = key(None, maybe(text))
-    objective: Literal["auto"] | Objective = key("auto", one_of("auto", *get_args(Objective)))
+    name: str = opt.key("mlp", opt.text)
+    object: str | None = opt.key(None, opt.maybe(opt.text))
+    weights: str | None = opt.key(None, opt.maybe(opt.text))
+    objective: Literal["auto"] | Objective = opt.key("auto", opt.one_of("auto", *get_args(Objective)))
     options: OptionValues = field(default_factory=dict)
 
 
@@ -176,11 +158,11 @@ class PredictKeys:
             keep dropout on; no paper describes this.
     """
 
-    average: AverageKind = key("probabilities", one_of("probabilities", "logits"))
-    gamma: float = key(float("inf"), real("[0, inf]"))
-    noise: str = key("none", one_of("none", "residual", "fixed"))
-    conformal: ConformalKeys | None = section(ConformalKeys, None, example={"alpha": 0.1})
-    dropout_at_test: bool = key(False, flag)
+    average: AverageKind = opt.key("probabilities", opt.one_of("probabilities", "logits"))
+    gamma: float = opt.key(float("inf"), opt.real("[0, inf]"))
+    noise: str = opt.key("none", opt.one_of("none", "residual", "fixed"))
+    conformal: ConformalKeys | None = opt.section(ConformalKeys, None, example={"alpha": 0.1})
+    dropout_at_test: bool = opt.key(False, opt.flag)
 
 
 @dataclass(frozen=True)
@@ -193,7 +175,7 @@ class CellKeys:
         published: the values that the paper reports for this cell, by metric.
     """
 
-    name: str = key(REQUIRED, _file_name)
+    name: str = opt.key(opt.REQUIRED, _file_name)
     overrides: OptionValues = field(default_factory=dict)
     published: OptionValues = field(default_factory=dict)
 
@@ -242,34 +224,34 @@ class Scenario:
             first, as by `--import`. Paths are relative to the scenario file.
     """
 
-    seed: int = key(0, whole(0, 2**62))
-    rounds: int = key(20, whole(0, 10**7))
-    runtime: str = key("auto", one_of("auto", "ray", "inline"))
-    method: MethodKeys = section(MethodKeys)
-    data: DataKeys = section(DataKeys)
-    model: ModelKeys = section(ModelKeys)
-    clients: ClientKeys = section(ClientKeys, example={"number": 50})
-    participation: ParticipationKeys = section(ParticipationKeys, example={"per_round": 10})
-    schedule: ScheduleKeys = section(ScheduleKeys, example={"kind": "permutation"})
-    local: LocalKeys = section(LocalKeys, example={"lr": 0.1})
-    compress: CompressKeys = section(CompressKeys, example={"kind": "topk"})
-    server: ServerKeys = section(ServerKeys, example={"optimizer": "adam"})
-    predict: PredictKeys = section(PredictKeys)
-    graph: GraphKeys = section(GraphKeys, example={"kind": "ring"})
-    replicates: int = key(1, whole(1, 10**5))
-    vary: str = key("all", one_of("all", "init"))
-    evaluate: EvaluateKeys = section(EvaluateKeys, example={"every": 10})
-    stop: PatienceKeys | None = section(PatienceKeys, None, example={"metric": "accuracy", "patience": 10})
-    checkpoint: CheckpointKeys = section(CheckpointKeys, example={"every": 10})
-    report: bool = key(True, flag)
-    loggers: list[str] = key([], list_of(logger, 9, scalar=True))
-    on_client_error: str = key("fail", one_of("fail", "skip"))
-    client_timeout: float | None = key(None, maybe(real("(0, inf)")))
-    lanes: Lanes = key("auto", one_of(*get_args(Lanes)))
-    table: list[CellKeys] = section(CellKeys, [])
+    seed: int = opt.key(0, opt.whole(0, 2**62))
+    rounds: int = opt.key(20, opt.whole(0, 10**7))
+    runtime: str = opt.key("auto", opt.one_of("auto", "ray", "inline"))
+    method: MethodKeys = opt.section(MethodKeys)
+    data: DataKeys = opt.section(DataKeys)
+    model: ModelKeys = opt.section(ModelKeys)
+    clients: ClientKeys = opt.section(ClientKeys, example={"number": 50})
+    participation: ParticipationKeys = opt.section(ParticipationKeys, example={"per_round": 10})
+    schedule: ScheduleKeys = opt.section(ScheduleKeys, example={"kind": "permutation"})
+    local: LocalKeys = opt.section(LocalKeys, example={"lr": 0.1})
+    compress: CompressKeys = opt.section(CompressKeys, example={"kind": "topk"})
+    server: ServerKeys = opt.section(ServerKeys, example={"optimizer": "adam"})
+    predict: PredictKeys = opt.section(PredictKeys)
+    graph: GraphKeys = opt.section(GraphKeys, example={"kind": "ring"})
+    replicates: int = opt.key(1, opt.whole(1, 10**5))
+    vary: str = opt.key("all", opt.one_of("all", "init"))
+    evaluate: EvaluateKeys = opt.section(EvaluateKeys, example={"every": 10})
+    stop: PatienceKeys | None = opt.section(PatienceKeys, None, example={"metric": "accuracy", "patience": 10})
+    checkpoint: CheckpointKeys = opt.section(CheckpointKeys, example={"every": 10})
+    report: bool = opt.key(True, opt.flag)
+    loggers: list[str] = opt.key([], opt.list_of(opt.logger, 9, scalar=True))
+    on_client_error: str = opt.key("fail", opt.one_of("fail", "skip"))
+    client_timeout: float | None = opt.key(None, opt.maybe(opt.real("(0, inf)")))
+    lanes: Lanes = opt.key("auto", opt.one_of(*get_args(Lanes)))
+    table: list[CellKeys] = opt.section(CellKeys, [])
     published: OptionValues = field(default_factory=dict)
-    callbacks: list[str] | None = key(None, maybe(list_of(named("callback"), 100, scalar=True)))
-    own: dict[str, Any] | None = key(None, maybe(own_names))
+    callbacks: list[str] | None = opt.key(None, opt.maybe(opt.list_of(named("callback"), 100, scalar=True)))
+    own: dict[str, Any] | None = opt.key(None, opt.maybe(own_names))
 
 
 @cache
@@ -296,7 +278,7 @@ def list_sections() -> dict[str, tuple[str, ...]]:
     return {name: section_fields(name) for name in section_types() if "*" not in name and name}
 
 
-def find_key(section: str, name: str) -> Option | None:
+def find_key(section: str, name: str) -> opt.Option | None:
     """Returns the declaration of a key; None if the section has no such key.
 
     Args:
@@ -328,11 +310,11 @@ def validate_scenario(tree: Mapping[str, Any]) -> Scenario:
     Raises:
         BadInput: a key is unknown, missing or wrong; the message is one line.
     """
-    made: Scenario = _make_section(Section(Scenario), tree, ())
+    made: Scenario = _make_section(opt.Section(Scenario), tree, ())
     return made
 
 
-def _make_section(section: Section, tree: Any, path: KeyPath) -> Any:
+def _make_section(section: opt.Section, tree: Any, path: KeyPath) -> Any:
     """Returns a section, made from the keys that are set; the field of each key checks the value."""
     if not isinstance(tree, Mapping):
         raise BadInput(_explain_no_mapping(path, tree, section.example))
@@ -373,7 +355,7 @@ def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
         return dict(value)
     for name in value:
         try:
-            label(name)
+            opt.label(name)
         except ValueError as wrong:
             raise BadInput(f"{dotted_key(path)} has the name {quote_value(name)}, which {wrong}") from None
     return {name: _make_section(section, each, (*path, name)) for name, each in value.items()}

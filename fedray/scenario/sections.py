@@ -9,36 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from fedray.core import options as validators
-from fedray.core.options import (
-    REQUIRED,
-    NameSpec,
-    Needs,
-    Option,
-    OptionSpecs,
-    column_name,
-    either,
-    flag,
-    gpu_share,
-    key,
-    list_of,
-    map_of,
-    maybe,
-    means,
-    one_of,
-    options_of,
-    real,
-    section,
-    text,
-    whole,
-)
+from fedray.core import options as opt
 from fedray.core.types import Mode, Staleness
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The keys for the population, and for the choice of participants and of their models: tiers, clients, participation,
 # schedule, graph.
 
-NO_ROUNDS = Needs("participation.mode", ("semi", "buffered", "async"))
+NO_ROUNDS = opt.Needs("participation.mode", ("semi", "buffered", "async"))
 
 
 @dataclass(frozen=True)
@@ -69,22 +47,22 @@ class TierKeys:
         steps: the number of optimizer steps of a client of the tier in a round; default: `local.steps`.
     """
 
-    share: float | None = key(None, maybe(real("[0, 1]")))
-    number: int | None = key(None, maybe(whole(0, 10**9)))
-    models_per_round: int | str = key(1, either("all", whole(1, 10**4)))
-    num_cpus: float | None = key(None, maybe(real("[0, 10000]")))
-    num_gpus: float = key(0.0, gpu_share)
-    resources: dict[str, float] = key({}, map_of(real("(0, 1e9]")))
-    seconds_per_step: float = key(0.01, real("[0, inf)"))
-    seconds_per_sample: float = key(0.0, real("[0, inf)"))
-    spread: float = key(0.0, real("[0, 10]"))
-    uplink: float = key(1e6, real("(0, inf)"))
-    downlink: float = key(1e7, real("(0, inf)"))
-    latency: float = key(0.0, real("[0, inf)"))
-    side_by_side: bool = key(False, flag)
-    width: float = key(1.0, real("(0, 1]"))
-    epochs: int | None = key(None, maybe(whole(1, 10**6)))
-    steps: int | None = key(None, maybe(whole(1, 10**7)))
+    share: float | None = opt.key(None, opt.maybe(opt.real("[0, 1]")))
+    number: int | None = opt.key(None, opt.maybe(opt.whole(0, 10**9)))
+    models_per_round: int | str = opt.key(1, opt.either("all", opt.whole(1, 10**4)))
+    num_cpus: float | None = opt.key(None, opt.maybe(opt.real("[0, 10000]")))
+    num_gpus: float = opt.key(0.0, opt.gpu_share)
+    resources: dict[str, float] = opt.key({}, opt.map_of(opt.real("(0, 1e9]")))
+    seconds_per_step: float = opt.key(0.01, opt.real("[0, inf)"))
+    seconds_per_sample: float = opt.key(0.0, opt.real("[0, inf)"))
+    spread: float = opt.key(0.0, opt.real("[0, 10]"))
+    uplink: float = opt.key(1e6, opt.real("(0, inf)"))
+    downlink: float = opt.key(1e7, opt.real("(0, inf)"))
+    latency: float = opt.key(0.0, opt.real("[0, inf)"))
+    side_by_side: bool = opt.key(False, opt.flag)
+    width: float = opt.key(1.0, opt.real("(0, 1]"))
+    epochs: int | None = opt.key(None, opt.maybe(opt.whole(1, 10**6)))
+    steps: int | None = opt.key(None, opt.maybe(opt.whole(1, 10**7)))
 
 
 @dataclass(frozen=True)
@@ -111,15 +89,15 @@ class ClientKeys:
         tiers: the tiers of devices, by name.
     """
 
-    number: int | None = key(None, maybe(whole(1, 10**9)))
-    per_actor: int | str = key("auto", either("auto", whole(1, 10**9)))
-    actors: int | str = key("auto", either("auto", whole(1, 10**5)))
-    trace: str | None = key(None, maybe(text))
-    profile: str | None = key(None, maybe(one_of("phones")))
-    availability: str = key("always", one_of("always", "diurnal"))
-    device: str = key("auto", validators.device)
-    tf32: bool = key(False, flag)
-    tiers: dict[str, TierKeys] = section(TierKeys, {}, example={"number": 10})
+    number: int | None = opt.key(None, opt.maybe(opt.whole(1, 10**9)))
+    per_actor: int | str = opt.key("auto", opt.either("auto", opt.whole(1, 10**9)))
+    actors: int | str = opt.key("auto", opt.either("auto", opt.whole(1, 10**5)))
+    trace: str | None = opt.key(None, opt.maybe(opt.text))
+    profile: str | None = opt.key(None, opt.maybe(opt.one_of("phones")))
+    availability: str = opt.key("always", opt.one_of("always", "diurnal"))
+    device: str = opt.key("auto", opt.device)
+    tf32: bool = opt.key(False, opt.flag)
+    tiers: dict[str, TierKeys] = opt.section(TierKeys, {}, example={"number": 10})
 
 
 @dataclass(frozen=True)
@@ -132,8 +110,8 @@ class SelectionKeys:
         options: the options of the selection itself (candidates, exploration, ...).
     """
 
-    name: str = key("uniform", text)
-    object: str | None = key(None, maybe(text))
+    name: str = opt.key("uniform", opt.text)
+    object: str | None = opt.key(None, opt.maybe(opt.text))
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -168,22 +146,24 @@ class ParticipationKeys:
             1.
     """
 
-    selection: SelectionKeys = section(SelectionKeys)
-    per_round: int | None = key(None, maybe(whole(1, 10**9)))
-    fraction: float | None = key(None, maybe(real("(0, 1]")))
-    overcommit: float = key(1.0, real("[1, 100]"))
-    dropout: float = key(0.0, real("[0, 1)"))
-    partial: float = key(0.0, real("[0, 1]"))
-    deadline: float | None = key(None, maybe(real("(0, inf)")))
-    mode: Literal["sync"] | Mode = key("sync", one_of("sync", *get_args(Mode)))
-    concurrency: int | None = key(None, maybe(whole(1, 10**9)), NO_ROUNDS)
-    goal: int = key(10, whole(1, 10**9), Needs("participation.mode", ("buffered",)))
-    tick: float = key(10.0, real("(0, inf)"), Needs("participation.mode", ("semi",)))
-    alpha: float = key(0.6, real("(0, 1]"), Needs("participation.mode", ("async",)))
-    staleness: Staleness = key("polynomial", one_of(*get_args(Staleness)), NO_ROUNDS)
-    max_staleness: int | None = key(None, maybe(whole(0, 10**9)), NO_ROUNDS)
-    staleness_a: float = key(0.5, real("(0, 1000]"), Needs("participation.staleness", ("polynomial", "hinge")))
-    staleness_b: float = key(4.0, real("[0, 1e6]"), Needs("participation.staleness", ("hinge",)))
+    selection: SelectionKeys = opt.section(SelectionKeys)
+    per_round: int | None = opt.key(None, opt.maybe(opt.whole(1, 10**9)))
+    fraction: float | None = opt.key(None, opt.maybe(opt.real("(0, 1]")))
+    overcommit: float = opt.key(1.0, opt.real("[1, 100]"))
+    dropout: float = opt.key(0.0, opt.real("[0, 1)"))
+    partial: float = opt.key(0.0, opt.real("[0, 1]"))
+    deadline: float | None = opt.key(None, opt.maybe(opt.real("(0, inf)")))
+    mode: Literal["sync"] | Mode = opt.key("sync", opt.one_of("sync", *get_args(Mode)))
+    concurrency: int | None = opt.key(None, opt.maybe(opt.whole(1, 10**9)), NO_ROUNDS)
+    goal: int = opt.key(10, opt.whole(1, 10**9), opt.Needs("participation.mode", ("buffered",)))
+    tick: float = opt.key(10.0, opt.real("(0, inf)"), opt.Needs("participation.mode", ("semi",)))
+    alpha: float = opt.key(0.6, opt.real("(0, 1]"), opt.Needs("participation.mode", ("async",)))
+    staleness: Staleness = opt.key("polynomial", opt.one_of(*get_args(Staleness)), NO_ROUNDS)
+    max_staleness: int | None = opt.key(None, opt.maybe(opt.whole(0, 10**9)), NO_ROUNDS)
+    staleness_a: float = opt.key(
+        0.5, opt.real("(0, 1000]"), opt.Needs("participation.staleness", ("polynomial", "hinge"))
+    )
+    staleness_b: float = opt.key(4.0, opt.real("[0, 1e6]"), opt.Needs("participation.staleness", ("hinge",)))
 
 
 @dataclass(frozen=True)
@@ -200,34 +180,34 @@ class ScheduleKeys:
             of those rounds in which it takes part.
     """
 
-    kind: str = key("permutation", text)
-    object: str | None = key(None, maybe(text))
-    rows: str = key("client", one_of("client", "slot", "stratum"))
+    kind: str = opt.key("permutation", opt.text)
+    object: str | None = opt.key(None, opt.maybe(opt.text))
+    rows: str = opt.key("client", opt.one_of("client", "slot", "stratum"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The client selections and schedules that a scenario may name: text and options.
 
-SELECTION_SPECS: Mapping[str, NameSpec] = {
-    "uniform": NameSpec("every client of a tier with the same odds, without replacement"),
-    "examples": NameSpec("odds in proportion to the samples of a client, without replacement"),
-    "power_of_choice": NameSpec(
+SELECTION_SPECS: Mapping[str, opt.NameSpec] = {
+    "uniform": opt.NameSpec("every client of a tier with the same odds, without replacement"),
+    "examples": opt.NameSpec("odds in proportion to the samples of a client, without replacement"),
+    "power_of_choice": opt.NameSpec(
         "of d candidates the clients with the largest known losses (Cho et al. 2020, rpow-d)",
-        {"candidates": Option(None, maybe(whole(1, 10**9)))},
+        {"candidates": opt.Option(None, opt.maybe(opt.whole(1, 10**9)))},
     ),
-    "oort": NameSpec(
+    "oort": opt.NameSpec(
         "by statistical utility and speed, with exploration (Lai et al. 2021)",
-        {"exploration": Option(0.9, real("[0, 1]")), "penalty": Option(2.0, real("[0, 100]"))},
+        {"exploration": opt.Option(0.9, opt.real("[0, 1]")), "penalty": opt.Option(2.0, opt.real("[0, 100]"))},
     ),
-    "round_robin": NameSpec("the clients of all tiers in turn, by their ids"),
-    "fair": NameSpec("the same clients for an age of K rounds, every client in as many ages as the others"),
+    "round_robin": opt.NameSpec("the clients of all tiers in turn, by their ids"),
+    "fair": opt.NameSpec("the same clients for an age of K rounds, every client in as many ages as the others"),
 }
-SCHEDULE_SPECS: Mapping[str, NameSpec] = {
-    "permutation": NameSpec("every row trains every model once in K rounds (Fed-ensemble)"),
-    "random": NameSpec("uniformly random models in every round"),
-    "balanced": NameSpec("cyclic shifts of one permutation, equally many jobs of each model"),
-    "adaptive": NameSpec("odds grow with a model's last loss at the client"),
-    "walk": NameSpec("models walk over a graph of clients, without a server"),
+SCHEDULE_SPECS: Mapping[str, opt.NameSpec] = {
+    "permutation": opt.NameSpec("every row trains every model once in K rounds (Fed-ensemble)"),
+    "random": opt.NameSpec("uniformly random models in every round"),
+    "balanced": opt.NameSpec("cyclic shifts of one permutation, equally many jobs of each model"),
+    "adaptive": opt.NameSpec("odds grow with a model's last loss at the client"),
+    "walk": opt.NameSpec("models walk over a graph of clients, without a server"),
 }
 READS_LOSSES = ("power_of_choice", "oort")  # selections that use losses; a user's own selection may use them, too
 
@@ -235,8 +215,8 @@ READS_LOSSES = ("power_of_choice", "oort")  # selections that use losses; a user
 # ---------------------------------------------------------------------------------------------------------------------
 # The keys of a graph of clients, for methods without a server.
 
-_RANDOM = Needs("graph.kind", ("erdos_renyi", "watts_strogatz"))
-_SMALL_WORLD = Needs("graph.kind", ("watts_strogatz",))
+_RANDOM = opt.Needs("graph.kind", ("erdos_renyi", "watts_strogatz"))
+_SMALL_WORLD = opt.Needs("graph.kind", ("watts_strogatz",))
 
 
 @dataclass(frozen=True)
@@ -258,14 +238,16 @@ class GraphKeys:
             this neighbor fails.
     """
 
-    kind: str = key("ring", one_of("ring", "complete", "torus", "erdos_renyi", "watts_strogatz", "star", "edges"))
-    transition: str = key("uniform", one_of("uniform", "lazy", "metropolis"))
-    probability: float | None = key(None, maybe(real("[0, 1]")), _RANDOM)
-    neighbours: int = key(4, whole(2, 10_000), _SMALL_WORLD)
-    edges: str | None = key(None, maybe(text), Needs("graph.kind", ("edges",)))
-    node_failure: float = key(0.0, real("[0, 1)"))
-    edge_failure: float = key(0.0, real("[0, 1)"))
-    failures: str | None = key(None, maybe(text))
+    kind: str = opt.key(
+        "ring", opt.one_of("ring", "complete", "torus", "erdos_renyi", "watts_strogatz", "star", "edges")
+    )
+    transition: str = opt.key("uniform", opt.one_of("uniform", "lazy", "metropolis"))
+    probability: float | None = opt.key(None, opt.maybe(opt.real("[0, 1]")), _RANDOM)
+    neighbours: int = opt.key(4, opt.whole(2, 10_000), _SMALL_WORLD)
+    edges: str | None = opt.key(None, opt.maybe(opt.text), opt.Needs("graph.kind", ("edges",)))
+    node_failure: float = opt.key(0.0, opt.real("[0, 1)"))
+    edge_failure: float = opt.key(0.0, opt.real("[0, 1)"))
+    failures: str | None = opt.key(None, opt.maybe(opt.text))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -286,16 +268,16 @@ class DataSpec:
     """
 
     text: str
-    options: OptionSpecs = field(default_factory=dict)
+    options: opt.OptionSpecs = field(default_factory=dict)
     natural: bool = False
     clients: int | None = None
     task: str = ""
     toy: bool = False
 
 
-_LIMIT = {"limit": Option(None, whole(1, 10**9))}
-_SEED = {"seed": Option(0, whole(0, 2**62))}
-_TOY = {**_SEED, "clients": Option(None, whole(1, 10**6)), "samples": Option(None, whole(1, 10**6))}
+_LIMIT = {"limit": opt.Option(None, opt.whole(1, 10**9))}
+_SEED = {"seed": opt.Option(0, opt.whole(0, 2**62))}
+_TOY = {**_SEED, "clients": opt.Option(None, opt.whole(1, 10**6)), "samples": opt.Option(None, opt.whole(1, 10**6))}
 
 _CLASSES, _REAL = "classification", "regression"
 
@@ -315,9 +297,9 @@ DATA_SPECS: dict[str, DataSpec] = {
     "shakespeare": DataSpec(
         "next-character prediction, by role or IID",
         {
-            "source": Option("mit_plays", one_of("mit_plays", "tiny", "complete")),
-            "stride": Option(1, whole(1, 10_000)),
-            "train": Option(0.8, real("(0, 1)")),
+            "source": opt.Option("mit_plays", opt.one_of("mit_plays", "tiny", "complete")),
+            "stride": opt.Option(1, opt.whole(1, 10_000)),
+            "train": opt.Option(0.8, opt.real("(0, 1)")),
             **_LIMIT,
         },
         natural=True,
@@ -325,7 +307,10 @@ DATA_SPECS: dict[str, DataSpec] = {
     ),
     "printers": DataSpec(
         "vibration of six 3D printers against print speed",
-        {"speed": Option("nominal", one_of("nominal", "measured")), "test_speed": Option(30, whole(1, 1000))},
+        {
+            "speed": opt.Option("nominal", opt.one_of("nominal", "measured")),
+            "test_speed": opt.Option(30, opt.whole(1, 1000)),
+        },
         natural=True,
         task=_REAL,
     ),
@@ -342,7 +327,7 @@ DATA_SPECS: dict[str, DataSpec] = {
     ),
     "cubic": DataSpec(
         "toy of FedAG: y = x^3 + noise",
-        {**_TOY, "standardise": Option(True, flag)},
+        {**_TOY, "standardise": opt.Option(True, opt.flag)},
         natural=True,
         clients=10,
         task=_REAL,
@@ -351,13 +336,13 @@ DATA_SPECS: dict[str, DataSpec] = {
     "synthetic": DataSpec(
         "a population of any size, generated client by client",
         {
-            "samples": Option(20, whole(1, 10**6)),
-            "features": Option(64, whole(1, 65_536)),
-            "classes": Option(10, whole(2, 65_536)),
-            "separation": Option(0.5, real("[0, inf)")),
-            "spread": Option(0.0, real("[0, 10]")),
-            "per_client": Option(0, whole(0, 65_536)),
-            "test": Option(2000, whole(1, 10**7)),
+            "samples": opt.Option(20, opt.whole(1, 10**6)),
+            "features": opt.Option(64, opt.whole(1, 65_536)),
+            "classes": opt.Option(10, opt.whole(2, 65_536)),
+            "separation": opt.Option(0.5, opt.real("[0, inf)")),
+            "spread": opt.Option(0.0, opt.real("[0, 10]")),
+            "per_client": opt.Option(0, opt.whole(0, 65_536)),
+            "test": opt.Option(2000, opt.whole(1, 10**7)),
             **_SEED,
         },
         natural=True,
@@ -367,34 +352,34 @@ DATA_SPECS: dict[str, DataSpec] = {
     "table": DataSpec(
         "your own Parquet, CSV or Feather table, or a folder with one for each client",
         {
-            "path": Option(REQUIRED, text),
-            "target": Option(REQUIRED, list_of(column_name, 1000, scalar=True)),
-            "features": Option(None, list_of(column_name, 65_536)),
-            **options_of("group test test_fraction task missing"),
+            "path": opt.Option(opt.REQUIRED, opt.text),
+            "target": opt.Option(opt.REQUIRED, opt.list_of(opt.column_name, 1000, scalar=True)),
+            "features": opt.Option(None, opt.list_of(opt.column_name, 65_536)),
+            **opt.options_of("group test test_fraction task missing"),
             **_LIMIT,
         },
     ),
     "folder": DataSpec(
         "your own pictures, a folder for each class (data.path)",
-        {"path": Option(REQUIRED, text), **options_of("test test_fraction size"), **_LIMIT},
+        {"path": opt.Option(opt.REQUIRED, opt.text), **opt.options_of("test test_fraction size"), **_LIMIT},
         task=_CLASSES,
     ),
     "hf": DataSpec(
         "a Hugging Face data set of your disk or cache (data.path; extra [hf])",
         {
-            "path": Option(REQUIRED, text),
-            "config": Option(None, text),
-            "split": Option(None, text),
-            **options_of("test input target group test_fraction task missing tokenizer length size"),
-            "download": Option(False, flag),
+            "path": opt.Option(opt.REQUIRED, opt.text),
+            "config": opt.Option(None, opt.text),
+            "split": opt.Option(None, opt.text),
+            **opt.options_of("test input target group test_fraction task missing tokenizer length size"),
+            "download": opt.Option(False, opt.flag),
             **_LIMIT,
         },
     ),
     "leaf": DataSpec(
         "LEAF's JSON, a client for each user (data.path)",
         {
-            "path": Option(REQUIRED, text),
-            **options_of("test test_fraction task missing tokenizer length"),
+            "path": opt.Option(opt.REQUIRED, opt.text),
+            **opt.options_of("test test_fraction task missing tokenizer length"),
             **_LIMIT,
         },
         natural=True,
@@ -402,8 +387,8 @@ DATA_SPECS: dict[str, DataSpec] = {
     "union": DataSpec(
         "several data sets of the same inputs as one, with the column `domain` (data.sets)",
         {
-            "sets": Option(REQUIRED, list_of(text, 20)),
-            "classes": Option("shared", one_of("shared", "apart")),
+            "sets": opt.Option(opt.REQUIRED, opt.list_of(opt.text, 20)),
+            "classes": opt.Option("shared", opt.one_of("shared", "apart")),
             **_LIMIT,
         },
         task=_CLASSES,
@@ -420,62 +405,70 @@ def data_spec_of(name: object) -> DataSpec:
 # ---------------------------------------------------------------------------------------------------------------------
 # The partitions that a scenario may name, with text and options. Their code is in `fedray.data.partition`.
 
-CLIENT_KINDS: OptionSpecs = {  # options of every partition: differences between clients besides their samples
-    "flipped": Option(None, real("[0, 1]")),
-    "noisy": Option(None, real("[0, 1]")),
-    "rotation": Option(None, whole(2, 4)),
-    "feature_noise": Option(None, real("(0, 100]")),
-    "permute_labels": Option(None, whole(2, 10_000)),
-    "copies": Option(None, flag),
+CLIENT_KINDS: opt.OptionSpecs = {  # options of every partition: differences between clients besides their samples
+    "flipped": opt.Option(None, opt.real("[0, 1]")),
+    "noisy": opt.Option(None, opt.real("[0, 1]")),
+    "rotation": opt.Option(None, opt.whole(2, 4)),
+    "feature_noise": opt.Option(None, opt.real("(0, 100]")),
+    "permute_labels": opt.Option(None, opt.whole(2, 10_000)),
+    "copies": opt.Option(None, opt.flag),
 }
-_LEAST = Option(1, whole(0, 10**9))
-_ENOUGH = Option(None, whole(1, 10**9))
-_SKEW = real("[0, 100]")
-_ALPHA = real("[0.0001, 1e9)")  # for a smaller alpha one client has all samples of a class, and numbers underflow
+_LEAST = opt.Option(1, opt.whole(0, 10**9))
+_ENOUGH = opt.Option(None, opt.whole(1, 10**9))
+_SKEW = opt.real("[0, 100]")
+_ALPHA = opt.real("[0.0001, 1e9)")  # for a smaller alpha one client has all samples of a class, and numbers underflow
 
 
-@means("word or list of whole numbers", "`equal`, `lognormal`, `power_law`, `exponential`, or one size a client")
+@opt.means("word or list of whole numbers", "`equal`, `lognormal`, `power_law`, `exponential`, or one size a client")
 def _sizes(value: object) -> object:
     """Checks the key for the sizes of clients, which is the name of a law or a list of exact sizes."""
     if isinstance(value, str):
-        return one_of("equal", "lognormal", "power_law", "exponential")(value)
-    return list_of(whole(1, 10**9), 10**6)(value)
+        return opt.one_of("equal", "lognormal", "power_law", "exponential")(value)
+    return opt.list_of(opt.whole(1, 10**9), 10**6)(value)
 
 
-def _name(line: str, *, more: bool = False, **options: Option) -> NameSpec:
-    return NameSpec(line, {**options, **CLIENT_KINDS}, more)
+def _name(line: str, *, more: bool = False, **options: opt.Option) -> opt.NameSpec:
+    return opt.NameSpec(line, {**options, **CLIENT_KINDS}, more)
 
 
-PARTITION_SPECS: Mapping[str, NameSpec] = {
+PARTITION_SPECS: Mapping[str, opt.NameSpec] = {
     "iid": _name("shuffled and dealt evenly"),
     "shards": _name(
-        "sorted by label, cut into shards, `shards` of them for each client", shards=Option(2, whole(1, 10**6))
+        "sorted by label, cut into shards, `shards` of them for each client", shards=opt.Option(2, opt.whole(1, 10**6))
     ),
-    "classes": _name("each client holds exactly `classes` classes", classes=Option(2, whole(1, 10**6))),
+    "classes": _name("each client holds exactly `classes` classes", classes=opt.Option(2, opt.whole(1, 10**6))),
     "dirichlet": _name(
         "shares of each class over the clients drawn from Dirichlet(alpha)",
-        alpha=Option(0.5, _ALPHA),
-        allow_empty=Option(False, flag),
-        min_rows=Option(None, whole(0, 10**9)),
-        cap=Option(None, flag),
+        alpha=opt.Option(0.5, _ALPHA),
+        allow_empty=opt.Option(False, opt.flag),
+        min_rows=opt.Option(None, opt.whole(0, 10**9)),
+        cap=opt.Option(None, opt.flag),
     ),
     "dirichlet_clients": _name(
         "class shares of each client drawn from Dirichlet(alpha), in sizes of a law of their own",
-        alpha=Option(0.5, _ALPHA),
-        sizes=Option("equal", _sizes),
-        skew=Option(1.0, _SKEW),
+        alpha=opt.Option(0.5, _ALPHA),
+        sizes=opt.Option("equal", _sizes),
+        skew=opt.Option(1.0, _SKEW),
         min_rows=_LEAST,
     ),
-    "lognormal": _name("shuffled, lognormal sizes", sigma=Option(1.0, _SKEW), min_rows=_LEAST),
-    "power_law": _name("shuffled, sizes by a power law of their rank", exponent=Option(1.5, _SKEW), min_rows=_LEAST),
-    "exponential": _name("shuffled, sizes that fall exponentially", rate=Option(3.0, _SKEW), min_rows=_LEAST),
-    "sizes": _name("shuffled, exact sizes", sizes=Option(REQUIRED, list_of(whole(1, 10**9), 10**6))),
+    "lognormal": _name("shuffled, lognormal sizes", sigma=opt.Option(1.0, _SKEW), min_rows=_LEAST),
+    "power_law": _name(
+        "shuffled, sizes by a power law of their rank", exponent=opt.Option(1.5, _SKEW), min_rows=_LEAST
+    ),
+    "exponential": _name("shuffled, sizes that fall exponentially", rate=opt.Option(3.0, _SKEW), min_rows=_LEAST),
+    "sizes": _name("shuffled, exact sizes", sizes=opt.Option(opt.REQUIRED, opt.list_of(opt.whole(1, 10**9), 10**6))),
     "natural": _name("as the data comes: by writer, role, device or generated client", min_rows=_ENOUGH),
-    "column": _name("by the values of a column, one a client", column=Option(REQUIRED, column_name), min_rows=_ENOUGH),
-    "domain": _name("by the values of a column, one a group of clients", column=Option("domain", column_name)),
-    "time": _name("sorted by a column, the earliest rows to the first client", column=Option(REQUIRED, column_name)),
-    "file": _name("as a file says, such as the partition.parquet of a run", file=Option(REQUIRED, text)),
+    "column": _name(
+        "by the values of a column, one a client", column=opt.Option(opt.REQUIRED, opt.column_name), min_rows=_ENOUGH
+    ),
+    "domain": _name("by the values of a column, one a group of clients", column=opt.Option("domain", opt.column_name)),
+    "time": _name(
+        "sorted by a column, the earliest rows to the first client", column=opt.Option(opt.REQUIRED, opt.column_name)
+    ),
+    "file": _name("as a file says, such as the partition.parquet of a run", file=opt.Option(opt.REQUIRED, opt.text)),
     "flower": _name(
-        "by a partitioner of flwr_datasets, with its arguments", more=True, partitioner=Option(REQUIRED, text)
+        "by a partitioner of flwr_datasets, with its arguments",
+        more=True,
+        partitioner=opt.Option(opt.REQUIRED, opt.text),
     ),
 }

@@ -4,24 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from fedray.core import options as opt
 from fedray.core.errors import suggest_nearest
-from fedray.core.options import (
-    REQUIRED,
-    Check,
-    Needs,
-    either,
-    flag,
-    key,
-    label,
-    list_of,
-    maybe,
-    means,
-    one_of,
-    real,
-    section,
-    text,
-    whole,
-)
 from fedray.core.types import (
     EVALUATED_CLIENTS,
     LastBatch,
@@ -37,22 +21,22 @@ from fedray.scenario.sections import NO_ROUNDS
 # ---------------------------------------------------------------------------------------------------------------------
 # The keys for local training, compression and the server.
 
-_SGD = Needs("local.optimizer", ("sgd",))
-_SPARSE = Needs("compress.kind", ("topk", "randomk"))
-_LOSSY = Needs("compress.kind", ("topk", "randomk", "int8"))
-_STEPS = Needs("server.optimizer", ("momentum", "adam", "yogi"))
-_TRIMMED = Needs("server.robust", ("trimmed_mean",))
-_KRUM = Needs("server.robust", ("krum", "multi_krum"))
+_SGD = opt.Needs("local.optimizer", ("sgd",))
+_SPARSE = opt.Needs("compress.kind", ("topk", "randomk"))
+_LOSSY = opt.Needs("compress.kind", ("topk", "randomk", "int8"))
+_STEPS = opt.Needs("server.optimizer", ("momentum", "adam", "yogi"))
+_TRIMMED = opt.Needs("server.robust", ("trimmed_mean",))
+_KRUM = opt.Needs("server.robust", ("krum", "multi_krum"))
 
 
-_FALLS = Needs(".kind", ("cosine", "linear"))
-_FALLS_AT = Needs(".kind", ("step",))
+_FALLS = opt.Needs(".kind", ("cosine", "linear"))
+_FALLS_AT = opt.Needs(".kind", ("step",))
 
 
 MOST_SHOWN = 20  # names in a message; `fedray list` shows all
 
 
-def named(kind: str) -> Check:
+def named(kind: str) -> opt.Check:
     """Returns a function that checks a key whose value names a loss, an optimizer or an object of a similar kind.
 
     Args:
@@ -63,7 +47,7 @@ def named(kind: str) -> Check:
         'adam'
     """
 
-    @means("word", "a name that `fedray list` shows")
+    @opt.means("word", "a name that `fedray list` shows")
     def check(value: Any) -> str:
         known = names.known_metrics() if kind == "metric" else names.known_names(kind)
         if isinstance(value, str) and value in known:
@@ -75,7 +59,7 @@ def named(kind: str) -> Check:
     return check
 
 
-@means("word or number", "the name or the number of a class")
+@opt.means("word or number", "the name or the number of a class")
 def _class_name(value: Any) -> str | int:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError("is no class: give its name or its number")
@@ -100,13 +84,13 @@ class RateKeys:
         gamma: the factor by which the rate of `step` is multiplied in each of the rounds `at`.
     """
 
-    kind: RateKind = key("constant", one_of(*get_args(RateKind)))
-    rounds: int | None = key(None, maybe(whole(1, 10**7)), _FALLS)
-    restart: bool = key(False, flag, _FALLS)
-    floor: float = key(0.0, real("[0, 1]"), _FALLS)
-    warmup: int = key(0, whole(0, 10**7))
-    at: list[int] = key([], list_of(whole(1, 10**7), 100, scalar=True), _FALLS_AT)
-    gamma: float = key(0.1, real("(0, 1]"), _FALLS_AT)
+    kind: RateKind = opt.key("constant", opt.one_of(*get_args(RateKind)))
+    rounds: int | None = opt.key(None, opt.maybe(opt.whole(1, 10**7)), _FALLS)
+    restart: bool = opt.key(False, opt.flag, _FALLS)
+    floor: float = opt.key(0.0, opt.real("[0, 1]"), _FALLS)
+    warmup: int = opt.key(0, opt.whole(0, 10**7))
+    at: list[int] = opt.key([], opt.list_of(opt.whole(1, 10**7), 100, scalar=True), _FALLS_AT)
+    gamma: float = opt.key(0.1, opt.real("(0, 1]"), _FALLS_AT)
 
 
 @dataclass(frozen=True)
@@ -141,23 +125,23 @@ class LocalKeys:
         options: the options of the loss, the optimizer and the augmentations that your module registers.
     """
 
-    optimizer: str = key("sgd", named("optimizer"))
-    lr: float = key(0.01, real("(0, inf)"))
-    lr_grid: list[float] = key([], list_of(real("(0, inf)"), 20))
-    lr_decay: float = key(1.0, real("(0, 1]"))
-    lr_decay_every: int = key(10, whole(1, 10**7))
-    momentum: float = key(0.0, real("[0, 1)"), _SGD)
-    nesterov: bool = key(False, flag, _SGD)
-    weight_decay: float = key(0.0, real("[0, inf)"))
-    batch_size: int | str = key(16, either("full", whole(1, 10**9)))
-    last_batch: LastBatch = key("keep", one_of(*get_args(LastBatch)))
-    epochs: int | None = key(None, maybe(whole(1, 10**6)))
-    steps: int | None = key(None, maybe(whole(1, 10**7)))
-    pull: float = key(0.0, real("[0, inf)"))
-    loss: str | None = key(None, maybe(named("loss")))
-    schedule: RateKeys | None = section(RateKeys, None)
-    augment: list[str] = key([], list_of(named("augmentation"), 20, scalar=True))
-    private: list[str] | None = key(None, maybe(list_of(text, 100, scalar=True)))
+    optimizer: str = opt.key("sgd", named("optimizer"))
+    lr: float = opt.key(0.01, opt.real("(0, inf)"))
+    lr_grid: list[float] = opt.key([], opt.list_of(opt.real("(0, inf)"), 20))
+    lr_decay: float = opt.key(1.0, opt.real("(0, 1]"))
+    lr_decay_every: int = opt.key(10, opt.whole(1, 10**7))
+    momentum: float = opt.key(0.0, opt.real("[0, 1)"), _SGD)
+    nesterov: bool = opt.key(False, opt.flag, _SGD)
+    weight_decay: float = opt.key(0.0, opt.real("[0, inf)"))
+    batch_size: int | str = opt.key(16, opt.either("full", opt.whole(1, 10**9)))
+    last_batch: LastBatch = opt.key("keep", opt.one_of(*get_args(LastBatch)))
+    epochs: int | None = opt.key(None, opt.maybe(opt.whole(1, 10**6)))
+    steps: int | None = opt.key(None, opt.maybe(opt.whole(1, 10**7)))
+    pull: float = opt.key(0.0, opt.real("[0, inf)"))
+    loss: str | None = opt.key(None, opt.maybe(named("loss")))
+    schedule: RateKeys | None = opt.section(RateKeys, None)
+    augment: list[str] = opt.key([], opt.list_of(named("augmentation"), 20, scalar=True))
+    private: list[str] | None = opt.key(None, opt.maybe(opt.list_of(opt.text, 100, scalar=True)))
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -176,11 +160,11 @@ class CompressKeys:
         adaptive: whether the number of entries that a client sends is in proportion to its uplink bandwidth.
     """
 
-    kind: str = key("dense", one_of("dense", "topk", "randomk", "int8"))
-    ratio: float = key(0.1, real("(0, 1]"), _SPARSE)
-    resource_ratio: float | None = key(None, maybe(real("(0, inf)")), _SPARSE)
-    error_feedback: bool = key(False, flag, _LOSSY)
-    adaptive: bool = key(False, flag, _SPARSE)
+    kind: str = opt.key("dense", opt.one_of("dense", "topk", "randomk", "int8"))
+    ratio: float = opt.key(0.1, opt.real("(0, 1]"), _SPARSE)
+    resource_ratio: float | None = opt.key(None, opt.maybe(opt.real("(0, inf)")), _SPARSE)
+    error_feedback: bool = opt.key(False, opt.flag, _LOSSY)
+    adaptive: bool = opt.key(False, opt.flag, _SPARSE)
 
 
 @dataclass(frozen=True)
@@ -209,18 +193,18 @@ class ServerKeys:
         seconds_per_sample: the virtual seconds that each sample of such a step takes in addition.
     """
 
-    coefficients: str = key("fedavg", one_of("equal_groups", "paper_eq2", "fedavg"))
-    weighting: Weighting = key("uniform", one_of(*get_args(Weighting)))
-    optimizer: ServerOptimizerKind = key("none", one_of(*get_args(ServerOptimizerKind)))
-    lr: float = key(1.0, real("(0, inf)"), _STEPS)
-    momentum: float = key(0.9, real("[0, 1)"), _STEPS)
-    tau: float = key(0.001, real("(0, inf)"), Needs("server.optimizer", ("adam", "yogi")))
-    schedule: RateKeys | None = section(RateKeys, None)
-    robust: str = key("none", one_of("none", "median", "trimmed_mean", "krum", "multi_krum"))
-    trim: int = key(1, whole(0, 10**6), _TRIMMED)
-    byzantine: int = key(1, whole(0, 10**6), _KRUM)
-    seconds_per_step: float = key(0.0, real("[0, inf)"))
-    seconds_per_sample: float = key(0.0, real("[0, inf)"))
+    coefficients: str = opt.key("fedavg", opt.one_of("equal_groups", "paper_eq2", "fedavg"))
+    weighting: Weighting = opt.key("uniform", opt.one_of(*get_args(Weighting)))
+    optimizer: ServerOptimizerKind = opt.key("none", opt.one_of(*get_args(ServerOptimizerKind)))
+    lr: float = opt.key(1.0, opt.real("(0, inf)"), _STEPS)
+    momentum: float = opt.key(0.9, opt.real("[0, 1)"), _STEPS)
+    tau: float = opt.key(0.001, opt.real("(0, inf)"), opt.Needs("server.optimizer", ("adam", "yogi")))
+    schedule: RateKeys | None = opt.section(RateKeys, None)
+    robust: str = opt.key("none", opt.one_of("none", "median", "trimmed_mean", "krum", "multi_krum"))
+    trim: int = opt.key(1, opt.whole(0, 10**6), _TRIMMED)
+    byzantine: int = opt.key(1, opt.whole(0, 10**6), _KRUM)
+    seconds_per_step: float = opt.key(0.0, opt.real("[0, inf)"))
+    seconds_per_sample: float = opt.key(0.0, opt.real("[0, inf)"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -236,8 +220,8 @@ class StopKeys:
         value: the value of the metric to reach.
     """
 
-    metric: str = key(REQUIRED, label)
-    value: float = key(REQUIRED, real("(-inf, inf)"))
+    metric: str = opt.key(opt.REQUIRED, opt.label)
+    value: float = opt.key(opt.REQUIRED, opt.real("(-inf, inf)"))
 
 
 @dataclass(frozen=True)
@@ -271,17 +255,17 @@ class EvaluateKeys:
         positive: the name or number of the positive class, if there are two classes. None means the second class.
     """
 
-    every: int = key(1, whole(1, 10**7))
-    every_seconds: float | None = key(None, maybe(real("(0, inf)")), NO_ROUNDS)
-    stop_at: StopKeys | None = section(StopKeys, None, example={"metric": "accuracy", "value": 0.9})
-    target: StopKeys | None = section(StopKeys, None, example={"metric": "accuracy", "value": 0.9})
-    personal: bool = key(False, flag)
-    personal_steps: int | None = key(None, maybe(whole(1, 10**7)))
-    clients: int | str | None = key(None, maybe(either("all", whole(1, EVALUATED_CLIENTS))))
-    by_tier: bool = key(False, flag)
-    ood: str | None = key(None, maybe(text))
-    metrics: list[str] | None = key(None, maybe(list_of(named("metric"), 100, scalar=True)))
-    positive: str | int | None = key(None, maybe(_class_name))
+    every: int = opt.key(1, opt.whole(1, 10**7))
+    every_seconds: float | None = opt.key(None, opt.maybe(opt.real("(0, inf)")), NO_ROUNDS)
+    stop_at: StopKeys | None = opt.section(StopKeys, None, example={"metric": "accuracy", "value": 0.9})
+    target: StopKeys | None = opt.section(StopKeys, None, example={"metric": "accuracy", "value": 0.9})
+    personal: bool = opt.key(False, opt.flag)
+    personal_steps: int | None = opt.key(None, opt.maybe(opt.whole(1, 10**7)))
+    clients: int | str | None = opt.key(None, opt.maybe(opt.either("all", opt.whole(1, EVALUATED_CLIENTS))))
+    by_tier: bool = opt.key(False, opt.flag)
+    ood: str | None = opt.key(None, opt.maybe(opt.text))
+    metrics: list[str] | None = opt.key(None, opt.maybe(opt.list_of(named("metric"), 100, scalar=True)))
+    positive: str | int | None = opt.key(None, opt.maybe(_class_name))
 
 
 @dataclass(frozen=True)
@@ -294,9 +278,9 @@ class PatienceKeys:
         min_delta: a value counts as better if it improves on the best value so far by more than this.
     """
 
-    metric: str = key(REQUIRED, label)
-    patience: int = key(10, whole(1, 10**7))
-    min_delta: float = key(0.0, real("[0, inf)"))
+    metric: str = opt.key(opt.REQUIRED, opt.label)
+    patience: int = opt.key(10, opt.whole(1, 10**7))
+    min_delta: float = opt.key(0.0, opt.real("[0, inf)"))
 
 
 @dataclass(frozen=True)
@@ -310,20 +294,20 @@ class CheckpointKeys:
             metric over replicates and folds decides. None means that no such models are saved.
     """
 
-    every: int = key(10, whole(1, 10**7))
-    keep: int = key(2, whole(1, 10**6))
-    best: str | None = key(None, maybe(label))
+    every: int = opt.key(10, opt.whole(1, 10**7))
+    keep: int = opt.key(2, opt.whole(1, 10**6))
+    best: str | None = opt.key(None, opt.maybe(opt.label))
 
 
-@means("mapping", "what fedray writes where Python objects were passed for training and evaluation: their names")
+@opt.means("mapping", "what fedray writes where Python objects were passed for training and evaluation: their names")
 def own_names(value: Any) -> dict[str, Any]:
     """Checks a mapping from arguments of `fedray.run` to the names of Python objects, one name or a list of names.
 
     `modules` has the names and files of the user's modules.
     """
     known: dict[str, Any] = {kind.given: kind for kind in names.KINDS.values() if kind.part == "training"}
-    checks = {key: list_of(text, 100) if kind.argument else text for key, kind in known.items()}
-    checks["modules"] = list_of(text, 100)
+    checks = {key: opt.list_of(opt.text, 100) if kind.argument else opt.text for key, kind in known.items()}
+    checks["modules"] = opt.list_of(opt.text, 100)
     if not isinstance(value, Mapping) or not value.keys() <= checks.keys():
         raise ValueError(f"is no mapping of names: give some of {', '.join(checks)}")
     return {key: check(value[key]) for key, check in checks.items() if value.get(key) is not None}
@@ -332,7 +316,7 @@ def own_names(value: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------------------
 # The keys of conformal prediction sets.
 
-_RAPS = Needs("predict.conformal.score", ("raps",))
+_RAPS = opt.Needs("predict.conformal.score", ("raps",))
 
 
 @dataclass(frozen=True)
@@ -349,8 +333,8 @@ class ConformalKeys:
         k_reg: the number of first ranks without a penalty in the score `raps`.
     """
 
-    alpha: float = key(0.1, real("(0, 1)"))
-    score: Literal["auto"] | ScoreKind = key("auto", one_of("auto", *get_args(ScoreKind)))
-    quantile: QuantileKind = key("exact", one_of(*get_args(QuantileKind)))
-    penalty: float = key(0.01, real("[0, inf)"), _RAPS)
-    k_reg: int = key(1, whole(0, 10**6), _RAPS)
+    alpha: float = opt.key(0.1, opt.real("(0, 1)"))
+    score: Literal["auto"] | ScoreKind = opt.key("auto", opt.one_of("auto", *get_args(ScoreKind)))
+    quantile: QuantileKind = opt.key("exact", opt.one_of(*get_args(QuantileKind)))
+    penalty: float = opt.key(0.01, opt.real("[0, inf)"), _RAPS)
+    k_reg: int = opt.key(1, opt.whole(0, 10**6), _RAPS)
