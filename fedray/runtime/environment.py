@@ -1,6 +1,6 @@
 """Prepares worker processes, finds the address of a Ray cluster, and keeps the folders of Ray clusters on this machine.
 
-Below, *a Ray* is a Ray cluster with its processes that fedray itself starts on this machine.
+Below, *a Ray* is a Ray cluster that fedray itself starts on this machine.
 """
 
 import ctypes
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from fedray.scenario.sections import TierKeys
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Settings of threads, matrix products and memory. A worker process makes them before its first matrix product.
+# Settings of threads, matrix products and memory. A worker process applies them before its first matrix product.
 
 _TRIM_THRESHOLD, _MOST_MAPS = -1, -4  # malloc.h
-# With STRICT a batched product gives each matrix of the batch the same bits, whatever the other matrices are (MKL's
-# conditional numerical reproducibility). The settings of malloc keep freed arrays in the process, also arrays above 32
-# MB. Otherwise the kernel zeroes every new page, which took half of the processor time of 100 models with 159,000
+# With STRICT, the bits of a matrix in a batched product do not depend on the other matrices (MKL's conditional
+# numerical reproducibility). The settings of malloc keep freed arrays in the process, also arrays above 32 MB.
+# Otherwise the kernel zeroes every new page, which took half of the processor time of 100 models with 159,000
 # parameters.
 WORKER = {
     "MKL_CBWR": "AUTO,STRICT",
@@ -57,7 +57,7 @@ def read_patience() -> float:
 
 
 def read_share() -> int:
-    """Returns the number of parts into which a cluster is divided (`FEDRAY_PARTS`). Each run takes one part.
+    """Returns the number of runs that share a cluster (`FEDRAY_PARTS`).
 
     Raises:
         BadInput: `FEDRAY_PARTS` is not a positive number.
@@ -82,8 +82,8 @@ def _read_amount(text: str) -> float | None:
 def prepare_process() -> None:
     """Sets the variables of `WORKER` for this process and its children, and checks `FEDRAY_PATIENCE`.
 
-    MKL reads its variables at the first matrix product of the process. But malloc has read its variables before Python
-    started. So this process gets the two settings of malloc by a function call (only with glibc).
+    MKL reads its variables at the first matrix product of the process. But malloc reads its variables before Python
+    starts. So a function call sets the two options of malloc in this process (only with glibc).
 
     Raises:
         BadInput: `FEDRAY_PATIENCE` is not a positive number.
@@ -105,7 +105,7 @@ def enter_folder(folder: str) -> None:
 
 
 def use_one_thread() -> None:
-    """Limits torch to one thread. Jobs run in parallel as lanes of a batch and in several processes instead."""
+    """Limits torch to one thread. Jobs run in parallel as lanes of a batch and in several processes."""
     import torch
 
     torch.set_num_threads(1)
@@ -147,9 +147,9 @@ def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
     """Returns the torch device of a process: `cuda` if the process reserves GPUs and may use them, else `cpu`.
 
     Args:
-        gpus: Number of GPUs that the process reserves, possibly a fraction; 0 for none.
-        device: Value of the key `clients.device`; with `cpu` no GPU is used.
-        tf32: Value of the key `clients.tf32`: whether matrix products and convolutions on the GPU round the mantissas
+        gpus: Number of GPUs that the process reserves, possibly a fraction.
+        device: Value of the key `clients.device`. With `cpu` no GPU is used.
+        tf32: Value of the key `clients.tf32`. If True, matrix products and convolutions on the GPU round the mantissas
             of their inputs to 10 bits.
 
     Raises:
@@ -169,9 +169,9 @@ def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
 
 
 def limit_gpu_memory(gpus: float) -> None:
-    """Limits a process to its share of the memory of a GPU.
+    """Limits a process to its share of a GPU's memory.
 
-    In each process the CUDA driver takes some hundred MB in addition.
+    The CUDA driver takes some hundred MB more in each process.
 
     Args:
         gpus: The share of one GPU that the process reserves.
@@ -185,7 +185,8 @@ def limit_gpu_memory(gpus: float) -> None:
 def pretend_gpus(tiers: "Iterable[Tier | TierKeys]", device: str) -> int | None:
     """Returns the number of GPUs that Ray on this machine should assume, or None for the real number.
 
-    If the device is `cpu`, no GPU is used. But tiers that reserve GPUs must still find them in Ray's resources.
+    If the device is `cpu`, no GPU is used, but actors of tiers that reserve GPUs must still find them in Ray's
+    resources.
 
     Args:
         tiers: The tiers of the clients.
@@ -200,11 +201,11 @@ def pretend_gpus(tiers: "Iterable[Tier | TierKeys]", device: str) -> int | None:
 
 
 def _fix_cuda_arithmetic(tf32: bool) -> None:
-    """Makes CUDA add numbers in a fixed order, and compute in full float32 unless `tf32` is set.
+    """Makes CUDA add in a fixed order, and compute in full float32 unless `tf32` is True.
 
-    By torch's defaults, convolutions round their inputs to 10 bits (TF32) and may add gradients by atomic operations.
-    Then two equal runs end in different bits. Some operations of a user's own modules have the same problem. If an
-    operation has no deterministic version, torch warns.
+    By default, torch's convolutions round their inputs to 10 bits (TF32) and may add gradients by atomic operations.
+    Then two equal runs end in different bits. The same holds for some operations of a user's own modules. torch warns
+    of an operation that has no deterministic version.
     """
     import torch
 
@@ -222,10 +223,8 @@ def _fix_cuda_arithmetic(tf32: bool) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Network addresses of Ray clusters.
-#
-# `--address` is used first, then Ray's own variable RAY_ADDRESS, which `ray job submit` sets. Without both, fedray
-# starts Ray on this machine.
+# Network addresses of Ray clusters. `--address` takes precedence over Ray's own variable RAY_ADDRESS, which `ray job
+# submit` sets. Without both, fedray starts Ray on this machine.
 
 VARIABLE = "RAY_ADDRESS"
 LOCAL = "local"  # Ray's own word for a cluster that is started on this machine
@@ -235,14 +234,14 @@ ANSWER_SECONDS = 5.0
 def find_address(runtime: str, address: str | None) -> str | None:
     """Returns the network address of the cluster on which a scenario runs.
 
-    The result is None if the runtime does not use Ray, or if Ray is to be started on this machine.
+    The result is None if the runtime does not use Ray, or if fedray must start Ray on this machine.
 
     Args:
         runtime: The runtime of the scenario.
-        address: The address given by `--address`; None if no address was given.
+        address: The value of `--address`. None means that the option is not set.
 
     Raises:
-        BadInput: An address was given for a runtime without Ray, or the address is of a kind that fedray cannot use.
+        BadInput: The runtime does not use Ray but `--address` is set, or fedray cannot use this kind of address.
 
     Example:
         >>> find_address("ray", "10.0.0.1:6379")
@@ -262,13 +261,13 @@ def find_address(runtime: str, address: str | None) -> str | None:
 
 
 def refuse_unused_address(runtime: str, address: str | None) -> None:
-    """Raises an error if `--address` is given for a runtime without Ray.
+    """Raises an error if `--address` is set and the runtime does not use Ray.
 
-    The variable RAY_ADDRESS may be set, because other programs may need it.
+    The variable RAY_ADDRESS raises no error, because other programs may need it.
 
     Args:
         runtime: The runtime of the scenario.
-        address: The address given by `--address`; None if no address was given.
+        address: The value of `--address`. None means that the option is not set.
 
     Example:
         >>> refuse_unused_address("inline", "auto")
@@ -282,7 +281,7 @@ def refuse_unused_address(runtime: str, address: str | None) -> None:
 
 
 def name_address(address: str) -> str:
-    """Returns an address as the user gave it, as the option or as the variable, for messages.
+    """Returns an address with the name of the option or variable that set it, for messages.
 
     Example:
         >>> name_address("10.0.0.1:6379")
@@ -296,7 +295,7 @@ def answers(address: str, seconds: float = 2.0) -> bool:
 
     Args:
         address: The network address.
-        seconds: How many seconds to wait for a connection.
+        seconds: Longest time to wait for a connection.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -307,14 +306,14 @@ def answers(address: str, seconds: float = 2.0) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The nodes and resources of a cluster for which a run waits before it begins (`--wait-for`).
+# The nodes and resources for which a run waits before it begins (`--wait-for`).
 
 
 def read_awaited(text: str) -> dict[str, float]:
-    """Reads the amounts of resources in the text of `--wait-for`: `CPU`, `GPU`, custom resources, and `nodes`.
+    """Reads the amounts of `CPU`, `GPU`, custom resources and `nodes` in the text of `--wait-for`.
 
     Args:
-        text: One or several `NAME=AMOUNT`, separated by commas.
+        text: Pairs `NAME=AMOUNT`, separated by commas.
 
     Raises:
         BadInput: The text has a different form, or has a name twice.
@@ -362,20 +361,19 @@ def refuse_unused_wait(awaited: Mapping[str, float] | None, address: str | None)
 # ---------------------------------------------------------------------------------------------------------------------
 # Session folders. Each Ray that fedray starts has its own folder, which holds its logs and sockets.
 #
-# The process that started the Ray keeps a lock on the folder as long as the process lives. All processes of the Ray
-# have the folder's name in their environment. So fedray never removes files that belong to a different user or to a
-# run that is still going.
+# The process that started the Ray locks the folder as long as it lives. All processes of the Ray have the folder's path
+# in their environment. So fedray never removes files of a different user or of a run that is still going.
 
 PREFIX = "fedray-ray-"  # beginning of the folders' names
 LOCK = "lock"
 MARK = "FEDRAY_RAY_SESSION"  # environment variable of Ray's processes with the path of the folder
 PROCESSES = Path("/proc")
 KILL_SECONDS = 5.0  # longest wait until killed processes are gone
-ENDING_SECONDS = 10.0  # longest wait until a Ray ends whose driver was killed
+ENDING_SECONDS = 10.0  # longest wait for the end of a Ray whose driver was killed
 
 
 def session_place() -> Path:
-    """Returns the directory in which session folders are made: RAY_TMPDIR if set, else that of temporary files."""
+    """Returns the directory in which session folders are made: RAY_TMPDIR, or else the one for temporary files."""
     return Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
 
 
@@ -386,7 +384,7 @@ def session_places() -> list[Path]:
 
 @contextmanager
 def open_session(place: Path) -> Iterator[Path]:
-    """Makes a session folder for a Ray and locks it while the block runs. The caller removes the folder.
+    """Makes a session folder and locks it while the block runs. The caller removes the folder.
 
     Raises:
         FedrayError: Nothing can be written in `place`.
@@ -411,25 +409,25 @@ def open_session(place: Path) -> Iterator[Path]:
 
 
 def find_sessions(places: Sequence[Path]) -> list[Path]:
-    """Returns this user's session folders that still exist, whether their Ray is running or dead."""
+    """Returns the user's session folders of Rays that run and of Rays that have ended."""
     return find_temporary(places, PREFIX, LOCK)
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Returns whether the process that started the Ray of a session folder is gone.
+    """Returns whether the process that made a session folder is gone.
 
-    Other processes of this Ray may still run for a moment.
+    Processes of its Ray may still run for a moment.
     """
     try:
         with (folder / LOCK).open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-    except OSError:  # the folder is locked, or was removed meanwhile
+    except OSError:  # the folder is locked or no longer exists
         return False
 
 
 def wait_for_ends(folders: Sequence[Path]) -> list[Path]:
-    """Waits at most `ENDING_SECONDS` until the Rays of abandoned session folders have ended by themselves.
+    """Waits at most `ENDING_SECONDS` until the Rays of abandoned session folders have ended.
 
     Returns:
         The folders whose Ray is still running.
@@ -441,7 +439,7 @@ def wait_for_ends(folders: Sequence[Path]) -> list[Path]:
 
 
 def session_processes(folder: Path) -> list[int]:
-    """Returns the ids of all processes of a session's Ray, which include its workers."""
+    """Returns the ids of all processes of a session's Ray, including its workers."""
     mark, found = f"{MARK}={folder}".encode(), []
     for path in PROCESSES.iterdir():
         if path.name.isdigit() and int(path.name) != os.getpid():
@@ -452,7 +450,7 @@ def session_processes(folder: Path) -> list[int]:
 
 
 def kill_session(folder: Path) -> None:
-    """Kills all processes of a session's Ray, and waits at most `KILL_SECONDS` until they are gone."""
+    """Kills all processes of a session's Ray, and waits at most `KILL_SECONDS` for their end."""
     deadline = time.monotonic() + KILL_SECONDS
     while (pids := session_processes(folder)) and time.monotonic() < deadline:
         for pid in pids:

@@ -11,12 +11,12 @@ from fedray.core.errors import BadInput
 from fedray.core.types import Clients, IntArray
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Seats: a seat is the room for one actor on a node of a cluster. An actor needs one node that has all the resources
-# that it reserves. Nothing here uses Ray. Amounts are counted in ten thousandths, as Ray counts them, which avoids
-# rounding errors in sums.
+# Seats. A seat is the resources that a node of a cluster reserves for one actor. An actor needs one node with all the
+# resources that it reserves. Nothing here uses Ray. Amounts are counted in ten thousandths, as Ray counts them, to
+# avoid rounding errors in sums.
 
-UNIT = 10_000  # an amount of 1 has so many parts
-MEMORY = "GB of memory"  # name of a resource in addition to Ray's names; a GB is 10^9 bytes
+UNIT = 10_000  # number of counted units in an amount of 1
+MEMORY = "GB of memory"  # fedray's own name of a resource; a GB is 10^9 bytes
 ACTOR_GB = 0.4  # memory of an actor that has imported torch and trains (measured: 333 to 400 MB)
 Needs = Mapping[str, float]
 
@@ -25,7 +25,7 @@ class Node(NamedTuple):
     """A node of a cluster.
 
     Attributes:
-        name: Ray's id of the node; may be empty.
+        name: Ray's id of the node. It may be empty.
         has: Amounts of the node's resources by name: `CPU`, `GPU`, custom resources, and `MEMORY`.
 
     Example:
@@ -41,11 +41,11 @@ class Node(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """The resources of a cluster at one moment.
+    """The resources of a cluster at one moment. Both lists have one entry for each node.
 
     Attributes:
-        whole: The nodes, each with all of its resources.
-        free: The nodes, each with the resources that no job has reserved.
+        whole: The nodes with all of their resources.
+        free: The nodes with the resources that no job has reserved.
     """
 
     whole: list[Node]
@@ -53,15 +53,15 @@ class Cluster(NamedTuple):
 
 
 class ActorSpec(NamedTuple):
-    """One client actor: the tier of its clients, and the resources that it reserves on a node.
+    """The tier of a client actor, and the resources that the actor reserves on a node.
 
     Attributes:
         tier: Index of the tier.
         num_cpus: CPUs, possibly a fraction.
         num_gpus: GPUs, possibly a fraction.
         resources: Custom resources of Ray by name.
-        node: Ray's id of the actor's node; empty if the node is not known yet.
-        memory: GB of memory that the actor reserves; 0 if nodes do not report their memory.
+        node: Ray's id of the actor's node. It is empty if the node is not known yet.
+        memory: GB of memory that the actor reserves. It is 0 if nodes do not report their memory.
     """
 
     tier: int
@@ -81,23 +81,23 @@ class ActorSpec(NamedTuple):
 def seat(
     kinds: Sequence[ActorSpec], least: Sequence[int], most: Sequence[int], nodes: Sequence[Node]
 ) -> IntArray | None:
-    """Seats actors of several kinds one by one, each on the node with most room.
+    """Chooses nodes for actors of several kinds, one actor after the other.
 
-    A node with resources that only other kinds need is used last. If the required actors do not fit in this way, each
-    of them goes to the first node with room.
+    Each actor goes to the node on which most actors of its kind still fit. Nodes with resources that only other kinds
+    need come last. If the required actors do not fit in this way, each of them goes to the first node with room.
 
-    The nodes of the required actors do not depend on `most`. If there are several kinds, a solution may exist that this
-    function does not find.
+    The nodes of the required actors do not depend on `most`. If there are several kinds, this function may find no
+    solution although one exists.
 
     Args:
         kinds: One actor of each kind.
-        least: Number of required actors of each kind. Either all of them are seated, or no actor is.
-        most: Largest number of actors of each kind. After the required actors, the kind that has the smallest share of
-            its `most` gets the next seat.
+        least: Number of required actors of each kind.
+        most: Largest number of actors of each kind. After the required actors, the next actor is always of the kind
+            that has the smallest fraction of its `most`.
         nodes: The nodes with their free resources.
 
     Returns:
-        The number of actors of each kind on each node, `[kinds, nodes]`; None if the required actors do not fit.
+        The number of actors of each kind on each node, `[kinds, nodes]`, or None if the required actors do not fit.
     """
     names = sorted({name for kind in kinds for name in kind.needs})
     amounts = [*(kind.needs for kind in kinds), *(node.has for node in nodes)]
@@ -137,7 +137,7 @@ def seat(
 
 
 def list_actors(kinds: Sequence[ActorSpec], seats: IntArray, nodes: Sequence[Node]) -> list[ActorSpec]:
-    """Returns the actors in the order of their kinds, each with the node that `seat` has chosen for it.
+    """Lists the actors with the nodes that `seat` has chosen, in the order of their kinds.
 
     Args:
         kinds: One actor of each kind.
@@ -158,7 +158,7 @@ def list_actors(kinds: Sequence[ActorSpec], seats: IntArray, nodes: Sequence[Nod
 
 
 def bundle_seats(specs: Sequence[ActorSpec]) -> tuple[list[dict[str, float]], list[str], list[int]]:
-    """Returns the bundles of resources that Ray must reserve for actors.
+    """Returns the bundles (sets of resources on one node) that Ray must reserve for actors.
 
     There is one bundle for each node, and one for each actor whose node is not known.
 
@@ -166,7 +166,8 @@ def bundle_seats(specs: Sequence[ActorSpec]) -> tuple[list[dict[str, float]], li
         specs: The actors.
 
     Returns:
-        The bundles; the node of each bundle; and the index of each actor's bundle, -1 for an actor that needs nothing.
+        The bundles, the node of each bundle, and the index of each actor's bundle. The index is -1 for an actor that
+        needs nothing.
 
     Example:
         >>> bundle_seats([ActorSpec(0, 0.1, 0.0, {}, "a")] * 3 + [ActorSpec(0, 1.0, 0.0, {})])
@@ -209,18 +210,17 @@ def add_up(nodes: Sequence[Node]) -> dict[str, float]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Messages if actors do not fit into a cluster. They say what the actors need, what the cluster has, and the remedy.
+# Messages for actors that do not fit into a cluster. They name the needs, the resources of the cluster, and the remedy.
 
 
 def explain_misfit(least: Sequence[ActorSpec], counts: Sequence[int], nodes: Sequence[Node]) -> BadInput:
     """Returns the error for actors that do not fit into a cluster.
 
-    The message names the resources of which the cluster has too little. If the cluster has enough in total, the message
-    says that no node has room for one of the actors.
+    The message names the resources that are too small in total. If none is, it says that some actor fits on no node.
 
     Args:
-        least: One actor of each tier that has clients, with the least share of a CPU.
-        counts: How many actors each of these tiers needs.
+        least: One actor of each tier that has clients. It needs the smallest possible share of a CPU.
+        counts: Number of actors that each of these tiers needs.
         nodes: The nodes.
     """
     asked, have = Counter[str](), add_up(nodes)
@@ -240,7 +240,7 @@ def explain_misfit(least: Sequence[ActorSpec], counts: Sequence[int], nodes: Seq
 
 
 def describe_wait(least: Sequence[ActorSpec], cluster: Cluster) -> str:
-    """Describes what a run waits for if its actors do not fit into the free resources of a cluster.
+    """Describes the resources that a run waits for if its actors do not fit into the free part of a cluster.
 
     Args:
         least: The actors with which the run can begin.
@@ -262,10 +262,9 @@ def describe_wait(least: Sequence[ActorSpec], cluster: Cluster) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The actors of a run, the actor that holds each client's private vectors (the client's home), and the actors that may
-# train the jobs of a tier. Nothing here uses Ray.
+# The actors of a run. The actor that holds a client's private vectors is the client's *home*. Nothing here uses Ray.
 
-LEAST_CPUS = 0.01  # smallest share of a CPU for an actor: memory has no room for a hundred actors for each CPU
+LEAST_CPUS = 0.01  # smallest share of a CPU for an actor: memory holds fewer than 100 actors per CPU
 
 
 def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, actors: int | str) -> list[ActorSpec]:
@@ -276,17 +275,16 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
         nodes: The nodes of the cluster.
         per_actor: Number of clients of each actor. A tier of N clients gets `ceil(N / per_actor)` actors. `auto` means
             that `actors` decides.
-        actors: Number of actors of the run, which are divided among the tiers by their numbers of clients. If
-            `per_actor` and `actors` are both `auto`, the actors fill the cluster. Each tier gets one actor. Then the
-            tier with the fewest actors for each client gets one more, until no node has room for a further actor.
+        actors: Number of actors of the run. The tiers get actors in proportion to their numbers of clients. If
+            `per_actor` and `actors` are both `auto`, the actors fill the cluster: each tier gets one actor, and then
+            the tier with the fewest actors per client gets one more, until no node has room.
 
     Returns:
-        The actors, tier by tier. If a tier does not set `num_cpus`, each of its actors gets one CPU, a half, a third,
-        and so on. The largest of these shares with which all actors fit is taken.
+        The actors, tier by tier. If a tier does not set `num_cpus`, its actors get the largest share 1, 1/2, 1/3, ...
+        of a CPU with which all actors fit.
 
     Raises:
-        BadInput: The cluster cannot hold the actors. The message names the resources that the actors need and those of
-            the cluster.
+        BadInput: The cluster cannot hold the actors.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -306,7 +304,7 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
 def _plan(
     clients: Clients, nodes: Sequence[Node], per_actor: int | str, actors: int | str
 ) -> tuple[list[ActorSpec], IntArray]:
-    """Returns one actor of each tier that has clients, and how many of them are on each node, `[kinds, nodes]`."""
+    """Returns one actor of each tier that has clients, and the number of such actors on each node, `[kinds, nodes]`."""
     kinds, counts = list_kinds(clients, per_actor, actors)
     if any(MEMORY in node.has for node in nodes):
         kinds = [kind._replace(memory=ACTOR_GB) for kind in kinds]
@@ -323,7 +321,7 @@ def _plan(
             break
     else:
         raise explain_misfit(share(kinds, open_, round(1 / LEAST_CPUS)), counts, nodes)
-    for k in open_:  # a tier that fits only on few nodes does not lower the CPUs of the other tiers
+    for k in open_:  # a tier that fits on few nodes only must not lower the CPUs of other tiers
         each = (share(sized, [k], more) for more in range(1, parts))
         sized = next((one for one in each if seat(one, counts, counts, nodes) is not None), sized)
     most = [clients.tiers[kind.tier].number for kind in kinds] if per_actor == actors == "auto" else counts
@@ -335,8 +333,8 @@ def _plan(
 def list_kinds(clients: Clients, per_actor: int | str, actors: int | str) -> tuple[list[ActorSpec], list[int]]:
     """Returns one actor of each tier that has clients, and the number of actors of each of these tiers.
 
-    An actor gets one CPU if its tier does not set `num_cpus`. A tier has at least one actor, and at most one actor for
-    each client. If `per_actor` and `actors` are both `auto`, a tier has one actor here.
+    An actor gets one CPU if its tier does not set `num_cpus`. A tier has at least one actor, and at most one per
+    client. If `per_actor` and `actors` are both `auto`, each tier has one actor here.
     """
     tiers = [(c, tier) for c, tier in enumerate(clients.tiers) if tier.number]
     kinds = [
@@ -353,16 +351,16 @@ def list_kinds(clients: Clients, per_actor: int | str, actors: int | str) -> tup
 def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int, ...]]:
     """Returns the actors that may train the jobs of each tier.
 
-    These are the actors of all tiers that reserve the same resources for an actor. So no actor idles if tiers differ
-    only in simulated speed and one tier has most of the work.
+    Tiers that reserve the same resources for an actor share their actors. So no actor idles if such tiers differ only
+    in simulated speed and one of them has most of the work.
 
     Args:
         clients: The tiers.
         specs: The actors of the run.
 
     Returns:
-        For each tier the indexes of these actors, in ascending order. A tier without clients has no actors, unless a
-        different tier reserves the same resources.
+        The indexes of the actors of each tier, in ascending order. A tier without clients has actors only if a tier
+        with clients reserves the same resources.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -376,7 +374,7 @@ def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int
 
 
 def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray) -> IntArray:
-    """Assigns clients to actors. The clients of a tier go in turn to the actors that may train jobs of the tier.
+    """Assigns clients to their homes. The clients of a tier go in turn to the actors that `list_serving` names.
 
     Args:
         clients: The tiers.
@@ -384,7 +382,7 @@ def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray)
         client: Ids of clients, `[J]`.
 
     Returns:
-        The index of each client's actor, which holds the client's private vectors, `[J]`.
+        The index of the actor that is each client's home, `[J]`.
     """
     tier, serving = clients.tier_of(client), list_serving(clients, specs)
     home: IntArray = np.zeros(len(client), np.int64)
@@ -394,16 +392,16 @@ def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The actors that a run gets on a cluster that other jobs use, too. Nothing here uses Ray.
+# The actors of a run on a cluster that other jobs use, too. Nothing here uses Ray.
 
 
 class Choice(NamedTuple):
     """The actors that a run can reserve on a cluster now, and the reason why it waits.
 
     Attributes:
-        specs: The actors for which resources are reserved; empty if the run waits for other jobs to end.
+        specs: The actors for which resources are reserved. The list is empty while the run waits for other jobs to end.
         why: The reason why the run waits, in words.
-        coming: Whether the run waits for new nodes. Then `specs` are all actors that the run needs at least.
+        coming: Whether the run waits for new nodes. If so, `specs` are all required actors.
     """
 
     specs: list[ActorSpec]
@@ -414,17 +412,16 @@ class Choice(NamedTuple):
 def choose_seats(
     clients: Clients, per_actor: int | str, actors: int | str, parts: int = 1, *, cluster: Cluster, waits: bool
 ) -> Choice:
-    """Returns the actors for which a run reserves resources, on a cluster that other jobs may use, too.
+    """Chooses the actors for which a run reserves resources on a cluster that other jobs may use, too.
 
     Args:
         clients: The tiers and their numbers of clients.
         per_actor: Number of clients of each actor, or `auto`.
         actors: Number of actors of the run, or `auto`.
-        parts: Number of parts into which the cluster is divided if `per_actor` and `actors` are `auto`. The run takes
-            one part.
+        parts: Number of runs that share the cluster if `per_actor` and `actors` are `auto`. This run takes one share.
         cluster: The resources of the cluster.
-        waits: Whether the run waits for more nodes if the cluster is too small for its actors. It then waits for room
-            for actors with one CPU each, or with the resources that their tier requires.
+        waits: Whether the run waits for more nodes if the cluster is too small for its actors. An actor then needs one
+            CPU, or the resources that its tier sets.
 
     Raises:
         BadInput: The cluster cannot hold the actors, and the run does not wait for nodes.

@@ -1,7 +1,7 @@
 """Starts and calls the client actors of a run, and repeats the calls of actors that die.
 
-A client actor is a process on a node of the cluster that trains the jobs of many simulated clients. A *seat* is the
-room for one actor on a node.
+A client actor is a process of the cluster that trains the jobs of many simulated clients. A *seat* is the resources
+that a node reserves for one actor.
 """
 
 import itertools
@@ -38,8 +38,8 @@ from fedray.simulation.study import Question, Study
 from fedray.training.update import keep_vectors
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The calls of one exchange. An exchange is the conversation of a round: chunks of jobs go to the client actors, and
-# sums of uploads come back.
+# The calls of one exchange, which is all messages of a round: chunks of jobs go to the client actors, and sums of
+# uploads come back.
 
 log = logging.getLogger("fedray")
 CALL_BYTES = 100 << 10  # Ray copies smaller arguments into the call
@@ -55,7 +55,7 @@ def explain_silence(a: int) -> FedrayError:
 
 
 def explain_deaths(a: int) -> FedrayError:
-    """Returns the error for an actor that dies again and again."""
+    """Returns the error for an actor that dies too often during one call."""
     return FedrayError(f"client actor {a} died {cluster.MOST_DEATHS} times over one call: has it enough memory?")
 
 
@@ -64,7 +64,7 @@ class Calls:
 
     Attributes:
         actors: The client actors.
-        recover: A function that waits until an actor that died is restarted. Its argument is the index of the actor.
+        recover: A function that takes the index of an actor that died, and waits until the actor is restarted.
         t: The round, from 0.
         jobs: All jobs of the round.
     """
@@ -75,7 +75,7 @@ class Calls:
         self.actors, self.recover, self.t, self.jobs = actors, recover, t, jobs
         self._number, page = next(NUMBERS), to_page(state)
         self._state = page if page.models.nbytes < CALL_BYTES else ray.put(page)
-        self._pending: dict[Any, int] = {}  # reply that is awaited -> index of the actor
+        self._pending: dict[Any, int] = {}  # awaited reply -> index of the actor
         self._deaths: Counter[int] = Counter()
 
     def post(self, a: int, task: Task) -> None:
@@ -104,16 +104,16 @@ class Calls:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The client actor. It is a plain class, from which `cluster.make_actors` makes actors of Ray.
+# The client actor. `cluster.make_actors` makes actors of Ray from this plain class.
 
 
 class Unsent(NamedTuple):
-    """The sums of the chunks that an actor has trained in an exchange and has not sent yet.
+    """The sums of chunks that an actor has trained in an exchange and has not sent yet.
 
     Attributes:
         exchange: Number of the exchange.
         chunks: Number of chunks whose uploads are in the sums.
-        stats: The sums; None if there is no chunk.
+        stats: The sums. None means that there is no chunk.
     """
 
     exchange: int
@@ -122,7 +122,7 @@ class Unsent(NamedTuple):
 
 
 class ClientActor:
-    """One client actor: a worker that trains jobs, and the private vectors of the clients assigned to the actor.
+    """A client actor. It holds a worker that trains jobs, and the private vectors of its clients.
 
     Attributes:
         scenario: The scenario that is run.
@@ -131,8 +131,8 @@ class ClientActor:
         gpus: Number of GPUs that the actor reserves, possibly a fraction.
         cpus: Number of CPUs that the actor reserves, possibly a fraction.
         name: Name of the actor in Ray's tools.
-        restored: Whether the private vectors of the clients were restored since the process started.
-        sums: Sums of the chunks that the actor has trained and not sent yet.
+        restored: Whether the clients' private vectors were restored since the process started.
+        sums: The sums of chunks that the actor has not sent yet.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class ClientActor:
 
     @cached_property
     def worker(self) -> Worker:
-        """The worker. The first call of the actor builds it, so that the caller gets errors while it is built."""
+        """The worker. It is built in the first call of the actor, so that the caller gets the errors of building it."""
         import_modules(self.own.modules)
         study = build_study(self.scenario, self.own)
         with explaining_own_objects(self.scenario, self.own):
@@ -174,7 +174,7 @@ class ClientActor:
     def train(self, order: Order, page: Page) -> Reply | None:
         """Trains a chunk of a round, and adds the sums of its uploads to the sums that this actor keeps.
 
-        Returns None if the actor has lost its sums.
+        Returns None if the actor has lost its earlier sums.
         """
         self._check_restored()
         if order.kept == 0:
@@ -192,16 +192,16 @@ class ClientActor:
         return reply
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Returns the private vectors of the clients of this actor.
+        """Returns the private vectors of this actor's clients.
 
         Args:
-            names: Names of the vectors that are returned; None means all vectors.
+            names: Names of the vectors to return. None means all vectors.
         """
         self._check_restored()
         return {name: value.numpy() for name, value in keep_vectors(self.worker.store.state(), names).items()}
 
     def restore(self, private: dict[str, Any]) -> None:
-        """Replaces the private vectors of the clients of this actor."""
+        """Replaces the private vectors of this actor's clients."""
         self.worker.store.restore({name: torch.from_numpy(np.array(value)) for name, value in private.items()})
         self.restored = True
 
@@ -214,7 +214,7 @@ class ClientActor:
         """Computes the answers to some pieces of a question.
 
         Args:
-            message: The models, as a message.
+            message: The models.
             question: The question.
             pieces: The pieces to answer. With `Question.at_home`, this actor must hold the private vectors of their
                 clients.
@@ -227,10 +227,10 @@ class ClientActor:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # All client actors of a run. Ray restarts actors that die. A job depends only on the state, the data and the key of its
-# random numbers. So it can be sent to an actor again.
+# random numbers, so it can be sent to an actor again.
 
-MOST_EARLY_DEATHS, EARLY_SECONDS = 20, 300.0  # actors that die more often and longer while they start end the run
-LOOK_SECONDS = 2.0  # time between two checks whether the cluster has lost the node on which an actor should start
+MOST_EARLY_DEATHS, EARLY_SECONDS = 20, 300.0  # most deaths and seconds while actors start; beyond both the run ends
+LOOK_SECONDS = 2.0  # time between two checks for lost nodes while actors start
 Call = tuple[int, Any, tuple[Any, ...]]  # index of an actor, method of the actor, arguments
 
 
@@ -239,16 +239,16 @@ class ClientActors:
 
     Attributes:
         scenario: The scenario, from which all actors build the same study.
-        own: The user's own objects, with the data that the actors cannot read from files.
+        own: The user's own objects, including data that the actors cannot read from files.
         study: The study that is trained.
-        on_death: A function that is called after an actor died and was restarted. It raises an error if the run must go
-            back to a checkpoint.
+        on_death: A function that is called after an actor died and was restarted. It raises an error if the run must
+            return to a checkpoint.
         run: Name of the run.
-        given: Seats that the caller has reserved for the run. None means that the run reserves its own seats.
-        seconds: Seconds that the last exchange took; infinity before the first exchange.
+        given: Seats that the caller has reserved for the run. None means that the run reserves seats itself.
+        seconds: Wall seconds of the last exchange. It is infinite before the first exchange.
         actors: The actors.
         specs: Resources and node of each actor.
-        parts: Number of parts into which the cluster is divided. The run takes one part.
+        parts: Number of runs that share the cluster.
         lost: Address of each node that died, and the tiers of its actors, for the manifest.
     """
 
@@ -275,14 +275,14 @@ class ClientActors:
         self._agreed = False  # whether all actors had the same compiled kernels when the run began
 
     def start(self) -> None:
-        """Replaces the actors by new actors for which the cluster has room, and waits until these can work.
+        """Replaces the actors by new ones for which the cluster has room, and waits until they can work.
 
-        If other jobs use the cluster, or if the run has lost nodes, this waits until seats are free.
+        If other jobs use the cluster or the run has lost nodes, the method waits until seats are free.
         """
         waiting = True
         while waiting:
             self.close()
-            self._shared = ray.put(self.scenario), ray.put(self.own)  # kept, because actors restart from these objects
+            self._shared = ray.put(self.scenario), ray.put(self.own)  # kept, because Ray restarts actors with them
             keys = self.scenario.clients
             choose = partial(placement.choose_seats, self.study.clients, keys.per_actor, keys.actors, self.parts)
             self._seats = cluster.take_seats(choose, waits=self._began) if self.given is None else self.given
@@ -319,7 +319,7 @@ class ClientActors:
             actors: Indexes of the actors.
 
         Raises:
-            FedrayError: An actor does not reply, or dies again and again. The message names the actor.
+            FedrayError: An actor does not reply, or dies too often. The message names the actor.
             ClusterChanged: A node on which an actor had its seat is gone.
         """
         began, deaths = time.monotonic(), 0
@@ -339,7 +339,7 @@ class ClientActors:
                         ) from None
                 except cluster.GONE as error:  # Ray restarts the actor
                     cluster.raise_if_refused(error, who)
-                    self._check_nodes()  # calls of an actor whose node is gone may fail at once, again and again
+                    self._check_nodes()  # calls of an actor on a lost node may fail at once, again and again
                     deaths += 1
                     if deaths > MOST_EARLY_DEATHS and time.monotonic() - began > EARLY_SECONDS:
                         raise FedrayError(
@@ -349,7 +349,7 @@ class ClientActors:
                     ref = self.actors[a].ready.remote()
 
     def _check_nodes(self) -> None:
-        """Raises `ClusterChanged` if a node on which an actor had its seat is gone, and adds the node to `lost`."""
+        """Adds each lost node on which an actor had its seat to `lost`. If there is one, raises `ClusterChanged`."""
         wanted = {spec.node for spec in self.specs} - {""}
         gone = wanted - {node.name for node in cluster.read_cluster().whole} if wanted else set()
         for node in sorted(gone):
@@ -368,7 +368,7 @@ class ClientActors:
         return trained
 
     def call_each(self, calls: list[Call]) -> list[Any]:
-        """Makes calls of actors at the same time. If an actor dies, its call is made again."""
+        """Makes calls of actors at the same time, and repeats the call of an actor that dies."""
         refs = [method.remote(*arguments) for _, method, arguments in calls]
         return [self._wait_for_answer(call, ref) for call, ref in zip(calls, refs, strict=True)]
 

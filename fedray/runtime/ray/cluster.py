@@ -1,6 +1,6 @@
 """Reads the resources of a Ray cluster, reserves seats for actors, makes actors, and explains errors of Ray.
 
-A *seat* is the room for one actor on a node: the resources that Ray reserves for the actor.
+A *seat* is the resources that Ray reserves on a node for one actor.
 """
 
 import logging
@@ -25,14 +25,14 @@ from fedray.runtime import environment, placement
 from fedray.runtime.ray.connection import worker_environment
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The names of actors as `ray list actors`, the dashboard and the prefix of printed lines show them.
+# The names of actors in `ray list actors`, in the dashboard and before printed lines.
 
 
 def name_options(run: str, actors: Iterable[str]) -> list[dict[str, Any]]:
     """Returns the options of Ray that name the actors of a run, in a new namespace.
 
-    The namespace is new because earlier actors of the run may still have the same names. Names are written in printable
-    ASCII, because Ray accepts nothing else as labels of its metrics.
+    The namespace is new because earlier actors of the run may still have the same names. Names are printable ASCII,
+    because Ray's metrics accept nothing else.
 
     Args:
         run: Name of the run.
@@ -43,18 +43,16 @@ def name_options(run: str, actors: Iterable[str]) -> list[dict[str, Any]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The seats of a run's actors on a Ray cluster. One placement group holds all of them, and a run waits until there is
-# room for the whole group.
-#
-# Either all seats are reserved or no seat is. So it never happens that each of two runs holds one half of a cluster and
-# waits for the other half.
+# The seats of a run's actors on a Ray cluster. One placement group holds all seats, and a run waits until there is room
+# for the whole group. So it never happens that each of two runs holds one half of a cluster and waits for the other
+# half.
 
 log = logging.getLogger("fedray")
 PATIENCE = environment.read_patience()  # seconds to wait for nodes before giving up
 LOOK_SECONDS = 0.5  # time between two checks of the cluster
-SILENT_SECONDS = 8.0  # the user is told that a run waits only after this time
-MOST_LOOKS = 6  # most checks until the free resources of the cluster no longer change
-MOST_BUNDLES = 10_000  # most bundles that are requested of a resource
+SILENT_SECONDS = 8.0  # only after this time the user is told that a run waits
+MOST_LOOKS = 6  # most checks of whether the free resources still change
+MOST_BUNDLES = 10_000  # most bundles of one resource that a run requests
 GB = 1e9  # bytes
 OWN = "fedray seats"  # beginning of the names of placement groups
 
@@ -62,7 +60,7 @@ OWN = "fedray seats"  # beginning of the names of placement groups
 def keep_plain(resources: Mapping[str, float]) -> dict[str, float]:
     """Returns the resources that an actor can request, by name.
 
-    Left out are the object store and the resources by which Ray names nodes and placement groups.
+    The result has neither the object store nor the resources with which Ray names nodes and placement groups.
 
     Example:
         >>> keep_plain({"CPU": 4.0, "memory": 1.5e9, "node:10.0.0.1": 1.0, "CPU_group_0_ab": 2.0, "hpc": 4.0})
@@ -79,7 +77,7 @@ def keep_plain(resources: Mapping[str, float]) -> dict[str, float]:
 
 
 def read_cluster() -> placement.Cluster:
-    """Returns all resources and the free resources of the nodes of the cluster."""
+    """Returns the resources of all nodes of the cluster, and the free part of these resources."""
     untyped: Any = ray  # these functions of Ray have no annotations
     state: Any = ray_state
     free = state.available_resources_per_node()
@@ -91,13 +89,13 @@ def read_cluster() -> placement.Cluster:
 
 
 class Reservation(NamedTuple):
-    """Seats of actors that Ray has reserved or was asked to reserve.
+    """The seats of some actors, which Ray has reserved or will reserve.
 
     Attributes:
         specs: The actors.
-        group: Ray's placement group; None if the actors need no resources.
-        places: Index of each actor's bundle in the group; -1 for an actor that needs nothing.
-        own: Whether the group belongs to the run. In a sweep it belongs to the trial that makes the run.
+        group: Ray's placement group. None means that the actors need no resources.
+        places: Index of each actor's bundle in the group. It is -1 for an actor that needs nothing.
+        own: Whether the group belongs to the run. In a sweep, the group belongs to the trial that makes the run.
     """
 
     specs: list[placement.ActorSpec]
@@ -106,10 +104,10 @@ class Reservation(NamedTuple):
     own: bool = True
 
     def is_ready(self, seconds: float = 0.0) -> bool:
-        """Waits until all seats are reserved, and returns whether they are.
+        """Waits for Ray to reserve all seats, and returns whether it has.
 
         Args:
-            seconds: Largest number of seconds to wait.
+            seconds: Longest time to wait.
         """
         deadline = time.monotonic() + seconds  # Ray's own `wait` takes whole seconds only
         while self.group is not None and placement_group_table(self.group).get("state") != "CREATED":
@@ -140,11 +138,11 @@ class Reservation(NamedTuple):
 
 
 def reserve(specs: list[placement.ActorSpec], strategy: str = "SPREAD") -> Reservation:
-    """Asks Ray to reserve the seats of all given actors at once. An actor with a node gets its seat on this node.
+    """Asks Ray to reserve the seats of some actors at once. An actor with a known node gets its seat on that node.
 
     Args:
         specs: The actors.
-        strategy: Ray's name for the way in which actors without nodes are placed: `SPREAD` or `PACK`.
+        strategy: Ray's strategy for actors without a known node, `SPREAD` or `PACK`.
     """
     bundles, nodes, places = placement.bundle_seats(specs)
     for bundle in bundles:
@@ -161,15 +159,15 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
     """Reserves the seats of a run's actors, and waits while other jobs use the cluster or nodes are missing.
 
     Args:
-        choose: A function of the arguments `cluster` and `waits` that chooses the actors, such as `choose_seats`.
-        waits: Whether to wait for missing nodes, because the run has begun before. Meanwhile Ray is asked for seats on
-            these nodes, so that an autoscaler starts them.
+        choose: A function with the arguments `cluster` and `waits` that chooses the actors (`choose_seats`).
+        waits: Whether to wait for missing nodes, because the run has begun before. Ray is meanwhile asked for seats on
+            them, so that an autoscaler starts nodes.
 
     Raises:
         BadInput: The cluster cannot hold the actors.
-        FedrayError: Missing nodes did not appear in time.
+        FedrayError: Missing nodes did not appear within `PATIENCE` seconds.
     """
-    # Releases the seats of this job's coordinators that were killed, because Ray keeps these seats until the job ends
+    # First releases the seats of this job's killed coordinators, because Ray keeps these seats until the job ends
     state: Any = ray_state
     for entry in placement_group_table().values():
         words = entry["name"].split()
@@ -212,14 +210,13 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
 def wait_for_resources(wanted: Mapping[str, float]) -> None:
     """Waits until the nodes of a cluster have the required resources, and logs which resources are still missing.
 
-    Meanwhile Ray is asked for bundles of one unit of these resources each, so that an autoscaler starts nodes.
+    Ray is meanwhile asked for bundles with one unit of a resource each, so that an autoscaler starts nodes.
 
     Args:
-        wanted: Required amounts in all nodes together, by Ray's names of resources. The amount of `nodes` is the number
-            of nodes.
+        wanted: Required total amounts, by Ray's names of resources. The amount of `nodes` is the number of nodes.
 
     Raises:
-        FedrayError: The resources did not appear in time.
+        FedrayError: The resources did not appear within `PATIENCE` seconds.
     """
     began, said, held = time.monotonic(), "", None
     bundles = [
@@ -252,7 +249,7 @@ def wait_for_resources(wanted: Mapping[str, float]) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Actors of Ray, and the errors of Ray.
 
-MOST_DEATHS = 5  # if an actor dies so often during a call, the call itself kills the actor
+MOST_DEATHS = 5  # if an actor dies so often during a call, the call is the cause
 GONE = (  # an actor died (perhaps killed by Ray's memory monitor), or the node that held its reply died
     exceptions.RayActorError,
     exceptions.ObjectLostError,
@@ -261,7 +258,7 @@ GONE = (  # an actor died (perhaps killed by Ray's memory monitor), or the node 
     exceptions.WorkerCrashedError,
     exceptions.LocalRayletDiedError,
 )
-REMEDIES = {  # what the user can do if memory or a disk is full, by the type of the error
+REMEDIES = {  # type of an error -> what the user can do about full memory or a full disk
     "ObjectStoreFullError": "give nodes a larger object store (`ray start --object-store-memory`), or lower "
     "method.models, replicates or the model's size",
     "OutOfDiskError": "free space where Ray keeps its files, or set RAY_TMPDIR to another disk",
@@ -271,12 +268,12 @@ REMEDIES = {  # what the user can do if memory or a disk is full, by the type of
 
 
 def pin_to_this_node() -> NodeAffinitySchedulingStrategy:
-    """Returns the strategy that makes an actor start on this node, which has the run directory on its disk."""
+    """Returns the strategy with which an actor starts on this node, which has the run directory."""
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 def find_address_of(node: str) -> str:
-    """Returns the network address of the node with an id, even if the node has died."""
+    """Returns the network address of the node with this id, even if the node has died."""
     untyped: Any = ray
     return next((str(one["NodeManagerAddress"]) for one in untyped.nodes() if one["NodeID"] == node), node)
 
@@ -295,7 +292,7 @@ def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: 
         seats: The seats of the actors.
         shared: The first arguments, which are the same for all actors.
         run: Name of the run.
-        tiers: The name of each actor's tier, with which the name of the actor begins.
+        tiers: The name of each actor's tier. The name of the actor begins with it.
     """
     remote: Any = ray.remote
     actor, names = remote(kind), [f"{tier} - {tiers[:a].count(tier)}" for a, tier in enumerate(tiers)]
@@ -315,13 +312,13 @@ def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: 
 
 
 class ClusterChanged(FedrayError):
-    """Raised if the cluster has lost a node on which an actor had its seat, so that new actors have to be made."""
+    """Raised if the cluster has lost a node on which an actor had its seat, so that the run needs new actors."""
 
 
 def explain_error(error: exceptions.RayError, who: str) -> FedrayError:
-    """Returns an error of fedray, whose message is one line, for an error that the actor `who` or Ray has raised.
+    """Turns an error that the actor `who` or Ray has raised into an error of fedray with a message of one line.
 
-    If the cause is an error of fedray, the cause is returned unchanged.
+    If the cause is an error of fedray, returns the cause.
 
     Example:
         >>> explain_error(ray.exceptions.RayTaskError("train", "...", ValueError("bad row")), "client actor 3").args[0]
@@ -335,30 +332,28 @@ def explain_error(error: exceptions.RayError, who: str) -> FedrayError:
 
 
 def raise_if_refused(error: Exception, who: str) -> None:
-    """Raises an error if an actor failed while it was made, because it would fail again."""
+    """Raises an error if an actor failed while Ray made it, because it would fail again."""
     if isinstance(error, exceptions.RayActorError) and error.actor_init_failed:
         reasons = [line for line in str(error).splitlines() if "Error: " in line] or [str(error)]
         raise FedrayError(f"{who} could not start: {reasons[-1].strip()[:300]}") from error
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The seats of trials of a sweep. If a trial has several actors, its placement group has a bundle of one CPU for each of
-# them, and Ray reserves all bundles at once.
-#
-# A trial's own process takes no CPU. It begins on the node of its first actor as soon as all its actors have seats. So
-# no trial holds seats while it waits for seats that other trials hold.
+# The seats of trials of a sweep. The placement group of a trial with actors has a bundle of one CPU for each of them.
+# The trial's own process takes no CPU. It begins on the node of its first actor as soon as all its actors have seats.
+# So no trial holds seats while it waits for seats that other trials hold.
 
 RELEASE_SECONDS = 5.0  # longest wait until seats are released, because Ray may have died
 
 
 def plan_trial(clients: Clients, actors: int, group: Any = None) -> Reservation:
-    """Plans the seats of a trial's actors, in the last bundles of the trial's placement group.
+    """Assigns a trial's actors to the last bundles of the trial's placement group.
 
-    An earlier bundle may belong to the process of the trial itself.
+    An earlier bundle may belong to the trial's own process.
 
     Args:
         clients: The tiers.
-        actors: Number of bundles for the actors, with one CPU each.
+        actors: Number of bundles for the actors. Each bundle has one CPU.
         group: Placement group of the trial. None means that the group has only these bundles.
 
     Example:
@@ -381,7 +376,7 @@ def find_group() -> Any:
 
 
 def list_needs(actors: int, cluster: placement.Cluster) -> list[placement.ActorSpec]:
-    """Returns the actors of a trial, with one CPU each, and with memory if nodes report their memory.
+    """Returns the actors of a trial. Each needs one CPU, and memory if nodes report their memory.
 
     Args:
         actors: Number of actors of the trial.
@@ -405,7 +400,7 @@ class TrialSeats:
     """The seats of the trials of a sweep.
 
     Attributes:
-        actors: Number of actors of each trial; 0 if a trial has no actors.
+        actors: Number of actors of each trial. It may be 0.
     """
 
     def __init__(self, actors: int) -> None:
@@ -415,11 +410,11 @@ class TrialSeats:
     def place(self, gpus: float) -> tuple[dict[str, Any], Callable[[Any], None]]:
         """Reserves the seats of a trial.
 
-        Returns Ray's options for the trial's process, and a function that releases the seats. The caller calls this
-        function with one argument, of any kind, when the process has ended.
+        Returns Ray's options for the trial's process, and a function that releases the seats. The caller must call the
+        function with any argument when the process has ended.
 
         Args:
-            gpus: Number of GPUs of a trial without actors, which also takes one CPU.
+            gpus: Number of GPUs of a trial without actors. Such a trial also takes one CPU.
         """
         if not self.actors:
             return {"num_cpus": 1, "num_gpus": gpus}, lambda _done: None
@@ -428,17 +423,14 @@ class TrialSeats:
         return {"num_cpus": 0, "scheduling_strategy": beside}, lambda _done: self._release(seats)
 
     def _release(self, seats: Reservation) -> None:
-        """Releases the seats of a trial in a new thread.
-
-        The calling thread belongs to Ray, so it must not wait for Ray.
-        """
+        """Releases the seats of a trial in a new thread, because the calling thread belongs to Ray."""
         self._releases.append(threading.Thread(target=seats.release, daemon=True))
         self._releases[-1].start()
 
     def close(self) -> None:
         """Waits until all seats are released.
 
-        This must happen while Ray is running, because a later call of Ray would start a new Ray.
+        Must be called while Ray runs, because a later call of Ray would start a new Ray.
         """
         for thread in self._releases:
             thread.join(RELEASE_SECONDS)

@@ -1,4 +1,4 @@
-"""Connects this process to Ray: joins a cluster, or starts Ray on this machine, and ends the connection.
+"""Connects this process to a Ray cluster that exists, or to one that it starts on this machine.
 
 Below, *a Ray* is a Ray cluster with its processes. A *driver* is a process that is connected to Ray and makes actors.
 """
@@ -35,16 +35,16 @@ from fedray.runtime import environment
 from fedray.runtime.environment import answers
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Settings of Ray that are made before fedray starts or joins a Ray: network address, imports of workers, messages.
+# Settings that fedray makes before it starts or joins a Ray: network address, imports of workers, messages.
 
 log = logging.getLogger("fedray")
 
 
 def listen_on_network(network: bool) -> None:
-    """Makes Ray listen on the machine's network address, as the nodes of a cluster must, or only on loopback.
+    """Makes Ray listen on the machine's network address, which a cluster needs, or only on loopback.
 
-    By default, Ray on Linux listens on the network address even if it serves a single process. Ray has no option for
-    this, so two of its constants are set.
+    By default, Ray on Linux always listens on the network address. Ray has no option for this, so two of its constants
+    are set.
 
     Args:
         network: Whether Ray listens on the network address.
@@ -57,22 +57,22 @@ def listen_on_network(network: bool) -> None:
 def own_job() -> JobConfig:
     """Returns the configuration of a driver whose workers import only from the paths in `worker_environment`.
 
-    By default Ray puts the working directory first on the import path. Then a folder `fedray` in the working directory,
-    such as that of a source checkout, would replace the package that the driver uses.
+    By default Ray puts the working directory first on the import path. Then a folder `fedray` there, such as a source
+    checkout, would replace the package that the driver uses.
     """
     return JobConfig(_client_job=True)
 
 
 def is_verbose() -> bool:
-    """Returns whether the output of a user's code in actors is shown, as with `--verbose`."""
+    """Returns whether the user sees the output of code in actors (`--verbose`)."""
     return log.isEnabledFor(logging.DEBUG)
 
 
 @contextmanager
 def keep_quiet() -> Iterator[None]:
-    """Keeps Ray from printing messages that do not help users, and from replacing the program's signal handlers.
+    """Keeps Ray from printing messages that do not help users, and from changing the program's signal handlers.
 
-    The block starts or ends Ray. Then Ray's C++ code sets its own handler of SIGTERM. So Python's handlers are set
+    The block starts or ends Ray. Ray's C++ code then sets its own handler of SIGTERM. So Python's handlers are set
     again after the block.
     """
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # hides a notice at every start
@@ -92,7 +92,7 @@ def keep_quiet() -> Iterator[None]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Joining a Ray cluster that exists. Every error is one line and comes within seconds, while Ray would try for minutes.
+# Joining a Ray cluster that exists. Every error comes within seconds, while Ray would try for minutes.
 
 
 def join_cluster(address: str) -> None:
@@ -113,7 +113,7 @@ def join_cluster(address: str) -> None:
     environment.prepare_process()
     listen_on_network(True)
     place = address
-    if address == "auto":  # Ray has written the address to a file when it started on this machine
+    if address == "auto":  # Ray wrote the address to a file when it started on this machine
         place = services.find_bootstrap_address(None) or ""
     if not place or not environment.answers(place, environment.ANSWER_SECONDS):
         what = f"nobody answers at {place}" if place else "no Ray runs on this machine"
@@ -130,15 +130,15 @@ def join_cluster(address: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Detecting that Ray is gone. Ray itself may wait half an hour for a reply of a machine on which Ray has died. So a
-# connection checks the processes of a Ray that fedray started. For any other Ray it checks whether the cluster still
+# Detecting that Ray is gone. Ray itself may wait half an hour for a reply from a machine on which Ray has died. So a
+# connection checks the processes of a Ray that fedray started. For any other Ray, it checks whether the cluster still
 # lists this machine's node as alive.
 
 PLENTY = 10**13  # bytes of memory that a local Ray reports, so that only the user limits the number of actors
 MOST_TRIES = 2  # attempts to start Ray, because a start may fail on a busy machine
 NEEDED = ("gcs_server", "raylet")  # if one of these processes has ended, Ray is gone
 LOOK_SECONDS = 2.0  # time between two checks of a cluster
-DEATH_SECONDS = 2.0  # for how long it is checked, after a worker has died, whether Ray itself has died
+DEATH_SECONDS = 2.0  # after a worker has died, for how long to check whether Ray itself has died
 MOST_SILENCE = 10.0  # a cluster is gone if its head node does not answer for so many seconds
 
 
@@ -150,7 +150,7 @@ class Connection:
     """A connection of this process to Ray.
 
     Attributes:
-        folder: Session folder of a Ray that fedray started; None for any other Ray.
+        folder: Session folder of a Ray that fedray started. None means any other Ray.
         gone: Whether a check has found that Ray is gone.
     """
 
@@ -162,11 +162,11 @@ class Connection:
     def check(self, wait: float = 0.0) -> None:
         """Raises `RayDied` if Ray is gone.
 
-        If `wait` is above 0 and the head node of a cluster is silent, this goes on until the head node replies or
-        counts as gone, because the caller's next call of Ray might never return.
+        If `wait` is above 0 and the head node of a cluster is silent, the check goes on until the head node replies or
+        counts as gone. Otherwise the caller's next call of Ray might never return.
 
         Args:
-            wait: Least number of seconds for which Ray is checked again and again; 0 means one check.
+            wait: Shortest time in seconds for which Ray is checked again and again. 0 means one check.
         """
         deadline, self._next_look = time.monotonic() + wait, 0.0 if wait else self._next_look
         while True:
@@ -179,14 +179,14 @@ class Connection:
             time.sleep(0.1)
 
     def _look_at_processes(self) -> str:
-        """Returns in words which process of Ray has ended. The text is empty if all processes run."""
+        """Describes a process of Ray that has ended. The text is empty if all processes run."""
         ended = {name: process.returncode for name, process in self._processes.items() if process.poll() is not None}
         return "".join(
             f"the {name} of the Ray on this machine ended ({code})" for name, code in list(ended.items())[:1]
         )
 
     def _look_at_cluster(self) -> str:
-        """Returns in words which part of a cluster is gone. The text is empty if no part is gone."""
+        """Describes the part of a cluster that is gone. The text is empty if no part is gone."""
         now = time.monotonic()
         if now < self._next_look:
             return ""
@@ -205,12 +205,12 @@ class Connection:
 
 @contextmanager
 def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterator[Connection]:
-    """Connects to a cluster, or starts a local Ray, for the time of the block. Only this machine can reach a local Ray.
+    """Connects to a cluster or starts a local Ray while the block runs. Only this machine can reach a local Ray.
 
     Args:
         address: Network address of the cluster. None means a local Ray, unless this process is already connected.
         cpus: Smallest number of CPUs that a local Ray reports.
-        gpus: Number of GPUs that a local Ray reports; None means the number of GPUs of this machine.
+        gpus: Number of GPUs that a local Ray reports. None means the number of GPUs of this machine.
 
     Raises:
         BadInput: The cluster cannot be reached, or this process is connected to a different cluster.
@@ -246,12 +246,12 @@ def open_local_ray(
 ) -> Iterator[Connection]:
     """Runs a Ray on this machine during the block, without a dashboard and with all ports on loopback.
 
-    All files of this Ray are in one folder. The folder is removed at the end, even if a signal ends the process.
+    All files of this Ray are in one folder, which is removed at the end, even if a signal ends the process.
 
     Args:
         cpus: Number of CPUs that Ray reports.
-        resources: Custom resources by name; None means that there are no custom resources.
-        gpus: Number of GPUs that Ray reports; None means the number of GPUs of this machine.
+        resources: Custom resources by name. None means no custom resources.
+        gpus: Number of GPUs that Ray reports. None means the number of GPUs of this machine.
 
     Yields:
         The connection to this Ray.
@@ -274,7 +274,7 @@ def open_local_ray(
 
 
 def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
-    """Starts Ray with some resources, and returns the processes without which Ray cannot work."""
+    """Starts Ray with the resources `has`, and returns the processes without which Ray cannot work."""
     listen_on_network(False)
     os.environ[environment.MARK] = str(folder)
     # Ray would start workers in advance, but fedray's workers have a different environment and could not use them
@@ -295,7 +295,7 @@ def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
                         _temp_dir=str(folder),
                     )
                 break
-            except (Exception, SystemExit) as error:  # the parts of Ray raise errors of many kinds
+            except (Exception, SystemExit) as error:  # Ray raises errors of many kinds
                 _stop(folder)
                 if tries == MOST_TRIES:
                     why = " ".join(str(error).split())[:200] or type(error).__name__
@@ -310,10 +310,7 @@ def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
 
 
 def _stop(folder: Path) -> None:
-    """Disconnects from a Ray that fedray started, and ends its processes. Helper processes are killed first.
-
-    Left to themselves, the helpers end slowly.
-    """
+    """Disconnects from a Ray that fedray started, and ends its processes. Kills processes that end slowly first."""
     node: Any = ray_worker._global_node
     for name, processes in dict(node.all_processes if node else {}).items():
         for one in processes if name not in NEEDED else []:
@@ -321,25 +318,25 @@ def _stop(folder: Path) -> None:
     with suppress(Exception), keep_quiet():
         ray.shutdown()
     environment.kill_session(folder)
-    leave_untidy("ray")  # nothing of it is left
+    leave_untidy("ray")  # nothing of this Ray is left
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The environment variables, import path, working directory and user's modules that a driver passes to its workers.
+# What a driver passes to its workers: environment variables, import path, working directory and the user's modules.
 #
-# A worker does not start in the directory of the driver, and it has the environment variables of the Ray that starts
-# it. Its machine may have none of the user's files. So variables that hold paths are sent with absolute paths, the
-# coordinator works in the driver's directory, and Ray sends the user's modules (`py_modules`).
+# A worker does not start in the driver's directory, and it has the environment variables of the Ray that starts it. Its
+# machine may have none of the user's files. So paths in variables are sent as absolute paths, the coordinator works in
+# the driver's directory, and Ray sends the user's modules (`py_modules`).
 
 PLACES = ("FEDRAY_DATA", "FEDRAY_CACHE", "HF_HOME", "HF_DATASETS_CACHE")  # variables of the driver that hold a path
-KEPT_SECONDS = 30 * 24 * 3600  # how long a cluster keeps modules that are not in use, because a run may have pauses
+KEPT_SECONDS = 30 * 24 * 3600  # how long a cluster keeps modules that are not in use, since a run may pause
 
 
 def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
     """Returns Ray's runtime environment of a worker. Workers that this worker starts get the same environment.
 
-    A class from a user's own folder is sent by its name. So the worker must be able to import the module of the class
-    from the same path as the driver.
+    Ray sends a class from a user's folder by its name. So the worker must import its module from the same path as the
+    driver.
 
     Args:
         modules: Names of the modules that were sent to the cluster (`send_modules`).
@@ -358,12 +355,12 @@ def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def send_modules(own: UserObjects, connection: Connection) -> list[str]:
-    """Sends the user's own modules to a cluster whose nodes may lack them. Modules with equal content are sent once.
+    """Sends the user's modules to a cluster whose nodes may lack them. Modules with equal content are sent once.
 
     Args:
-        own: The user's objects, with the modules that they come from.
-        connection: The connection to the cluster. Nothing is sent to a Ray that fedray started, because it runs on this
-            machine, which has the files.
+        own: The user's objects.
+        connection: The connection to the cluster. Nothing is sent to a Ray that fedray started, because this machine
+            has the files.
 
     Returns:
         The names of the modules in Ray, for `worker_environment`.
@@ -379,7 +376,7 @@ def send_modules(own: UserObjects, connection: Connection) -> list[str]:
             sent = upload_py_modules_if_needed(wanted, include_gitignore=False, scratch_dir=scratch)["py_modules"]
         for each in sent:
             pin_runtime_env_uri(each, expiration_s=KEPT_SECONDS)
-    except Exception as error:  # for example, a folder is too large, or a file cannot be read
+    except Exception as error:  # such as a folder that is too large, or a file that cannot be read
         why = " ".join(str(error).split())[:200]
         names = ", ".join(place.name for place in places)
         text = f"{names} cannot be sent to the nodes ({why}): install it on each of them"

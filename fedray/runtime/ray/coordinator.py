@@ -1,6 +1,7 @@
-"""Runs a scenario on Ray. The driver makes the coordinator actor, which runs the round loop on the Ray runtime.
+"""Runs a scenario on Ray.
 
-The driver is the process of the user's command. The Ray runtime sends jobs to the client actors.
+The *driver* is the process of the user's command. It makes the coordinator actor, which runs the round loop. The Ray
+runtime in the coordinator sends jobs to the client actors.
 """
 
 import logging
@@ -44,17 +45,17 @@ from fedray.storage.summary import build_loggers, keep_lanes, tell_user
 from fedray.training.update import deal_private, merge_private
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The Ray runtime. It broadcasts the models of a round, and gets the sums of the clients' uploads back.
+# The Ray runtime. It broadcasts the models of a round, and collects the sums of the clients' uploads.
 #
 # Client actors train the jobs (`fedray.runtime.ray.actors`). If a node is lost, the actors are replaced, and the call
-# is repeated. The assignment of clients to actors never changes a bit of the results.
+# is repeated. Results have the same bits for every assignment of clients to actors.
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 def retry(method: Callable[Concatenate["RayRuntime", _P], _T]) -> Callable[Concatenate["RayRuntime", _P], _T]:
-    """Makes a method start again if a node is lost while it runs, after the runtime has replaced its actors."""
+    """Repeats a method if a node is lost while it runs. The runtime first replaces its actors."""
 
     @wraps(method)
     def repeat(runtime: "RayRuntime", /, *arguments: _P.args, **named: _P.kwargs) -> _T:
@@ -74,7 +75,7 @@ def to_tensors(arrays: dict[Any, Any]) -> dict[Any, Tensor]:
 
 
 class RayRuntime:
-    """The runtime on Ray, which lives in the coordinator actor. The methods are described in the class `Runtime`.
+    """The runtime on Ray, which lives in the coordinator actor. The class `Runtime` describes the methods.
 
     Attributes:
         study: The study that is trained.
@@ -97,14 +98,14 @@ class RayRuntime:
 
     @property
     def lanes(self) -> Lanes:
-        """The value of the key `lanes`, which says whether compiled kernels may train.
+        """The key `lanes`, which says whether compiled kernels may train.
 
         It is `torch` if the scenario says `auto` and the nodes have different kernels.
         """
         return self.clients.scenario.lanes
 
     def _check_private(self) -> None:
-        """Raises `Lost` if clients have private vectors, because an actor that died has lost those of its clients."""
+        """Raises `Lost` if clients have private vectors, because a dead actor has lost the vectors of its clients."""
         if self.has_private:
             raise Lost("private client state was lost with an actor")
 
@@ -125,10 +126,9 @@ class RayRuntime:
 
     @retry
     def ask(self, question: Question, state: State) -> Pieces:
-        """Answers a question.
+        """Answers a question, whose pieces are divided among the actors.
 
-        The pieces are divided among the actors. With `Question.at_home`, the piece of a client goes to the actor that
-        holds the client's private vectors.
+        With `Question.at_home`, the piece of a client goes to the actor that holds the client's private vectors.
         """
         pieces, n = session.list_pieces(self.study, question), len(self.actors)
         parts = [pieces[a::n] for a in range(n)]
@@ -146,7 +146,7 @@ class RayRuntime:
         """Returns the private vectors of all clients for a checkpoint.
 
         Args:
-            names: Names of the vectors that are returned; None means all vectors.
+            names: Names of the vectors to return. None means all vectors.
         """
         if not self.has_private:
             return {}
@@ -157,7 +157,7 @@ class RayRuntime:
         """Replaces the private vectors of all clients by those of a checkpoint."""
         if not self.has_private:
             return
-        self.has_private = False  # if an actor dies meanwhile, it has nothing to lose and is simply called again
+        self.has_private = False  # an actor that dies now has nothing to lose and is called again
         try:
             self._send_private(private)
         finally:
@@ -182,15 +182,15 @@ cloudpickle: Any = untyped  # cloudpickle has no type annotations
 
 
 def prepare_objects(scenario: Scenario, own: UserObjects) -> UserObjects:
-    """Prepares the user's own objects for the actors. Adds every module that has registered a name of the scenario.
+    """Prepares the user's objects for the actors. Adds every module that has registered a name of the scenario.
 
     Args:
         scenario: The scenario that is run.
         own: The user's own objects.
 
     Raises:
-        BadInput: An object cannot be sent to another process, or the actors cannot import the file that registered a
-            name.
+        BadInput: An object cannot be sent to a different process, or the actors cannot import the file that registered
+            a name.
     """
     check_sendable(own)
     modules, known = list(own.modules), {Path(name).stem if name.endswith(".py") else name for name in own.modules}
@@ -208,7 +208,7 @@ def prepare_objects(scenario: Scenario, own: UserObjects) -> UserObjects:
 
 
 def check_sendable(own: UserObjects) -> None:
-    """Checks that the user's own objects can be sent to other processes.
+    """Checks that the user's objects can be sent to other processes.
 
     Args:
         own: The user's own objects.
@@ -235,13 +235,13 @@ def check_sendable(own: UserObjects) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The coordinator and the driver. The driver makes the coordinator. If the coordinator dies, the driver makes a new one,
-# which continues from the newest checkpoint. An actor ends with the process that made it. So if the driver dies, all
-# actors end, and `fedray resume` continues the run.
+# The coordinator and the driver. If the coordinator dies, the driver makes a new one, which continues from the newest
+# checkpoint. An actor ends with the process that made it. So if the driver dies, all actors end, and `fedray resume`
+# continues the run.
 
 log = logging.getLogger("fedray")
 MOST_STARTS = 20  # most coordinators that a driver makes for a run
-MOST_RAYS = 5  # most times that Ray is started on this machine for a run, because Ray itself may die
+MOST_RAYS = 5  # most starts of Ray on this machine for a run, because Ray itself may die
 
 
 class Coordinator:
@@ -251,9 +251,9 @@ class Coordinator:
         scenario: The scenario that is run.
         own: The user's own objects.
         out: The run directory.
-        alone: Whether all actors run on this machine, and so have its files.
-        snapshots: Snapshots that the driver has not fetched yet. Among them are phases of the run as `{"phase": ...}`,
-            and warnings as `{"note": ...}`.
+        alone: Whether all actors run on this machine, which has the user's files.
+        snapshots: Snapshots that the driver has not fetched yet. `{"phase": ...}` says what the run does, and `{"note":
+            ...}` is a warning.
     """
 
     def __init__(self, scenario: Scenario, own: UserObjects, out: str, folder: str = "", *, alone: bool = True) -> None:
@@ -282,7 +282,7 @@ class Coordinator:
         own = self.own.with_rows(scenario, study) if self.alone else self.own.shipped(study)
         with closing(RayRuntime(scenario, own, study, self.out.name)) as runtime:
             facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
-            facts["lost_nodes"] = runtime.clients.lost  # a list that may grow during the run
+            facts["lost_nodes"] = runtime.clients.lost  # this list may grow during the run
             if runtime.lanes != scenario.lanes:  # the nodes have different kernels, and torch trains everything
                 scenario = replace(scenario, lanes=runtime.lanes)
                 study = build_study(scenario, self.own)
@@ -294,7 +294,7 @@ class Coordinator:
             )
 
     def _keep_note(self, line: str) -> None:
-        """Keeps a line that the driver prints as a warning."""
+        """Stores a line that the driver prints as a warning."""
         self.snapshots.append({"note": line})
 
     def progress(self) -> list[session.Snapshot]:
@@ -318,9 +318,8 @@ def run_on_ray(
         own: The user's own objects.
         out: The run directory.
         watch: A function that is called with a snapshot after each evaluated round.
-        address: Network address of the cluster; None means a Ray that is started on this machine.
-        wait_for: Amounts of resources, by Ray's names, for which the run waits before it begins. None means that the
-            run does not wait.
+        address: Network address of the cluster. None means a Ray that fedray starts on this machine.
+        wait_for: Amounts of resources, by Ray's names, for which the run waits before it begins. None means no wait.
 
     Returns:
         The summary.

@@ -51,7 +51,7 @@ def holds_note(path: str, text: str) -> bool:
 
 
 def confirm_shared(folder: Path, environment: dict[str, Any]) -> None:
-    """Checks that all nodes see a folder. Writes a file there, and lets every node with a CPU read the file.
+    """Checks that all nodes see a folder. Writes a file there, and makes every node with a CPU read the file.
 
     Args:
         folder: The directory of the sweep.
@@ -102,21 +102,19 @@ def run_as_tasks(
 ) -> Iterator[Callable[..., Any]]:
     """Runs functions as tasks of a cluster.
 
-    Each task takes one CPU. If tasks make actors, each task has a placement group with one CPU for each of its actors,
-    and takes no CPU itself.
+    Each task takes one CPU. A task that makes actors takes no CPU itself, but a placement group with one CPU per actor.
 
     Args:
-        address: Network address of the cluster; None means a Ray that is started on this machine.
-        number: How many tasks run at the same time. A local Ray reports enough CPUs for them.
+        address: Network address of the cluster. None means a Ray that fedray starts on this machine.
+        number: Number of tasks that run at the same time. A local Ray reports enough CPUs for them.
         gpus: Number of GPUs of each task, possibly a fraction.
-        own: The user's objects. The tasks import the modules of these objects.
-        shared: A folder in which all tasks write.
-        actors: Number of actors that each task makes; 0 if tasks make no actors.
-        wait_for: Amounts of resources, by Ray's names, for which the first task waits. None means that it does not
-            wait.
+        own: The user's objects, whose modules the tasks import.
+        shared: The folder to which all tasks write.
+        actors: Number of actors that each task makes. It may be 0.
+        wait_for: Amounts of resources, by Ray's names, for which the first task waits. None means no wait.
 
     Yields:
-        A function (function, *arguments) -> future of the result. The future raises `RayDied` if Ray dies meanwhile.
+        A function (function, *arguments) -> future of the result. The future raises `RayDied` if Ray dies.
 
     Raises:
         BadInput: The cluster cannot hold the actors of a task.
@@ -131,7 +129,7 @@ def run_as_tasks(
         return future
 
     def begin(future: Future[Any], left: int, call: tuple[Any, ...]) -> None:
-        # with retries by Ray, a task whose worker is killed because memory is full would be retried without end
+        # Ray itself would retry a task whose worker is killed for lack of memory without end
         place, release = room.place(gpus)
         task = ray.remote(_work).options(max_retries=0, runtime_env=worker, **place)
         again = partial(begin, future, left - 1, call) if left else None
@@ -154,7 +152,10 @@ def run_as_tasks(
 
 
 def _work(folder: str, gpus: float, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function with the task's share of a GPU, in the driver's directory if this machine has that directory."""
+    """Calls a function with the task's share of a GPU.
+
+    It runs in the user's directory if this machine has that directory.
+    """
     environment.enter_folder(folder)
     environment.limit_gpu_memory(gpus)
     return function(*arguments)
@@ -163,15 +164,16 @@ def _work(folder: str, gpus: float, function: Callable[..., Any], *arguments: An
 def _pass_on(
     connection: Connection, future: Future[Any], task: Future[Any], again: Callable[[], None] | None = None
 ) -> None:
-    """Passes the result or the error of a task on to the future that waits for the task.
+    """Passes the result or the error of a task to the future that waits for it.
 
-    If the error comes from Ray, a new thread finds out whether Ray itself died, and otherwise starts the task again.
+    If Ray raised the error, a new thread finds out whether Ray itself died. If Ray is alive, the thread starts the task
+    again.
 
     Args:
         connection: The connection to Ray.
         future: The future that waits for the task.
         task: The task, which has ended.
-        again: A function that starts the task again; None if the task's workers have died too often.
+        again: A function that starts the task again. None means that the task's workers have died too often.
     """
     error = task.exception()
     if error is None:
@@ -206,7 +208,7 @@ def _find_cause(connection: Connection, future: Future[Any], error: RayError, ag
 def _watch(
     connection: Connection, waiting: Sequence[Future[Any]], over: threading.Event, room: cluster.TrialSeats
 ) -> None:
-    """Makes all waiting futures raise an error when Ray is gone. Without this function they would wait for ever."""
+    """Makes all waiting futures raise an error when Ray is gone. Otherwise they would wait for ever."""
     while not over.wait(LOOK_SECONDS):
         try:
             connection.check()
@@ -230,18 +232,17 @@ def end_all(waiting: Sequence[Future[Any]], error: BaseException) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Calls of Ray Tune from inside a trial, which report metrics, continue from a checkpoint and reserve resources.
+# Calls of Ray Tune inside a trial. They report metrics, load a checkpoint and reserve resources.
 #
 # Only this module needs Ray Tune and its dependencies, which fedray does not install.
 
 
 def report(metrics: Mapping[str, float], folder: Path | None) -> None:
-    """Reports the metrics of a round to Ray Tune. During this call a scheduler of Tune may end the trial.
+    """Reports the metrics of a round to Ray Tune. During this call, Tune's scheduler may end the trial.
 
     Args:
         metrics: Metrics by name.
-        folder: The run directory, which Tune copies as the trial's checkpoint. None means that no checkpoint is
-            reported.
+        folder: The run directory, which Tune copies as the trial's checkpoint. None means that there is no checkpoint.
     """
     untyped: Any = import_module("ray.tune")
     untyped.report(dict(metrics), checkpoint=None if folder is None else untyped.Checkpoint.from_directory(str(folder)))
@@ -252,10 +253,10 @@ def go_on(out: Path, scenario_text: str) -> bool:
 
     Args:
         out: The run directory, which does not exist yet.
-        scenario_text: The scenario of this trial. The checkpoint may come from a different trial with other values.
+        scenario_text: The scenario of this trial. The checkpoint may be of a different trial, with other values.
 
     Returns:
-        Whether Tune has chosen a checkpoint. If not, the trial begins with the first round.
+        Whether Tune has chosen a checkpoint. Without one, the trial begins with the first round.
     """
     untyped: Any = import_module("ray.tune")
     checkpoint = untyped.get_checkpoint()
