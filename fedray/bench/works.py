@@ -21,19 +21,8 @@ from torch import Tensor, nn
 
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.bench.rows import (
-    MB,
-    BenchResult,
-    Cost,
-    Work,
-    list_tree,
-    measure_peak,
-    measure_peak_resident,
-    measure_resident,
-    measure_tree_cpu,
-    pin_to_one_core,
-    take_turns,
-)
+from fedray.bench import rows as bench
+from fedray.bench.rows import MB, BenchResult, Cost, Work
 from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.core.method import Local
@@ -513,12 +502,12 @@ def measure_ratio(
         laps: the numbers of laps and rounds.
         brief: a shorter work, after which the weights of both are compared; None means `work` itself.
     """
-    pin_to_one_core()
+    bench.pin_to_one_core()
     study = work.study()
     plain, lean = (make_plain_laps(study, work, run=run) for run in (plain_round, lean_round))
     fedray, _ = simulate(study)
-    peak = measure_peak()
-    plain_cost, lean_cost, fedray_cost = take_turns(
+    peak = bench.measure_peak()
+    plain_cost, lean_cost, fedray_cost = bench.take_turns(
         [(plain, laps.plain), (lean, laps.plain), (fedray, laps.fedray)], laps.repeats
     )
     engine = choose_engine(study.net, example=study.example, lanes=study.lanes)
@@ -614,7 +603,7 @@ def measure_overhead(quick: bool) -> list[BenchResult]:
     work = small_clients(1000, 100)
     with open_ray(None, 2), on_ray(work, 2) as runtime:
         remote, inline_laps = simulate(work.study(), runtime)[0], simulate(work.study())[0]
-        ray, inline = take_turns([(remote, 50), (inline_laps, 50)], 3 if quick else 15, measure_tree_cpu)
+        ray, inline = bench.take_turns([(remote, 50), (inline_laps, 50)], 3 if quick else 15, bench.measure_tree_cpu)
     note = _note(ray, inline)
     what = "Ray, two client actors: wall time of a round above inline's, on the first row"
     return [BenchResult(what, 1e3 * (ray.wall - inline.wall), "ms", 1.0, False, None, note)]
@@ -627,7 +616,7 @@ def measure_scaling(quick: bool) -> list[BenchResult]:
     work = images(small_cnn, per_round=40)
     with open_ray(None, 3), on_ray(work, 1) as one, on_ray(work, 2) as two:
         laps = [(simulate(work.study(), runtime)[0], 5) for runtime in (one, two)]
-        alone, both = take_turns(laps, 3 if quick else 9, measure_tree_cpu)
+        alone, both = bench.take_turns(laps, 3 if quick else 9, bench.measure_tree_cpu)
     what = "two client actors of one CPU against one, small CNN with 40 clients a round (wall)"
     return [BenchResult(what, alone.wall / both.wall, "x", 1.8, True, None, _note(alone, both))]
 
@@ -688,7 +677,7 @@ def measure_work(work: GpuWork, *, quick: bool) -> BenchResult:
     study = made.study()
     plain, runtime = make_plain_laps(study, made, device), Inline(study, device)
     fedray, _ = simulate(study, runtime)
-    plain_cost, fedray_cost = take_turns([(plain, 1), (fedray, 1)], 1 if quick else 3)
+    plain_cost, fedray_cost = bench.take_turns([(plain, 1), (fedray, 1)], 1 if quick else 3)
     engine = runtime.worker.engine
     note = (
         f"plain {1e3 * plain_cost.wall:.1f}, fedray {1e3 * fedray_cost.wall:.1f} ms a round (engine {engine.name}, "
@@ -706,7 +695,7 @@ WARM_UP = 0.2  # share of the rounds before memory is measured
 
 def measure_replicates(quick: bool) -> list[BenchResult]:
     """Measures the ratio of the CPU times of a round with ten replicates and with one replicate."""
-    pin_to_one_core()
+    bench.pin_to_one_core()
     what = "ten replicates of a small study (digits, MLP 64-64-10, 10 clients a round) / one"
     alone, together = _measure_both(digits_study(1), digits_study(10), 3 if quick else 9, 20)
     return [_compare(what, 7.0, alone, together)]
@@ -714,7 +703,7 @@ def measure_replicates(quick: bool) -> list[BenchResult]:
 
 def measure_folds(quick: bool) -> list[BenchResult]:
     """Measures the ratio of the CPU times of a round with twenty folds and with one fold."""
-    pin_to_one_core()
+    bench.pin_to_one_core()
     epochs = 4 if quick else 40
     what = f"twenty folds of Boston ({epochs} epochs, batch 1) / one fold"
     alone, together = _measure_both(boston(epochs, 0), boston(epochs), 2 if quick else 5, 1)
@@ -723,10 +712,10 @@ def measure_folds(quick: bool) -> list[BenchResult]:
 
 def measure_buffered(quick: bool) -> list[BenchResult]:
     """Measures the ratio of the CPU times of a job without rounds (clients do not wait) and of a job in rounds."""
-    pin_to_one_core()
+    bench.pin_to_one_core()
     in_rounds, flying = small_clients(1000, 100), buffered_clients(1000, 100, goal=10)
     laps = [(simulate(in_rounds.study())[0], 10), (simulate(flying.study())[0], 100)]
-    sync, steps = take_turns(laps, 5 if quick else 15)
+    sync, steps = bench.take_turns(laps, 5 if quick else 15)
     alone, buffered = (Cost(one.cpu / jobs, one.wall / jobs) for one, jobs in ((sync, 100), (steps, 10)))
     note = f"{1e6 * alone.cpu:.1f} us CPU a job in rounds, {1e6 * buffered.cpu:.1f} us without"
     what = "a job of 1,000 clients, 100 at the same time: without rounds, 10 uploads a server step / in rounds"
@@ -735,7 +724,7 @@ def measure_buffered(quick: bool) -> list[BenchResult]:
 
 def _measure_both(one: BenchWork, many: BenchWork, repeats: int, rounds: int) -> list[Cost]:
     """Measures the cost of a round of one world, and of a round of many worlds in one run."""
-    return take_turns([(simulate(work.study())[0], rounds) for work in (one, many)], repeats)
+    return bench.take_turns([(simulate(work.study())[0], rounds) for work in (one, many)], repeats)
 
 
 def _compare(what: str, target: float, alone: Cost, together: Cost) -> BenchResult:
@@ -746,12 +735,12 @@ def _compare(what: str, target: float, alone: Cost, together: Cost) -> BenchResu
 
 def measure_million(quick: bool) -> list[BenchResult]:
     """Measures the ratio of the CPU times with a million and with ten thousand generated clients, and peak memory."""
-    pin_to_one_core()
+    bench.pin_to_one_core()
     few, many = (simulate(generated(number, 1000).study())[0] for number in (10_000, 1_000_000))
-    small, large = take_turns([(few, 4), (many, 4)], 3 if quick else 9)
+    small, large = bench.take_turns([(few, 4), (many, 4)], 3 if quick else 9)
     note = f"{1e3 * small.cpu:.1f} ms CPU a round of 10,000, {1e3 * large.cpu:.1f} ms of 1,000,000"
     what = "1,000,000 clients, 1,000 a round / 10,000 clients, 1,000 a round"
-    peak = measure_peak_resident() / MB
+    peak = bench.measure_peak_resident() / MB
     return [
         BenchResult(what, large.cpu / small.cpu, "", 1.1, False, large.wall / small.wall, note),
         BenchResult("peak memory of the process that ran both", peak, "MB", 2048.0, False, None, "target 2 GB"),
@@ -762,7 +751,9 @@ def measure_memory(quick: bool) -> list[BenchResult]:
     """Measures the growth of resident memory over whole runs, with run directory, evaluation and checkpoints."""
     rounds = 300 if quick else 1000
     work = small_clients(1000, 100)
-    results = [_growth(f"memory growth over {rounds} rounds, inline", work, rounds, lambda: float(measure_resident()))]
+    results = [
+        _growth(f"memory growth over {rounds} rounds, inline", work, rounds, lambda: float(bench.measure_resident()))
+    ]
     if not quick:
         scenario = replace(work.scenario, runtime="ray", clients=replace(work.scenario.clients, actors=2))
         work = work._replace(scenario=scenario)
@@ -772,7 +763,7 @@ def measure_memory(quick: bool) -> list[BenchResult]:
 
 def _measure_actors() -> float:
     """Measures the resident bytes of all client actors."""
-    return float(sum(one.resident for one in list_tree() if one.command.startswith("ray::Client")))
+    return float(sum(one.resident for one in bench.list_tree() if one.command.startswith("ray::Client")))
 
 
 def _growth(what: str, work: BenchWork, rounds: int, size: Callable[[], float]) -> BenchResult:
@@ -809,8 +800,8 @@ def measure_small_study(quick: bool) -> list[BenchResult]:
     rounds, seeds = (10, 2) if quick else (50, 5)
     scenario = read_scenario(SCENARIO, {"rounds": rounds, "replicates": seeds, "runtime": "inline"})
     work = BenchWork(scenario, UserObjects(), lambda: nn.Sequential(nn.Flatten(), *plain_mlp().children()))
-    pin_to_one_core()
-    (plain,) = take_turns([(make_plain_laps(work.study(), work), 1)], 1 if quick else 3)
+    bench.pin_to_one_core()
+    (plain,) = bench.take_turns([(make_plain_laps(work.study(), work), 1)], 1 if quick else 3)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scenario.yaml"
         path.write_text(SCENARIO)
@@ -858,9 +849,9 @@ def measure_evaluation(quick: bool) -> list[BenchResult]:
 
 def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], repeats: int) -> BenchResult:
     """Measures how long fedray takes to evaluate a work, divided by the time of a plain loop."""
-    pin_to_one_core()
+    bench.pin_to_one_core()
     plain, fedray, _ = make_evaluations(work)
-    slow, fast = take_turns([(plain, rounds[0]), (fedray, rounds[1])], repeats)
+    slow, fast = bench.take_turns([(plain, rounds[0]), (fedray, rounds[1])], repeats)
     note = f"plain {1e3 * slow.cpu:.2f}, fedray {1e3 * fast.cpu:.2f} ms CPU; fedray has more scores (nll, ECE, members)"
     return BenchResult(what, fast.cpu / slow.cpu, "", None, False, fast.wall / slow.wall, note)
 

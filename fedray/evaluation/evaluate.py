@@ -50,18 +50,9 @@ from fedray.evaluation.regression import (
 from fedray.metrics import classification, regression
 from fedray.metrics.scorers import SampleMetric
 from fedray.metrics.scores import Scored, read_metric
+from fedray.simulation import study as studies
 from fedray.simulation.stacking import score_stack
-from fedray.simulation.study import (
-    OOD,
-    ClientScores,
-    Pieces,
-    Progress,
-    Runtime,
-    Study,
-    join_pieces,
-    losses_of,
-    outputs_on,
-)
+from fedray.simulation.study import ClientScores, Pieces, Progress, Runtime, Study, join_pieces
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Mean scores of all known clients (`evaluate.personal`) and of the clients of each tier (`evaluate.by_tier`).
@@ -202,12 +193,12 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
     own = answers.ask_own_scores(runtime, state) if study.method.phase.is_personal else {}
     return answers.Measured(
         answer,
-        test=runtime.ask(outputs_on("test", answer.models), answer.state) if test else {},
-        held_out=runtime.ask(outputs_on("hold_out", answer.models), answer.state) if study.hold_out else {},
+        test=runtime.ask(studies.outputs_on("test", answer.models), answer.state) if test else {},
+        held_out=runtime.ask(studies.outputs_on("hold_out", answer.models), answer.state) if study.hold_out else {},
         weights=find_client_weights(study, runtime, answer) if has_client_weights(study, answer) else {},
         own=own,
         residual={} if study.classes else measure_residual_variance(study, runtime, state, answer),
-        ood=runtime.ask(outputs_on(OOD, answer.models), answer.state) if study.evaluation.ood else {},
+        ood=runtime.ask(studies.outputs_on(studies.OOD, answer.models), answer.state) if study.evaluation.ood else {},
     )
 
 
@@ -241,7 +232,7 @@ def find_client_weights(
     if of_tiers or (answer.models == 1 and not study.parts):  # weights of tiers, or of one model, need no losses
         none = torch.zeros(answer.models, len(client))
         return {world: answers.weigh_models(study, answer, world, none, client) for world in range(count)}
-    losses = runtime.ask(losses_of(answer.models, worlds), answer.state)
+    losses = runtime.ask(studies.losses_of(answer.models, worlds), answer.state)
     return {
         world: answers.weigh_models(study, answer, world, join_pieces(losses, world), client) for world in range(count)
     }
@@ -277,12 +268,12 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
             asked = [np.arange(study.clients.number)] * study.worlds
         else:
             asked = [np.unique(some[some >= 0])[:EVALUATED_CLIENTS] for some in owner]
-        pieces = runtime.ask(losses_of(models, clients=asked), answer.state)
+        pieces = runtime.ask(studies.losses_of(models, clients=asked), answer.state)
         for world in np.flatnonzero(owned).tolist():
             model = np.flatnonzero(np.isin(owner[world], asked[world]))
             losses[world] = join_pieces(pieces, world)[model, np.searchsorted(asked[world], owner[world, model])]
     if not owned.all():
-        pieces = runtime.ask(losses_of(study.method.phase.models), state)
+        pieces = runtime.ask(studies.losses_of(study.method.phase.models), state)
         for world in np.flatnonzero(~owned).tolist():
             of_world = join_pieces(pieces, world)
             client = np.arange(of_world.shape[1])

@@ -22,20 +22,9 @@ from fedray.evaluation.regression import read_members
 from fedray.files import plain
 from fedray.metrics import classification, regression
 from fedray.models.net import per_sample, split_gaussian
+from fedray.simulation import study as studies
 from fedray.simulation.stacking import collect_stack_report
-from fedray.simulation.study import (
-    OOD,
-    Host,
-    Pieces,
-    Progress,
-    Question,
-    Runtime,
-    Study,
-    compute_outputs,
-    join_pieces,
-    mean_scores,
-    outputs_on,
-)
+from fedray.simulation.study import Host, Pieces, Progress, Question, Runtime, Study, join_pieces
 from fedray.training.choice import choose_engine
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -87,9 +76,11 @@ def mean_uncertainty(host: Host, state: State, world: int, client: IntArray, *, 
     """
 
     def uncertainty(x: Tensor, _targets: Tensor) -> Tensor:
-        return sample_uncertainty(host.study.net.objective, compute_outputs(host, state, world, x, models=models))
+        return sample_uncertainty(
+            host.study.net.objective, studies.compute_outputs(host, state, world, x, models=models)
+        )
 
-    means = mean_scores(host, world, client, uncertainty, 2)
+    means = studies.mean_scores(host, world, client, uncertainty, 2)
     size = host.study.shards.sizes(np.full(len(client), world), client)
     return means.masked_fill_(torch.from_numpy(size == 0), torch.nan)
 
@@ -212,7 +203,7 @@ def write_report_data(
         drift: The drift scores of the first world's clients; None if the clients were not compared.
     """
     answer = study.answer(progress.state)
-    pieces = runtime.ask(outputs_on("test", answer.models, worlds=1), answer.state)
+    pieces = runtime.ask(studies.outputs_on("test", answer.models, worlds=1), answer.state)
     every = join_pieces(pieces, 0)
     outputs, y = answer.drop_absent(every, 0), study.split("test", 0)[1].numpy()
     if study.classes:
@@ -229,7 +220,7 @@ def write_report_data(
     else:
         arrays = _target_arrays(study, outputs, answer, _find_residual(study, progress))
     if study.evaluation.ood:
-        unknown = join_pieces(runtime.ask(outputs_on(OOD, answer.models, worlds=1), answer.state), 0)
+        unknown = join_pieces(runtime.ask(studies.outputs_on(studies.OOD, answer.models, worlds=1), answer.state), 0)
         arrays |= collect_ood_report(study, every, unknown, answer)
     arrays |= measure_loss_plane(study, progress.state)
     clusters = study.shards.clusters(0)
@@ -295,7 +286,7 @@ def _conformal_arrays(
     measured = answers.Measured(
         answer,
         test=tested,
-        held_out=runtime.ask(outputs_on("hold_out", answer.models, worlds=1), answer.state),
+        held_out=runtime.ask(studies.outputs_on("hold_out", answer.models, worlds=1), answer.state),
         weights=find_client_weights(study, runtime, answer, worlds=1) if has_client_weights(study, answer) else {},
         own={},
         residual={0: known} if (known := _find_residual(study, progress)) is not None else {},

@@ -17,14 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.advice import warn_of_failures, warn_of_losses, warn_of_study
-from fedray.assembly.registry import (
-    UserObjects,
-    drop_watchers,
-    explain_own_objects,
-    record_objects,
-    refuse_objects,
-    require_objects,
-)
+from fedray.assembly import registry
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput, Diverged, FedrayError
 from fedray.evaluation.evaluate import make_evaluator
@@ -41,17 +35,7 @@ from fedray.scenario.shipped import answers_clients_apart
 from fedray.scenario.training import EvaluateKeys
 from fedray.simulation.study import Progress, Runtime, Study, choose_study_engine
 from fedray.storage import checkpoint, directory
-from fedray.storage.summary import (
-    build_loggers,
-    check_identity,
-    check_scenario_file,
-    extend_rounds,
-    keep_lanes,
-    read_identity,
-    read_keys,
-    recall_device,
-    refuse_missing_names,
-)
+from fedray.storage import summary as records
 from fedray.training.block import count_client_steps, samples_seen
 
 log = logging.getLogger("fedray")
@@ -219,7 +203,7 @@ def choose_device(scenario: Scenario, study: Study, out: Path) -> str:
         BadInput: A tier reserves a GPU, but torch finds no GPU.
     """
     reserved = max((tier.num_gpus for tier in study.clients.tiers), default=0.0)
-    useful = 0 if reserved else count_useful_gpus(scenario, study, recall_device(out))
+    useful = 0 if reserved else count_useful_gpus(scenario, study, records.recall_device(out))
     if useful:
         log.info("training on the GPU of this machine (clients.device=cpu keeps it off)")
     return environment.device_of(reserved or useful, scenario.clients.device, tf32=scenario.clients.tf32)
@@ -277,7 +261,7 @@ def _score_candidates(
     The candidates are learning rates. Scores are in ascending order of the rates. The largest rates are dropped until
     no training diverges; a dropped rate has no score.
     """
-    trial, own = drop_watchers(make_candidate_scenario(scenario), own)
+    trial, own = registry.drop_watchers(make_candidate_scenario(scenario), own)
     for number in range(len(grid), 0, -1):
         candidates = folder / f"smallest_{number}"
         if (candidates / "diverged").exists():
@@ -360,7 +344,7 @@ def run_scenario(
     advice = f"`fedray resume {quote(str(out))}{''.join(options)}` goes on from the newest checkpoint"
     current_ending().advise(advice, needs=out / "scenario.yaml")
     if not resume:
-        scenario = record_objects(scenario, own)
+        scenario = registry.record_objects(scenario, own)
     chosen, study = _choose_runtime(scenario, own, address, resume=out if resume else None)
     if not resume:
         if force and (out / "scenario.yaml").is_file():
@@ -401,7 +385,7 @@ def _choose_runtime(
     """
     if address is not None and scenario.runtime != "inline":
         return RuntimeChoice("ray", "a cluster was given"), None
-    gpus = 0 if resume is None else count_useful_gpus(scenario, None, recall_device(resume))
+    gpus = 0 if resume is None else count_useful_gpus(scenario, None, records.recall_device(resume))
     if resume is not None and scenario.runtime != "auto":
         return RuntimeChoice(scenario.runtime, "the scenario says so", gpus), None
     log.info("reading the data")
@@ -459,9 +443,9 @@ def resume_run(
     with directory.lock_run_directory(out):
         checkpoint.warn_of_damage(out)
         if rounds is not None:
-            extend_rounds(out, rounds)
+            records.extend_rounds(out, rounds)
             scenario = replace(scenario, rounds=rounds)
-    check_scenario_file(out)
+    records.check_scenario_file(out)
     scenario = replace(scenario, report=scenario.report and report)
     return run_scenario(scenario, out, own, watch, address=address, wait_for=wait_for, resume=True)
 
@@ -491,13 +475,13 @@ def run_inline(
     """
     environment.use_one_thread()
     if study is None:
-        scenario = replace(scenario, lanes=keep_lanes(scenario.lanes, out))
+        scenario = replace(scenario, lanes=records.keep_lanes(scenario.lanes, out))
         log.info("reading the data")
         study = build_study(scenario, own)
     device = "cpu" if actors else choose_device(scenario, study, out)
     with open_runtime(scenario, own, study, actors, name=f"trial {out.name}", device=device) as (runtime, facts):
         session.warn_if_dependent(facts)
-        watch = session.log_snapshots(watch, build_loggers(scenario.loggers, out))
+        watch = session.log_snapshots(watch, records.build_loggers(scenario.loggers, out))
         digests = describe_study(scenario, own, study) | session.describe_lanes(study, facts)
         return session.run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure)
 
@@ -570,11 +554,11 @@ def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
         BadInput: `out` is no run directory, an object of the run is missing, or an object was not part of the run.
     """
     directory.require_run_directory(out)
-    refuse_missing_names(out)
-    scenario = read_scenario(read_keys(out), explicit=False)
-    require_objects(scenario, own)
-    if read_identity(out):
-        refuse_objects(scenario, own)
+    records.refuse_missing_names(out)
+    scenario = read_scenario(records.read_keys(out), explicit=False)
+    registry.require_objects(scenario, own)
+    if records.read_identity(out):
+        registry.refuse_objects(scenario, own)
     return scenario
 
 
@@ -603,10 +587,10 @@ def reopen_study(out: Path, own: UserObjects) -> Study:
         BadInput: the scenario, the data, the network or the method has changed since the run began.
     """
     scenario = read_run_scenario(out, own)
-    check_scenario_file(out)
+    records.check_scenario_file(out)
     study = build_study(scenario, own)
-    if read_identity(out):
-        check_identity(out, describe_study(scenario, own, study))
+    if records.read_identity(out):
+        records.check_identity(out, describe_study(scenario, own, study))
     return study
 
 
@@ -649,7 +633,7 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
         raise
     except Exception as error:
         known = any(error is one for one in from_watch)  # the watcher's exceptions pass unchanged
-        told = None if known else explain_own_objects(error, scenario, own)
+        told = None if known else registry.explain_own_objects(error, scenario, own)
         if type(told) is FedrayError and told.__cause__ is not None:
             with suppress(FedrayError, OSError):  # a full disk must not hide the error
                 text = "".join(traceback.format_exception(told.__cause__))

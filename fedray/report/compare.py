@@ -22,32 +22,8 @@ from fedray.core.errors import (
 from fedray.core.types import FloatArray
 from fedray.methods import METHOD_SPECS
 from fedray.metrics.scores import ROUNDING, PairedDifference, compare_paired, has_direction, lower_is_better
-from fedray.report import curves, pictures
-from fedray.report.read import (
-    BYTES,
-    CONTEXT,
-    MARK,
-    ROUNDS,
-    SECONDS,
-    UPLINK,
-    Best,
-    Curve,
-    ReadRun,
-    Table,
-    find_common_end,
-    find_end,
-    find_headline,
-    has_score,
-    list_answer_notes,
-    list_choice_notes,
-    list_chosen,
-    mark_score,
-    name_compared,
-    read_seed,
-    read_worlds,
-    tell_readings,
-    tell_share,
-)
+from fedray.report import curves, pictures, read
+from fedray.report.read import Best, Curve, ReadRun, Table
 from fedray.scenario.identity import UNSET
 from fedray.scenario.nested import flatten
 from fedray.scenario.shipped import has_own_rounds
@@ -61,7 +37,7 @@ from fedray.scenario.shipped import has_own_rounds
 
 MOST_NAMED_SEEDS = 12
 ALIKE = 0.01  # costs count as equal if they differ by at most this share
-COSTS = (UPLINK, BYTES, SECONDS)
+COSTS = (read.UPLINK, read.BYTES, read.SECONDS)
 
 
 class RunPair(NamedTuple):
@@ -94,13 +70,13 @@ def format_budget(over: str, value: float) -> str:
     """Formats a round or a cost with its unit.
 
     Example:
-        >>> format_budget(ROUNDS, 20.0), format_budget(BYTES, 2e6), format_budget(SECONDS, 90.0)
+        >>> format_budget(read.ROUNDS, 20.0), format_budget(read.BYTES, 2e6), format_budget(read.SECONDS, 90.0)
         ('round 20', '2 MB up and down', '1.5 min of virtual time')
     """
-    if over == ROUNDS:
+    if over == read.ROUNDS:
         return f"round {value:.0f}" if value < math.inf else "the end"
-    words = {UPLINK: "up", BYTES: "up and down", SECONDS: "of virtual time"}
-    return f"{format_seconds(value) if over == SECONDS else format_bytes(value)} {words[over]}"
+    words = {read.UPLINK: "up", read.BYTES: "up and down", read.SECONDS: "of virtual time"}
+    return f"{format_seconds(value) if over == read.SECONDS else format_bytes(value)} {words[over]}"
 
 
 def find_axis(runs: Sequence[ReadRun]) -> str:
@@ -113,7 +89,7 @@ def find_axis(runs: Sequence[ReadRun]) -> str:
     """
     sections = [run.scenario.get("participation") for run in runs]
     modes = {section.get("mode", "sync") for section in sections if isinstance(section, Mapping)}
-    return SECONDS if modes - {"sync"} else ROUNDS
+    return read.SECONDS if modes - {"sync"} else read.ROUNDS
 
 
 def compare_with_first(
@@ -142,17 +118,17 @@ def compare_with_first(
         ('sparse', 'dense', 0.1, 2, '1 MB up', ('100 %', '100 %'))
     """
     over = over or find_axis(runs)
-    at = find_common_end(runs, over) if last is None else last
+    at = read.find_common_end(runs, over) if last is None else last
     found = []
     for run in runs[1:]:
-        for metric in (name for name in metrics if has_score(run, name) and has_score(runs[0], name)):
-            both = [read_worlds(each, metric, at, over) for each in (run, runs[0])]
+        for metric in (name for name in metrics if read.has_score(run, name) and read.has_score(runs[0], name)):
+            both = [read.read_worlds(each, metric, at, over) for each in (run, runs[0])]
             mine, theirs = ({world: score.value for world, score in one.items()} for one in both)
             shared = sorted(mine.keys() & theirs.keys())
             mean, base = (float(np.mean([one[w] for w in shared])) if shared else math.nan for one in (mine, theirs))
-            read = (tell_share(list(both[0].values())), tell_share(list(both[1].values())))
+            used = (read.tell_share(list(both[0].values())), read.tell_share(list(both[1].values())))
             difference = compare_paired(mine, theirs)
-            found.append(RunPair(metric, run.name, runs[0].name, mean, base, difference, format_budget(over, at), read))
+            found.append(RunPair(metric, run.name, runs[0].name, mean, base, difference, format_budget(over, at), used))
     return found
 
 
@@ -162,11 +138,12 @@ def compare_at_all_budgets(runs: Sequence[ReadRun]) -> list[RunPair]:
     The headline score is also compared at equal costs. A cost is left out if it is the same for all runs, or if a run
     does not have it.
     """
-    headline, own = find_headline(runs), [name for name in list_compared_metrics(runs) if name not in COMPARED_METRICS]
+    headline = read.find_headline(runs)
+    own = [name for name in list_compared_metrics(runs) if name not in COMPARED_METRICS]
     shown = dict.fromkeys([headline, *SHOWN_METRICS, *own])
     pairs = [pair for metric in shown for pair in compare_with_first(runs, [metric])]
     for cost in (cost for cost in COSTS if cost != find_axis(runs)):
-        ends = np.array([find_end(run, cost) for run in runs])
+        ends = np.array([read.find_end(run, cost) for run in runs])
         if np.all((ends > 0) & (ends < math.inf)) and float(np.ptp(ends)) > ALIKE * float(ends.max()):
             pairs += compare_with_first(runs, [headline], over=cost)
     return pairs
@@ -190,19 +167,19 @@ def list_pairing_notes(runs: Sequence[ReadRun], over: str | None = None) -> list
         a and b share no seed: a has 0, b has 1. They cannot be compared in pairs.
     """
     axis = over or find_axis(runs)
-    last = find_common_end(runs, axis)
-    found = tell_readings(runs, last, axis)
-    ends = {run.name: find_end(run, ROUNDS) for run in runs if not has_own_rounds(run.scenario)}
+    last = read.find_common_end(runs, axis)
+    found = read.tell_readings(runs, last, axis)
+    ends = {run.name: read.find_end(run, read.ROUNDS) for run in runs if not has_own_rounds(run.scenario)}
     if over is not None:
         found.insert(0, f"Compared at equal cost, {format_budget(over, last)} a seed.")
-    elif axis == SECONDS:
+    elif axis == read.SECONDS:
         text = f"Not all runs have rounds. They are compared at equal virtual time, after {format_seconds(last)}."
         found.insert(0, text)
     elif len(set(ends.values())) > 1:
         said = ", ".join(f"{name} {f'{end:.0f}' if end < math.inf else 'none'}" for name, end in ends.items())
         how = "at" if "between" in " ".join(found) else "by the last evaluation of each up to"
         found.insert(0, f"The runs differ in their rounds: {said}. They are compared {how} round {last:.0f}.")
-    each = [{read_seed(run) + int(r) for r in run.rounds.get("replicate", ())} for run in runs]
+    each = [{read.read_seed(run) + int(r) for r in run.rounds.get("replicate", ())} for run in runs]
     for run, mine in zip(runs[1:], each[1:], strict=True):
         shared, both = mine & each[0], f"{runs[0].name} and {run.name}"
         names = f"{runs[0].name} has {_name_seeds(each[0])}, {run.name} has {_name_seeds(mine)}"
@@ -304,7 +281,7 @@ def list_noise_notes(runs: Sequence[ReadRun]) -> list[str]:
     within: list[str] = []
     for run in runs:
         predicted = (run.scenario.get("model") or {}).get("objective") == "gaussian_nll"  # predicted by models
-        if has_score(run, "nll") and has_score(run, "nll_none") and not predicted:
+        if read.has_score(run, "nll") and read.has_score(run, "nll_none") and not predicted:
             known = np.isfinite(run.rounds["nll_none"])
             same = np.allclose(run.rounds["nll"][known], run.rounds["nll_none"][known])
             (without if same else within).append(run.name)
@@ -347,7 +324,7 @@ def list_compared_metrics(runs: Sequence[ReadRun]) -> tuple[str, ...]:
     each = [{*run.rounds, *run.summary.get("metrics", {})} & {*curves.list_own_metrics(run.scenario)} for run in runs]
     shared = [name for name in dict.fromkeys(own) if all(name in known for known in each)]
     ood = OOD_METRICS if len(_list_ood(runs)) == 1 else ()
-    return tuple(dict.fromkeys([find_headline(runs), *COMPARED_METRICS, *ood, *shared]))
+    return tuple(dict.fromkeys([read.find_headline(runs), *COMPARED_METRICS, *ood, *shared]))
 
 
 def _list_ood(runs: Sequence[ReadRun]) -> list[str]:
@@ -367,7 +344,7 @@ def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | 
     """
     found = [(i, run.name, curves.read_curve_over(run, what, metric)) for i, run in enumerate(runs)]
     lines: list[Line] = [(i, name, each) for i, name, each in found if each is not None]
-    if not lines or metric in CONTEXT:
+    if not lines or metric in read.CONTEXT:
         return None
     word, wide = name_score(metric), what == "rounds"
     title = word[0].upper() + word[1:] + {"bytes": " for its bytes", "seconds": " for its virtual time"}.get(what, "")
@@ -420,7 +397,7 @@ def make_comparison_table(runs: list[ReadRun]) -> Table:
     """
     metrics = [name for name in list_compared_metrics(runs) if _list_means(runs, name)]
     best = {name: find_best(runs, name) for name in metrics}
-    head = ["run", *(name_compared(runs, name) for name in metrics)]
+    head = ["run", *(read.name_compared(runs, name) for name in metrics)]
     rows = []
     for i, run in enumerate(runs):
         cells = [format_cell(run, name) for name in metrics]
@@ -474,7 +451,7 @@ def format_cell(run: ReadRun, name: str) -> str:
     mean = format_number(entry["mean"], name) if is_share(name) else format_digits(entry["mean"], 4)
     if entry.get("sd") is not None:
         mean = f"{mean.removesuffix(' %')} \u00b1 {format_deviation(entry['sd'], name)}"
-    return mark_score(mean, run.summary)
+    return read.mark_score(mean, run.summary)
 
 
 def format_deviation(sd: float, name: str) -> str:
@@ -522,7 +499,7 @@ def find_best(runs: list[ReadRun], name: str) -> list[int]:
 def _is_worse(run: ReadRun, other: ReadRun, name: str) -> bool:
     """Returns whether a run is worse than another run in a metric, by more than chance explains."""
     sign = 1 if lower_is_better(name) else -1
-    mine, theirs = ({w: score.value for w, score in read_worlds(each, name).items()} for each in (run, other))
+    mine, theirs = ({w: score.value for w, score in read.read_worlds(each, name).items()} for each in (run, other))
     paired = compare_paired(mine, theirs)
     if paired is not None and paired.n > 1:
         return paired.differs and sign * paired.mean > 0
@@ -549,7 +526,7 @@ def list_uncounted(runs: Sequence[ReadRun], over: str | None) -> list[str]:
         >>> print(*list_uncounted([run], "sim_seconds"))
         Virtual seconds leave out what it costs to answer (a: 94.8 kB of models, 5 passes), and steps of the server (a).
     """
-    if over != SECONDS:
+    if over != read.SECONDS:
         return []
     costs = {run.name: run.summary["answer"] for run in runs if run.summary.get("answer")}
     each = [f"{name}: {format_bytes(cost['bytes'])} of models, {cost['passes']} passes" for name, cost in costs.items()]
@@ -578,8 +555,8 @@ def list_caveats(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
     """
     other = _list_ood(runs)
     text = f"The runs differ in evaluate.ood ({', '.join(other)}): their scores of such inputs are not compared."
-    notes = [*list_data_notes(runs), *list_pairing_notes(runs, over), *list_answer_notes(runs)]
-    notes += [*list_choice_notes(runs), *list_noise_notes(runs), *list_uncounted(runs, over)]
+    notes = [*list_data_notes(runs), *list_pairing_notes(runs, over), *read.list_answer_notes(runs)]
+    notes += [*read.list_choice_notes(runs), *list_noise_notes(runs), *list_uncounted(runs, over)]
     return [*notes, *([text] if len(other) > 1 else [])]
 
 
@@ -595,7 +572,7 @@ SHOWN_METRICS = (
 
 def figure_differences(runs: list[ReadRun]) -> Figure | None:
     """Draws for every run the paired difference from the first run in the headline metric, with its interval."""
-    metric = find_headline(runs)
+    metric = read.find_headline(runs)
     pairs = [pair for pair in compare_with_first(runs, [metric]) if pair.difference][:MOST_BARS]
     if not pairs or not any(pair.difference and pair.difference.n > 1 for pair in pairs):
         return None
@@ -619,7 +596,7 @@ def figure_differences(runs: list[ReadRun]) -> Figure | None:
     axes.set_yticks(place, [f"{run} ({count_pairs(found)})" for run, found in drawn])
     axes.set_ylim(-0.6, len(pairs) - 0.4)
     side = "left" if lower_is_better(metric) else "right"
-    text = f"{name_compared(runs, metric, unit=True)}: difference from {pairs[0].baseline}"
+    text = f"{read.name_compared(runs, metric, unit=True)}: difference from {pairs[0].baseline}"
     axes.set_xlabel(f"{text}{f' ({unit})' if unit else ''}; better to the {side}")
     axes.grid(visible=False)
     axes.grid(visible=True, axis="x")
@@ -633,19 +610,19 @@ def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> 
         runs: all runs, the baseline first.
         pairs: the comparisons of each run with the first one.
     """
-    first, chosen = runs[0].name, list_chosen(runs)
+    first, chosen = runs[0].name, read.list_chosen(runs)
     head = ["score, run", "at", "its mean", f"mean of {first}", "difference", "95 % interval", "pairs"]
     rows: list[list[str | Best]] = []
     for pair in pairs:
         metric, found = pair.metric, pair.difference
         both = ((pair.run, pair.run_mean), (first, pair.baseline_mean))
-        means = [show_score(metric, value) + (f" {MARK}" if name in chosen else "") for name, value in both]
+        means = [show_score(metric, value) + (f" {read.MARK}" if name in chosen else "") for name, value in both]
         shown: list[str | Best] = ["not compared", "-", "-"]
         if found is not None:
             mean, low, high = (show_score(metric, value, True) for value in found[:3])
             interval = f"none: {found.missing_interval}" if found.missing_interval else f"{low} to {high}"
             shown = [Best(mean) if found.differs else mean, interval, count_pairs(found)]
-        label = f"{name_compared(runs, metric, unit=True)}, {pair.run}"
+        label = f"{read.name_compared(runs, metric, unit=True)}, {pair.run}"
         rows.append([label, pair.at, *means, *shown, *pair.read])
     return [*head, "it is read at", f"{first} is read at"], rows
 

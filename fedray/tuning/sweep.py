@@ -25,23 +25,8 @@ from fedray.scenario.nested import Tree, expand, flatten, merge_keys, to_plain_v
 from fedray.scenario.rows import find_idle_keys, is_dump, says_nothing
 from fedray.scenario.schema import Scenario
 from fedray.scenario.shipped import answers_clients_apart, find_scenario_file
-from fedray.tuning.space import (
-    HELD_OUT_PREFIX,
-    INFERENCE,
-    Parameter,
-    SweepObjective,
-    Values,
-    anything,
-    check_keys,
-    enumerate_corners,
-    explain_idle_keys,
-    find_inference_keys,
-    keep_active,
-    list_idle_keys,
-    read_objective,
-    read_space,
-    to_overrides,
-)
+from fedray.tuning import space
+from fedray.tuning.space import HELD_OUT_PREFIX, Parameter, SweepObjective, Values, anything
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The objects that a sweep file becomes, and the scenario of a trial.
@@ -117,7 +102,7 @@ class Sweep:
         evaluated every K rounds, where K is `method.models`. An `evaluate.every` of the base scenario stays, and also
         its default if a rule or a callback may end the training early.
         """
-        found = read_scenario(self.base, to_overrides(self.space, chosen), explicit=False)
+        found = read_scenario(self.base, space.to_overrides(self.space, chosen), explicit=False)
         if any(objective.is_personal for objective in self.objectives):
             found = replace(found, evaluate=replace(found.evaluate, personal=True))
         if any(objective.needs_history for objective in self.objectives):
@@ -138,8 +123,8 @@ class Sweep:
         if scenario.callbacks:
             return ()
         metrics = [objective.metric for objective in self.objectives if objective.needs_history]
-        used = {key for metric in [*metrics, *list_end_metrics(scenario)] for key in find_inference_keys(metric)}
-        return tuple(key for key in INFERENCE if key not in used)
+        used = {key for metric in [*metrics, *list_end_metrics(scenario)] for key in space.find_inference_keys(metric)}
+        return tuple(key for key in space.INFERENCE if key not in used)
 
 
 def list_end_metrics(scenario: Scenario) -> list[str]:
@@ -187,7 +172,7 @@ def check_sweep(sweep: Sweep) -> None:
                 f"space.{parameter.key}.points = {parameter.points} is for sampler: grid: leave it out, or give step"
             )
     trials = [base]
-    for parameter, chosen in enumerate_corners(sweep.space):
+    for parameter, chosen in space.enumerate_corners(sweep.space):
         try:
             trials.append(sweep.scenario(chosen))
             _check_trial(trials[-1])
@@ -226,7 +211,7 @@ def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
         return
     ends = [metric for scenario in trials for metric in list_end_metrics(scenario)]
     keys = list(dict.fromkeys(key for parameter in sweep.space for key in _list_searched_keys(parameter)))
-    idle = explain_idle_keys(keys, sweep.objectives, ends)
+    idle = space.explain_idle_keys(keys, sweep.objectives, ends)
     if len(idle) == len(keys):
         raise BadInput(idle[0])
     for text in idle:
@@ -245,7 +230,7 @@ def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
     found = []
     for objective in sweep.objectives:
         keys = [key for parameter in sweep.space for key in _list_searched_keys(parameter)]
-        idle = set(list_idle_keys(keys, [objective], list_end_metrics(base)))
+        idle = set(space.list_idle_keys(keys, [objective], list_end_metrics(base)))
         found.append(frozenset(p.key for p in sweep.space if idle.issuperset(_list_searched_keys(p))))
     return tuple(found)
 
@@ -271,7 +256,7 @@ def warn_of_random_search(sweep: Sweep, trials: int) -> None:
 def _list_searched_keys(parameter: Parameter) -> list[str]:
     """Lists the keys that a parameter sets: several for a whole section, or for keys that change together."""
     if len(parameter.keys) > 1:
-        choices = [to_overrides([parameter], {parameter.key: label}) for label in parameter.labels]
+        choices = [space.to_overrides([parameter], {parameter.key: label}) for label in parameter.labels]
         return list(dict.fromkeys(key for choice in choices for key in flatten(expand(choice))))
     sections = [flatten({parameter.column: choice}) for choice in parameter.choices if isinstance(choice, Mapping)]
     plain = len(sections) < max(1, len(parameter.choices))
@@ -294,7 +279,7 @@ def _refuse_idle(sweep: Sweep) -> None:
     for tried, chosen in enumerate(_try_values(sweep)):
         if tried >= alone and not idle:
             break
-        given = merge_keys(sweep.base, expand(to_overrides(sweep.space, chosen)))
+        given = merge_keys(sweep.base, expand(space.to_overrides(sweep.space, chosen)))
         try:
             found = {one.key: one.why for one in find_idle_keys(given, sweep.scenario(chosen))}
         except BadInput:  # a combination that no scenario allows
@@ -312,9 +297,9 @@ def _refuse_idle(sweep: Sweep) -> None:
 def _try_values(sweep: Sweep) -> Iterator[Values]:
     """Yields values to try: first none, then each end of each parameter, then ends of all parameters together."""
     yield {}
-    yield from (chosen for _, chosen in enumerate_corners(sweep.space))
+    yield from (chosen for _, chosen in space.enumerate_corners(sweep.space))
     together = itertools.product(*(parameter.ends() for parameter in sweep.space))
-    yield from (keep_active(sweep.space, values) for values in itertools.islice(together, MOST_TRIED))
+    yield from (space.keep_active(sweep.space, values) for values in itertools.islice(together, MOST_TRIED))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -392,7 +377,7 @@ def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) 
     sweep = Sweep(
         name=name,
         base=base,
-        space=read_space(given["space"]),
+        space=space.read_space(given["space"]),
         objectives=objectives,
         sampler=sampler,
         pruner=pruner,
@@ -423,7 +408,7 @@ def _section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         what = "a name or a mapping" if "name" in table else "a mapping"
         raise BadInput(f"{path} = {quote_value(given)} is not {what}: write {{{next(iter(table))}: ...}}")
-    check_keys(prefix, given, {key: check for key, (_, check) in table.items()}, path or "a sweep", prefix)
+    space.check_keys(prefix, given, {key: check for key, (_, check) in table.items()}, path or "a sweep", prefix)
     return {key: check(given[key]) if key in given else default for key, (default, check) in table.items()}
 
 
@@ -458,7 +443,7 @@ def read_objectives(given: Any) -> tuple[SweepObjective, ...]:
     entries = [given] if isinstance(given, str | Mapping) else given
     if not isinstance(entries, list) or not entries:
         raise BadInput("objectives is missing or empty: give a list such as [accuracy]")
-    found = tuple(read_objective(f"objectives[{i}]", entry) for i, entry in enumerate(entries))
+    found = tuple(space.read_objective(f"objectives[{i}]", entry) for i, entry in enumerate(entries))
     names = [objective.name for objective in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
