@@ -139,7 +139,7 @@ def test_the_site_lists_every_page(site: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_page_loads_anything_from_the_network(site: Path) -> None:
-    loads = r'<(?:script|img|iframe)[^>]* src="https?:|<link[^>]*"stylesheet"[^>]*"https?:|import[^;]*"https?:'
+    loads = r'<(?:script|img|iframe)[^>]* src="https?:|<link[^>]*"stylesheet"[^>]*"https?:|@import[^;]*"https?:'
     assert not [page.name for page in site.rglob("*.html") if re.search(loads, page.read_text())]
 
 
