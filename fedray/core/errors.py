@@ -11,15 +11,15 @@ from typing import Any
 from fedray.core.scores import NATS, SHARE, SQUARED, TARGET, find_score
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The errors that people read. Their message is one line that says what is wrong and what to do.
+# Errors and warnings. A message is one line that says what is wrong and what to do.
 
 
 class FedrayError(Exception):
-    """Something failed during a run. The command line prints the message and ends with exit status 1."""
+    """Raised if something failed during a run. The command line prints the message and exits with status 1."""
 
 
 class BadInput(FedrayError):
-    """The user's input cannot be used. The message names key, value and remedy. The exit status is 2.
+    """Raised for input that cannot be used. The message names key, value and remedy. The exit status is 2.
 
     Example:
         >>> try:
@@ -31,19 +31,19 @@ class BadInput(FedrayError):
 
 
 class FedrayWarning(UserWarning):
-    """A warning for the user. The program continues, and the command line prints the warning as one line."""
+    """A warning for the user. The command line prints it as one line, and the program continues."""
 
 
 class ScenarioWarning(FedrayWarning):
-    """A setting in a scenario has less effect than its author may expect."""
+    """Warns of a setting in a scenario that has less effect than its author may expect."""
 
 
 def warn_user(text: str, category: type[FedrayWarning] = ScenarioWarning) -> None:
-    """Issues a warning. Python shows the line of the user's program that led to the warning.
+    """Issues a warning. Python shows it with the line of the user's program that led to it.
 
     Args:
         text: The message, one line.
-        category: Class of the warning.
+        category: The class of the warning.
 
     Example:
         >>> with warnings.catch_warnings(record=True) as caught:
@@ -60,19 +60,18 @@ def warn_user(text: str, category: type[FedrayWarning] = ScenarioWarning) -> Non
 
 
 class Unwritable(FedrayError):
-    """A file cannot be written, or its directory is gone. The cause is the machine, so a later attempt may succeed."""
+    """Raised if the machine cannot write a file. A later attempt may succeed."""
 
 
 class Lost(FedrayError):
-    """A worker was lost, together with state that no other process had.
+    """Raised if a worker was lost with state that no other process has, such as private vectors of clients.
 
-    Such state is the private vectors of clients, for example. The session catches this error and continues from the
-    newest checkpoint.
+    The session catches this error and continues from the newest checkpoint.
     """
 
 
 class Damaged(FedrayError):
-    """A file of a run directory is missing, or its content is not what the run wrote.
+    """Raised if a file of a run directory is missing, or has changed since the run wrote it.
 
     Attributes:
         reason: Name of the file and what is wrong with it.
@@ -88,18 +87,18 @@ class Damaged(FedrayError):
 
 
 class DamageWarning(FedrayWarning):
-    """A file of a run directory was damaged and set aside."""
+    """Warns that a file of a run directory is damaged and was set aside."""
 
 
 class Diverged(FedrayError):
-    """A client's local training ended in parameters that are NaN, infinite or too large to be added."""
+    """Raised if a client's training ended with parameters that are NaN, infinite or too large to be added exactly."""
 
 
 class Overflow(FedrayError):
-    """Rows of a matrix cannot be added exactly, because they hold NaN, infinity, or values of magnitude 2**28 or more.
+    """Raised for rows that cannot be added exactly. They hold NaN, infinity, or values of magnitude 2**28 or more.
 
     Attributes:
-        rows: Indices of the first five rows that cannot be added.
+        rows: Indices of the first five such rows.
     """
 
     def __init__(self, rows: list[int]) -> None:
@@ -113,8 +112,8 @@ class Overflow(FedrayError):
 # ---------------------------------------------------------------------------------------------------------------------
 # Numbers, units, scores and names as text for people.
 
-BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")  # each is 1000 times the unit before
-TIME_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))  # (seconds, name), the largest first
+BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")  # each unit is 1000 times the unit before
+TIME_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))  # (seconds, name)
 TOTAL_NAMES = {  # total of a run -> name for people
     "up_bytes": "uplink",
     "down_bytes": "downlink",
@@ -126,11 +125,11 @@ TARGET_NAMES = {"seconds_to_target": "virtual seconds to target", "bytes_to_targ
 
 
 def name_score(name: str, *, unit: bool = False) -> str:
-    """Returns the name of a score, or of a total of a run, for people.
+    """Returns the name of a score or of a total of a run for people.
 
     Args:
         name: Key of the score in `summary.json`.
-        unit: Whether the unit follows in parentheses, if the score has one.
+        unit: Whether to append the score's unit in parentheses.
 
     Example:
         >>> name_score("nll", unit=True), name_score("hold_out_personal_accuracy"), name_score("rounds_to_target")
@@ -145,17 +144,15 @@ def name_score(name: str, *, unit: bool = False) -> str:
 
 
 def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest: float | None = None) -> str:
-    """Returns the mean and the standard deviation of a metric over the worlds as text, with the number of worlds.
+    """Writes the mean and standard deviation of a metric over the worlds, and the number of worlds.
 
     A world is one seed of one fold of the data.
 
     Args:
-        value: A mapping with `mean`, `sd` and `n`. `mean` and `sd` may be None.
-        worlds: Number of worlds of the run. Some worlds may lack the metric, for example if they did not reach a
-            target.
-        name: Name of the metric. Rounds to a target have one decimal. Seconds and bytes to a target have units.
-        largest: The largest of several numbers that are shown in the same unit. None means that the unit is chosen for
-            this number alone.
+        value: A mapping with `mean`, `sd` (each may be None) and the number `n` of worlds that have the metric.
+        worlds: Number of worlds of the run. A world that did not reach a target lacks the metric, for example.
+        name: Name of the metric. `rounds_to_target` has one decimal. Names in `TARGET_NAMES` have units.
+        largest: The largest of several values that need a common unit. None means that the unit fits this value alone.
 
     Example:
         >>> format_score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
@@ -185,14 +182,11 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
 
 
 def choose_unit(quantity: str, largest: float) -> tuple[float, str]:
-    """Returns the divisor and the unit with which all numbers of one axis are shown.
+    """Returns the unit in which all values of an axis are shown, and the divisor that converts values to this unit.
 
     Args:
         quantity: `bytes` or `seconds`.
-        largest: The largest number of the axis, in bytes or seconds.
-
-    Returns:
-        The divisor that converts bytes or seconds to the unit, and the name of the unit.
+        largest: The largest value of the axis, in bytes or seconds.
 
     Example:
         >>> choose_unit("bytes", 3e7), choose_unit("seconds", 7200)
@@ -205,7 +199,7 @@ def choose_unit(quantity: str, largest: float) -> tuple[float, str]:
 
 
 def format_bytes(number: float) -> str:
-    """Returns a number of bytes, with three digits and a unit.
+    """Writes a number of bytes with three digits and a unit.
 
     Example:
         >>> format_bytes(0), format_bytes(1234), format_bytes(5.6e9)
@@ -216,7 +210,7 @@ def format_bytes(number: float) -> str:
 
 
 def format_seconds(number: float) -> str:
-    """Returns a number of seconds, with three digits and a unit.
+    """Writes a number of seconds with three digits and a unit.
 
     Example:
         >>> format_seconds(0.25), format_seconds(90), format_seconds(7200)
@@ -227,10 +221,10 @@ def format_seconds(number: float) -> str:
 
 
 def format_total(name: str, value: float | None, largest: float | None = None) -> str:
-    """Returns a total of a run as text with a unit.
+    """Writes a total of a run with its unit.
 
     Args:
-        name: Name of the total, in `TOTALS` or `TARGET_NAMES`.
+        name: A name in `TOTALS` or `TARGET_NAMES`.
         value: The total, in bytes or seconds. None means infinity, as in JSON.
         largest: As in `format_score`.
 
@@ -249,7 +243,7 @@ def format_total(name: str, value: float | None, largest: float | None = None) -
 
 
 def format_number(value: float, name: str = "") -> str:
-    """Returns the value of the metric `name` as text. Shares are in percent, and other metrics have four digits.
+    """Writes the value of the metric `name`. Shares are in percent, and other metrics have four digits.
 
     Example:
         >>> format_number(0.91234, "accuracy"), format_number(1.23456, "rmse")
@@ -259,7 +253,7 @@ def format_number(value: float, name: str = "") -> str:
 
 
 def format_digits(value: float, digits: int, sign: str = "") -> str:
-    """Returns a number with a fixed count of significant digits (with trailing zeros), for aligned columns.
+    """Writes a number with a fixed count of significant digits, which may be trailing zeros, for aligned columns.
 
     Example:
         >>> format_digits(0.587, 4), format_digits(1000.2, 4), format_digits(-0.013, 3, "+")
@@ -269,13 +263,13 @@ def format_digits(value: float, digits: int, sign: str = "") -> str:
 
 
 def is_share(name: str) -> bool:
-    """Returns whether a metric is a share, 0 to 1, which is written in percent."""
+    """Returns whether a metric is a share (0 to 1), which is written in percent."""
     found = find_score(name)
     return found is not None and found.unit == SHARE
 
 
 def quote_value(value: object, most: int = 60) -> str:
-    r"""Returns a value as one line of at most `most` characters, for messages.
+    r"""Writes a value as one line of at most `most` characters, for messages.
 
     Example:
         >>> quote_value("a" * 100, 10), quote_value(True), quote_value(10**400)
@@ -290,11 +284,11 @@ def quote_value(value: object, most: int = 60) -> str:
 
 
 def show_line(message: object, most: int = 300) -> str:
-    r"""Returns a message, for example of another library, as one line of printable characters.
+    r"""Writes a message, such as an error of a different library, as one line of printable characters.
 
     Args:
-        message: Any object; `str` gives its text.
-        most: The largest number of characters that are returned.
+        message: Any object. `str` gives its text.
+        most: Largest number of characters of the result.
 
     Example:
         >>> show_line("no\nsuch\x1b file ")
@@ -304,9 +298,9 @@ def show_line(message: object, most: int = 300) -> str:
 
 
 def find_nearest(word: str, known: Iterable[str]) -> str | None:
-    """Returns the known word whose spelling is closest to `word`, or None if no known word is close.
+    """Returns the known word that is spelled most like `word`, or None if none is similar.
 
-    Upper and lower case count as equal, and so do `-` and `_`. Two words are also close if one contains the other.
+    The case of letters does not matter, and `-` equals `_`. Two words are also similar if one contains the other.
 
     Example:
         >>> find_nearest("Fed-Avg", ["fed_avg", "fedprox"]), find_nearest("xyz", ["fed_avg"])
@@ -322,12 +316,12 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest_nearest(word: object, known: Iterable[str], otherwise: str, prefix: str = "") -> str:
-    """Returns the end of a message about an unknown word: the closest known word, or a different remedy.
+    """Returns the end of a message about an unknown word. It names the most similar known word, or a different remedy.
 
     Args:
-        word: The user's value. If it is not text, no word is close.
-        known: The words that are allowed.
-        otherwise: The remedy if no known word is close.
+        word: The user's value. Nothing is similar to a value that is not text.
+        known: The allowed words.
+        otherwise: The remedy if no known word is similar.
         prefix: Text before the known word in the message, such as the section of a key.
 
     Example:

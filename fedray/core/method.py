@@ -1,7 +1,7 @@
 """Defines a method as data: how clients and server train (`Phase`), and which models predict (`Answer`).
 
 A `Phase` is composed of functions and of pieces. A `Piece` adds something to a client's job before or after training.
-The words *world*, *job*, *row* and *block* are defined in `fedray.core.types`.
+`fedray.core.types` defines the words *world*, *job*, *row* and *block*.
 
 Example:
     >>> from fedray.features.correction import Vectors
@@ -39,14 +39,13 @@ from fedray.core.types import (
 # ---------------------------------------------------------------------------------------------------------------------
 # What a method or a user adds to local training: a loss, a change of the gradient, a schedule of the learning rate.
 #
-# The functions are written for one client. Engines map the functions over the lanes of a block (`torch.func.vmap`)
-# where that works; otherwise engines call them lane by lane. The run's manifest says which of the two happened
-# (`engine.why`).
+# The functions are written for one client. Engines map them over the lanes of a block (`torch.func.vmap`), or call them
+# lane by lane where this does not work. The run's manifest says what happened (`engine.why`).
 
-SENT = "broadcast/"  # prefix of names in `State.extra`; clients receive rows of the tensors with this prefix
+SENT = "broadcast/"  # prefix of the tensors of `State.extra` whose rows clients receive
 ENSEMBLE = "ensemble"
 HEADS = "heads"
-FORWARD = 1 / 3  # a forward pass as a fraction of a training step; the backward pass takes twice as long
+FORWARD = 1 / 3  # forward pass as a fraction of a training step; the backward pass takes twice as long
 READS = ("inputs", "features", "network", "broadcast", "previous", ENSEMBLE, HEADS)  # values of `LocalLoss.reads`
 
 
@@ -55,7 +54,7 @@ class Seen(NamedTuple):
 
     Attributes:
         outputs: Raw outputs of the model, `[B, C]`.
-        features: Inputs of the model's last layer, `[B, f]`, if `reads` of the loss has `features`; else None.
+        features: Inputs of the model's last layer, `[B, f]`. None means that `reads` of the loss lacks `features`.
     """
 
     outputs: Tensor
@@ -65,23 +64,24 @@ class Seen(NamedTuple):
 class LossContext(NamedTuple):
     """The values that a loss may use besides outputs and targets.
 
-    `inputs`, `features`, `network`, `broadcast`, `previous` and `ensemble` are None if `LocalLoss.reads` lacks them.
+    `inputs`, `features`, `network`, `broadcast`, `previous` and `ensemble` are None if `LocalLoss.reads` lacks their
+    names.
 
     Attributes:
         objective: The network's own loss, (outputs, targets) -> `[B]`.
         round: The round, from 0.
         client: The client's id, a scalar tensor.
-        model: Index of the model that is trained, 0 to K - 1, a scalar tensor.
+        model: Index of the trained model, 0 to K - 1, a scalar tensor.
         inputs: The network's inputs, `[B, ...]`.
         features: The inputs of the network's last layer, `[B, f]`.
-        network: A function inputs `[n, ...]` -> raw outputs `[n, C]` of the model in training, in training mode and
-            with gradient.
-        broadcast: Outputs of the broadcast model (`Seen`), in evaluation mode and without gradient.
-        previous: Outputs (`Seen`) of the model that the client trained the last time. In the client's first training
-            these are outputs of the broadcast model.
-        ensemble: The raw outputs of all K models as they were when the round began, `[K, B, C]`, in evaluation mode
-            and without gradient.
-        shared: The model's row of the server's tensor that `LocalLoss.shared` names; None if it names no tensor.
+        network: A function inputs `[n, ...]` -> raw outputs `[n, C]` of the model that is being trained, in training
+            mode and with gradient.
+        broadcast: Outputs (`Seen`) of the received model, in evaluation mode and without gradient.
+        previous: Outputs (`Seen`) of the model that the client trained in its previous training. In the first training
+            these are the outputs of the received model.
+        ensemble: Raw outputs of all K models at the beginning of the round, `[K, B, C]`, in evaluation mode and without
+            gradient.
+        shared: The model's row of the server's tensor `LocalLoss.shared`. None means that there is no such tensor.
     """
 
     objective: Callable[[Tensor, Tensor], Tensor]
@@ -105,11 +105,13 @@ class Reading(NamedTuple):
         client: Id of each lane's client, `[W]` int64.
         model: Index of the model that each lane trains, 0 to K - 1, `[W]` int64.
         broadcast: The model that each lane's client received, `[W, d]`.
-        previous: The model that each lane's client trained the last time, `[W, d]`; None if no code uses these models.
-        ensemble: All models of each lane's world when the round began, `[W, K, d]`; None if no code uses these models.
-        size: Number of training samples of each lane's client, `[W]` int64. None stands in a trial, in which fedray
+        previous: The model that each lane's client trained in its previous training, `[W, d]`. None means that no code
+            uses these models.
+        ensemble: All models of each lane's world at the beginning of the round, `[W, K, d]`. None means that no code
+            uses these models.
+        size: Number of training samples of each lane's client, `[W]` int64. It is None in a trial, in which fedray
             calls a user's function before the run.
-        shared: Each model's row of the server's tensor that `LocalLoss.shared` names, `[W, ...]`; None if it names no
+        shared: Each model's row of the server's tensor `LocalLoss.shared`, `[W, ...]`. None means that there is no such
             tensor.
     """
 
@@ -128,12 +130,12 @@ class LocalLoss(NamedTuple):
 
     Attributes:
         function: A function (outputs `[B, C]`, targets `[B]` or `[B, q]`, context) -> the loss of each sample, `[B]`.
-        reads: The entries of `READS` that the function needs. With `heads`, the network returns the outputs of H heads
-            in training, `[B, H, C]`.
+        reads: The entries of `READS` that the function needs. With `heads`, the network in training returns the outputs
+            of H heads, `[B, H, C]`.
         name: Name of the loss in messages.
-        shared: Name of a tensor in the server's `State.extra`. The name starts with `broadcast/`. Clients receive the
-            tensor's row for the model that they train.
-        example: One row of the tensor `shared` when training begins. fedray fills this field in.
+        shared: Name of a tensor in the server's `State.extra`, which starts with `broadcast/`. Clients receive the
+            tensor's row of the model that they train.
+        example: A row of the tensor `shared` when training begins. fedray sets this field.
 
     Example:
         A loss with label smoothing, and a gradient that is clipped to a norm of at most 1.
@@ -161,16 +163,16 @@ class StepContext(NamedTuple):
     Attributes:
         round: The round, from 0.
         client: The client's id, a scalar tensor.
-        step: The step of this local training, from 0.
-        steps: Number of steps of this local training, a scalar tensor.
+        step: The step of the local training, from 0.
+        steps: Number of steps of the local training, a scalar tensor.
         lr: Learning rate of the round.
         rows: Number of samples in the batch, a scalar tensor.
         gradient_at: A function: parameters `[p]` -> the gradient of the batch's mean loss at these parameters, `[p]`.
-        sample_gradients: A function: parameters `[p]` -> the gradient of each sample's loss at these parameters, `[B,
-            p]`; 0 for padding.
-        noise: Standard normal random numbers for this client and step, `[p]` or `[Transform.numbers]`; None unless
-            `Transform.noise` is true.
-        size: Number of training samples of the client, a scalar tensor; 1 in a trial.
+        sample_gradients: A function: parameters `[p]` -> the gradient of each sample's loss at these parameters,
+            `[B, p]`. The gradient of padding is 0.
+        noise: Standard normal random numbers for this client and step, `[p]` or `[Transform.numbers]`. None means that
+            `Transform.noise` is False.
+        size: Number of training samples of the client, a scalar tensor. It is 1 in a trial.
     """
 
     round: int
@@ -186,21 +188,20 @@ class StepContext(NamedTuple):
 
 
 class Transform(NamedTuple):
-    """A transformation of the gradient: a pair of functions as in optax, written for one client.
+    """A transformation of the gradient, as in optax. Its functions are written for one client.
 
-    All p parameters of the client's model form one vector.
+    The p parameters of the client's model form one vector.
 
     Attributes:
-        init: A function: parameters `[p]` -> the first state of the transformation. The state is a tensor, or tuples,
-            lists and dicts of tensors. `()` means that there is no state.
+        init: A function: parameters `[p]` -> the first state of the transformation. A state consists of tensors,
+            tuples, lists and dicts. `()` means that there is no state.
         update: A function (gradient `[p]`, state, parameters `[p]`, context) -> (transformed gradient `[p]`, state).
         noise: Whether the context holds random numbers (`StepContext.noise`).
         name: Name of the transformation in messages.
-        numbers: How many random numbers `StepContext.noise` holds; None means one for each parameter.
+        numbers: Number of random numbers in `StepContext.noise`. None means one per parameter.
         at: A function (parameters `[p]`, noise) -> the parameters `[p]` at which the gradient is computed. None means
-            that the gradient is computed at the current parameters.
-        gradients: How many gradients of the batch a step computes besides the usual gradient. The virtual clock uses
-            this number.
+            the current parameters.
+        gradients: Number of gradients of the batch that a step computes besides the usual one, for the virtual clock.
     """
 
     init: Callable[[Tensor], Any]
@@ -213,10 +214,7 @@ class Transform(NamedTuple):
 
 
 def find_placing(rules: Sequence[Transform]) -> Transform | None:
-    """Returns the transformation whose `at` chooses where the gradient is computed; None if no transformation has `at`.
-
-    Args:
-        rules: The transformations of one local training.
+    """Returns the transformation of a local training that has `at`, or None if there is no such transformation.
 
     Raises:
         BadInput: Two transformations have `at`.
@@ -229,17 +227,18 @@ def find_placing(rules: Sequence[Transform]) -> Transform | None:
 
 
 class RateSchedule(NamedTuple):
-    """A schedule of the learning rate: a multiplier for each round of a run. It does not change within a round.
+    """A schedule of the learning rate, which gives a multiplier for each round of a run.
 
     Attributes:
-        kind: How the multiplier changes. `constant` stays at 1. `cosine` and `linear` fall to `floor` within `rounds`
-            rounds and stay there. `step` is multiplied by `gamma` at each of the rounds in `at`.
-        rounds: Number of rounds in which `cosine` and `linear` fall; both kinds require it.
+        kind: How the multiplier changes. `constant` is always 1. `cosine` and `linear` fall from 1 to `floor` within
+            `rounds` rounds. `step` is multiplied by `gamma` at each round in `at`.
+        rounds: Number of rounds in which `cosine` and `linear` fall. Both kinds require it.
         floor: The last multiplier of `cosine` and `linear`.
-        warmup: Length of the warm-up in rounds. Round t of the warm-up scales the multiplier by `(t + 1) / warmup`.
-        at: The rounds, from 0, at which the multiplier of `step` falls.
-        gamma: The factor by which the multiplier of `step` falls at each of these rounds.
-        restart: Whether `cosine` and `linear` start again from 1 every `rounds` rounds (warm restarts).
+        warmup: Length of the warm-up in rounds. Round t of the warm-up also has the multiplier `(t + 1) / warmup`.
+        at: The rounds, from 0, at which `step` falls.
+        gamma: The multiplier of `step` at each of these rounds.
+        restart: Whether `cosine` and `linear` start again from 1 every `rounds` rounds (warm restarts). Otherwise they
+            stay at `floor`.
 
     Source: Loshchilov, Hutter, *SGDR: Stochastic Gradient Descent with Warm Restarts*, ICLR 2017, equation 5.
     """
@@ -253,7 +252,7 @@ class RateSchedule(NamedTuple):
     restart: bool = False
 
     def factor(self, t: int) -> float:
-        """Returns the multiplier of round t; rounds count from 0."""
+        """Returns the multiplier of round t, from 0."""
         rise = min(1.0, (t + 1) / self.warmup) if self.warmup else 1.0
         if self.kind == "step":
             return rise * self.gamma ** sum(t >= at for at in self.at)
@@ -265,23 +264,22 @@ class RateSchedule(NamedTuple):
 
 
 def reads_ensemble(loss: LocalLoss | None) -> bool:
-    """Returns whether a loss uses the outputs of all K models. If so, clients must receive all K models."""
+    """Returns whether a loss uses the outputs of all K models, so that clients must receive all models."""
     return loss is not None and ENSEMBLE in loss.reads
 
 
 def count_shared(loss: LocalLoss | None) -> int:
-    """Returns how many values a job receives because the loss uses a tensor of the server."""
+    """Returns the number of values of the server's tensor `LocalLoss.shared` that a job receives."""
     return 0 if loss is None or loss.example is None else int(loss.example.numel())
 
 
 def start_empty(_parameters: Tensor) -> tuple[()]:
-    """Returns the empty state `()`. This function is the `init` of a transformation without state."""
+    """Returns the state `()` of a transformation without a state, as its `init`."""
     return ()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Random changes of the inputs that clients train on (data augmentation). Each step draws new changes. Models predict
-# from unchanged inputs.
+# Data augmentation. Each training step draws new random changes of its inputs. Models predict from unchanged inputs.
 
 AugmentationForm = Literal["rows", "row", "batch"]
 
@@ -290,13 +288,13 @@ class Augmentation(NamedTuple):
     """A random change of training samples.
 
     Attributes:
-        function: The function that changes the samples. It receives inputs before standardization, and must keep their
-            shape. Targets are classes, or values in the units of the data set.
+        function: A function that changes samples. It receives inputs before standardization, and must keep their shape.
+            Targets are classes, or values in the units of the data set.
         form: The signature of the function. `rows`: (inputs `[n, ...]` of several clients and steps, uniform random
             numbers `[n, numbers]`) -> inputs. `row`: one input -> the changed input. `batch`: (inputs `[B, ...]`,
             targets `[B]` or `[B, q]`) of one client and step -> inputs, or inputs and targets.
         name: Name of the augmentation in messages.
-        numbers: Number of uniform random numbers that each sample needs, in the form `rows`.
+        numbers: Number of uniform random numbers for each sample, for the form `rows`.
     """
 
     function: Callable[..., Any]
@@ -306,35 +304,34 @@ class Augmentation(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A piece of a client's job: what a method does before and after the training, and what other code must know about it.
+# Pieces of a client's job: what a method does before and after the training, and what other code must know about it.
 #
-# The usual job has no pieces. It starts from the broadcast model, trains it, and sends the difference. Each piece of
-# `Phase.pieces` changes the local updates of a block before training (`begin`) and after training (`end`). Pieces act
-# in the order of the tuple. Properties of a piece state everything else. Schedules, clocks, engines and runtimes read
-# these properties of all pieces, so they need not know any feature by name.
+# The usual job has no pieces. It starts from the received model, trains it, and sends the difference. Each piece of
+# `Phase.pieces` changes the local updates of a block before training (`begin`) and after training (`end`), in the order
+# of the tuple. Schedules, clocks, engines and runtimes read properties of all pieces, so they need not know any feature
+# by name.
 
 
 class Piece:
-    """An addition to a client's job, before or after training. This is the base class of all pieces.
+    """The base class of additions to a client's job, before or after training.
 
     A piece overrides the methods and properties in which it differs from the usual job.
 
     Attributes:
-        takes: The functions that this kind of piece is made of: the name of each function -> the names of the
-            function's arguments.
+        takes: Name of each function of which this kind of piece is made -> the names of the function's arguments.
     """
 
     takes: ClassVar[Mapping[str, str]] = {}
 
     def check(self, phase: "Phase", method: str) -> None:
-        """Raises `BadInput` if the piece does not fit the rest of the phase. The message names the method `method`."""
+        """Raises `BadInput`, whose message names `method`, if the piece does not fit the rest of the phase."""
 
     def begin(self, update: Any) -> Any:
         """Changes the local updates of a block (`training.update.Update`) before they are trained."""
         return update
 
     def end(self, update: Any) -> Any:
-        """Changes the local updates after training: the trained model, what clients keep, and what they send."""
+        """Changes the local updates after training: the trained models, the private vectors and the uploads."""
         return update
 
     @property
@@ -344,7 +341,7 @@ class Piece:
 
     @property
     def kept_numbers(self) -> int | None:
-        """Returns the length of each private vector; None means the length of a model."""
+        """Returns the length of each private vector. None means the length of a model."""
         return None
 
     @property
@@ -364,26 +361,26 @@ class Piece:
 
     @property
     def up_numbers(self) -> int:
-        """Returns how many further values a job sends, besides vectors of a model's length."""
+        """Returns the number of values that a job sends besides vectors of a model's length."""
         return 0
 
     @property
     def passes(self) -> int:
-        """Returns how many trainings a job has besides the main one. Each has as many steps as the main training."""
+        """Returns the number of trainings of a job besides the main one. Each has as many steps as the main one."""
         return 0
 
     @property
     def locals(self) -> tuple["Local", ...]:
-        """Returns how clients train in each of these further trainings."""
+        """Returns how clients train in each of the further trainings (`passes`)."""
         return ()
 
     def with_locals(self, change: Callable[["Local"], "Local"]) -> "Piece":
-        """Returns the piece with `change` applied to the `Local` of each of its further trainings."""
+        """Returns the piece with `change` applied to all of its `locals`."""
         return self
 
     @property
     def couples(self) -> bool:
-        """Returns whether each training step of a model uses the client's other models.
+        """Returns whether the training steps of a model use the client's other models.
 
         If so, the client's K jobs are trained in one block.
         """
@@ -391,42 +388,42 @@ class Piece:
 
     @property
     def reads_models(self) -> bool:
-        """Returns whether a job needs all K models of its world, and not only the model that it trains."""
+        """Returns whether a job needs all K models of its world."""
         return False
 
     @property
     def reads_final(self) -> bool:
-        """Returns whether the piece needs the trained models themselves, and not only their deltas."""
+        """Returns whether the piece needs the trained models besides their deltas."""
         return False
 
     @property
     def calls_module(self) -> bool:
         """Returns whether the piece calls the network's module.
 
-        If so, a worker trains only one block at a time, because the module holds the parameters of one model.
+        If so, a worker trains one block at a time, because the module holds the parameters of one model.
         """
         return False
 
     @property
     def begins(self) -> int:
-        """Returns the round at which the method's last stage starts. Earlier scores are not those of the method."""
+        """Returns the first round of the method's last stage. Earlier scores are not those of the method."""
         return 0
 
     def group(self, t: int) -> Hashable:
-        """Returns a key for round t. Jobs of two rounds may share a block only if the keys of both are equal."""
+        """Returns a key for round t. Jobs of two rounds may share a block only if the rounds' keys are equal."""
         return None
 
     @property
     def nets(self) -> Sequence[Net]:
-        """Returns the network that each tier trains; an empty tuple if all tiers train the whole network."""
+        """Returns the network of each tier. The result is empty if all tiers train the whole network."""
         return ()
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns the positions of a tier's parameters in the whole network's parameters, `[s]`, in ascending order."""
+        """Returns the positions of the values of a tier's network in the whole model, `[s]`, in ascending order."""
         raise NotImplementedError
 
     def work(self, tier: IntArray) -> FloatArray | None:
-        """Returns how much each job's step computes, as a fraction of a step of the whole network, `[J]`.
+        """Returns the work of each job's steps, as a fraction of a step of the whole network, `[J]`.
 
         None means the fraction 1.
         """
@@ -434,13 +431,13 @@ class Piece:
 
     @property
     def further_steps(self) -> int:
-        """Returns how many steps without samples a job makes in addition to training. The virtual clock counts them."""
+        """Returns the number of steps without samples that a job makes besides training, for the virtual clock."""
         return 0
 
     def count_rows(self, net: Net, size: FloatArray) -> FloatArray | None:
-        """Returns for each job how many samples pass through the network in addition to training, `[J]`.
+        """Returns for each job the number of samples that pass through the network besides training, `[J]`.
 
-        A sample counts as one forward and one backward pass. None means that there are no such samples.
+        A sample counts as one forward and one backward pass. None means no such samples.
 
         Args:
             net: The network.
@@ -457,28 +454,28 @@ class Piece:
         """Returns the models with which a client of the run predicts.
 
         Args:
-            site: The worker on which the client lives (`training.update.Site`).
+            site: The worker that has the client's private vectors (`training.update.Site`).
             plan: The client's K jobs.
             broadcast: The models of the server, `[K, d]`.
             tier: Index of the client's tier.
 
         Returns:
-            K models `[K, d]`; or, if the piece has P further trainings with K models each, all of them, `[P * K, d]`.
+            K models, `[K, d]`. A piece with P further trainings of K models each returns all of these, `[P * K, d]`.
         """
         raise NotImplementedError
 
     @property
     def weighs(self) -> bool:
-        """Returns whether each client of the run has its own weights for the predictions of the models."""
+        """Returns whether each client of the run has its own weights of the models' predictions."""
         return False
 
     def describe(self) -> tuple[str, str] | None:
-        """Returns the name and the text of the line that `fedray check` prints for the piece; None means no line."""
+        """Returns the name and the text of the piece's line in `fedray check`. None means no line."""
         return None
 
 
 class KeepModel(Piece):
-    """Keeps the model that a client has trained. A loss uses this model when the client trains the next time (MOON)."""
+    """Stores the model that a client has trained. A loss uses the model in the client's next training (MOON)."""
 
     NAME = "previous"
 
@@ -497,7 +494,7 @@ class KeepModel(Piece):
 class Work:
     """Work that clients do instead of gradient descent. A process does one job at a time, on a CPU.
 
-    `kept` is a cache that a process keeps between rounds. The cache holds only what the process can compute again.
+    The cache `kept` of a process lives longer than a round. It holds only what the process can compute again.
     """
 
     def begin(self, site: Any, kept: dict[Any, Any], t: int, state: State) -> None:
@@ -511,26 +508,24 @@ class Work:
         """
 
     def do(self, site: Any, kept: dict[Any, Any], t: int, job: SizedPlan, state: State) -> tuple[Stats, Tensor]:
-        """Does one job. Returns the statistics for the server's step, and the loss of the job, `[1]`."""
+        """Does one job. Returns the statistics for the server's step and the job's loss, `[1]`."""
         raise NotImplementedError
 
     def kept_numbers(self, d: int) -> int:
-        """Returns how many values the statistics of a round keep for each upload, if a model has d numbers."""
+        """Returns the number of values that a round's statistics hold per upload, for models of d values."""
         return d
 
     def describe(self) -> tuple[str, str]:
-        """Returns what does the work and what the work is.
+        """Returns two texts that replace the engine's name and the reason for it in the run's manifest.
 
-        The run's manifest shows these two texts in place of an engine's name and the reason for this engine.
+        The texts say what does the work, and what the work is.
         """
         return type(self).__name__, "its work is code"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the parts of a stack exchange.
-#
-# A stack is a method that consists of several trainings, its parts. The parts train side by side in the same rounds.
-# After a round, `Method.join` may let the models of each part learn from the uploads of all parts.
+# Stacks. A stack is a method with several trainings, its *parts*, which share the rounds. After a round, `Method.join`
+# may change the models of each part with the uploads of all parts.
 
 
 class PartStep(NamedTuple):
@@ -538,8 +533,8 @@ class PartStep(NamedTuple):
 
     Attributes:
         before: State of the part before the round.
-        after: State of the part after the step of the part's own server.
-        stats: Statistics of the part's uploads; empty if no client has trained.
+        after: State of the part after its own server's step.
+        stats: Statistics of the part's uploads. They are empty if no client has trained.
     """
 
     before: State
@@ -551,15 +546,15 @@ Join = Callable[[int, Sequence[PartStep]], Sequence[Tensor]]  # (round, step of 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A random walk as data: which client holds which model. There is no server.
+# Random walks.
 
 
 class Walk(NamedTuple):
     """A random walk: each model moves from client to client, and there is no server.
 
     Attributes:
-        at: A function: step -> the client that holds each model, `[R, K]`.
-        down: A function: step -> whether the client that holds each model has failed, `[R, K]`.
+        at: A function: step -> each model's client, `[R, K]`.
+        down: A function: step -> whether each model's client has failed, `[R, K]`.
         edges: Pairs of clients that may send to each other, `[E, 2]`.
 
     Example:
@@ -574,20 +569,20 @@ class Walk(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A method as data: its phase of training, what the phase is composed of, and the models that predict.
+# A method as data: a phase of training, and the models that predict.
 
-PREVIOUS = KeepModel.NAME  # name of the private vector with the model that a client trained the last time
+PREVIOUS = KeepModel.NAME  # name of the private vector with the model of a client's previous training
 P = TypeVar("P", bound=Piece)
 Schedule = Callable[[int, State | None], Plan]  # (round, state) -> the jobs of the round
-Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> network inputs and targets of all its training samples
+Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> network inputs and targets of its training samples
 Sizes = Callable[[Plan], IntArray]  # plan -> training samples of each job `[J]`
 # (plan, sizes) -> steps of each job `[J]`, samples in these steps `[J]`. A stack also returns a multiplier of the
 # client's time for these steps `[J]`.
 Steps = Callable[[Plan, IntArray], tuple[IntArray, IntArray] | tuple[IntArray, IntArray, FloatArray]]
 Traffic = Callable[[int, Plan], tuple[IntArray, IntArray]]  # (round, plan) -> bytes up `[J]`, bytes down `[J]`
 Choose = Callable[[Plan, FloatArray], Plan]  # (plan, losses of all models at each job's client `[J, K]`) -> plan
-Combine = Callable[[int, FloatArray], FloatArray]  # (world, probabilities `[A, n, C]` of its models) -> `[n, C]`
-ServerWork = tuple[float, float]  # training steps that the server makes, and samples in these steps
+Combine = Callable[[int, FloatArray], FloatArray]  # (world, probabilities of its models `[A, n, C]`) -> `[n, C]`
+ServerWork = tuple[float, float]  # training steps of the server, and samples in these steps
 Remember = Callable[[int, State, Plan, FloatArray], State]  # (round, state after it, jobs, losses `[J]`) -> state
 
 
@@ -596,10 +591,10 @@ class Server(NamedTuple):
 
     Attributes:
         init: A function: the first models `[M, d]` -> the tensors of `State.extra`.
-        reduce: A function: a block of uploads -> statistics. It is called in the process that trained the clients.
-            Statistics are added with `+` in any order.
+        reduce: A function: a block of uploads -> statistics, which are added with `+` in any order. It is called in the
+            process that trained the clients.
         step: A function (state before round t, all statistics of the round, t) -> the state after round t.
-        keeps: Whether the statistics hold the uploads themselves, and not only their sums.
+        keeps: Whether the statistics hold every upload, and not only sums.
         on_device: Whether `reduce` accepts deltas on the GPU on which they were trained.
     """
 
@@ -615,7 +610,7 @@ class Compressed(NamedTuple):
 
     Attributes:
         delta: The deltas that the server receives, `[J, d]`.
-        own: The clients' private vectors after compression, by name, `[J, d]` each.
+        own: The clients' new private vectors by name, `[J, d]` each.
     """
 
     delta: Tensor
@@ -623,23 +618,23 @@ class Compressed(NamedTuple):
 
 
 def same_bytes(size: int) -> Callable[[IntArray, IntArray], IntArray]:
-    """Returns a function for `Compress.bytes` with which every job sends `size` bytes."""
+    """Returns a function for `Compress.bytes` that says that every job sends `size` bytes."""
     return lambda client, _tier: np.full(len(client), size, dtype=np.int64)
 
 
 def send_whole(uploads: Uploads) -> Compressed:
-    """Returns uploads as they are. This function is the `Compress.apply` without compression."""
+    """Returns uploads without compression, as a function for `Compress.apply`."""
     return Compressed(uploads.delta)
 
 
 class Compress(NamedTuple):
-    """The compression of uploads, and the number of bytes that it leaves.
+    """The compression of uploads.
 
     Attributes:
-        bytes: A function (clients `[J]`, tiers `[J]`) -> the bytes that each job sends, `[J]`. The function is called
-            before training.
+        bytes: A function (clients `[J]`, tiers `[J]`) -> the bytes that each job sends, `[J]`. It is called before
+            training.
         apply: A function that compresses a block of uploads.
-        own: Names of the private vectors that the compression keeps at the clients (error feedback).
+        own: Names of the private vectors that clients store for the compression (error feedback).
         lossless: Whether the server receives exactly what the clients computed.
         on_device: Whether `apply` accepts deltas on the GPU on which they were trained.
     """
@@ -653,36 +648,34 @@ class Compress(NamedTuple):
 
 @dataclass(frozen=True)
 class Local:
-    """How a client trains. If no field holds code, the fastest engines train many clients at once.
+    """How a client trains. Without code in a field, the fastest engines train many clients at once.
 
     The gradient of a step is `grad + pull (w - w_start) + offset`, where `grad` includes weight decay. This form covers
-    FedProx, FedDyn, Ditto and SCAFFOLD. The optimizer starts each local update with an empty memory (Fed-ensemble,
-    section II). Code may replace three things: the loss, the gradient of the data, and the optimizer.
+    FedProx, FedDyn, Ditto and SCAFFOLD. The optimizer begins each local training without state (Fed-ensemble, section
+    II). Code may replace the loss, the gradient of the data, and the optimizer.
 
     Attributes:
         optimizer: `sgd`, `adam`, `adamw` or `rmsprop`, as `torch.optim` computes them.
         lr: Learning rate of the first rounds.
-        lr_decay: Factor by which the learning rate is multiplied every `lr_decay_every` rounds.
+        lr_decay: Multiplier of the learning rate every `lr_decay_every` rounds.
         lr_decay_every: Number of rounds between two such multiplications.
         momentum: Momentum of SGD, 0 to 1.
         nesterov: Whether SGD uses Nesterov's momentum.
-        weight_decay: Coefficient of weight decay. `weight_decay * w` is added to the gradient; `adamw` subtracts
-            `lr * weight_decay * w` from the parameters instead.
-        batch_size: Number of samples in a step; None means all samples of the client.
-        last_batch: What happens to a last batch of an epoch that is smaller than `batch_size`. `keep` trains on this
-            batch. `drop` leaves the batch out, unless it is the client's only batch. `merge` adds its samples to the
-            batch before.
-        epochs: Number of passes over the client's samples; None if `steps` is given.
-        steps: Number of optimizer steps, the same for clients of any size; None if `epochs` is given.
+        weight_decay: Coefficient of weight decay. `weight_decay * w` is added to the gradient. `adamw` instead
+            subtracts `lr * weight_decay * w` from the parameters.
+        batch_size: Number of samples in a step. None means all samples of the client.
+        last_batch: What happens to the last batch of an epoch if it is smaller than `batch_size`. `keep` trains on it.
+            `drop` leaves it out, unless it is the client's only batch. `merge` adds its samples to the batch before.
+        epochs: Number of passes over the client's samples. None means that `steps` is set.
+        steps: Number of optimizer steps of every client. None means that `epochs` is set.
         pull: Strength of the pull towards the received model (FedProx's mu).
-        schedule: A multiplier of the learning rate for each round; None means the multiplier 1.
-        loss: The loss that replaces the network's loss; None keeps the network's loss.
-        gradient: A transformation of the data's gradient, before `pull` and `offset` are added. None leaves the
-            gradient unchanged.
-        step: A transformation or a function that replaces the optimizer. The result of a transformation, times the
-            learning rate, is subtracted from the parameters. A function (parameters, lr=...) returns a
-            `torch.optim.Optimizer`. None keeps the optimizer.
-        augment: Random changes of the samples of each batch, applied one after another.
+        schedule: A multiplier of the learning rate for each round. None means the multiplier 1.
+        loss: The loss that replaces the network's loss. None keeps the network's loss.
+        gradient: A transformation of the gradient before `pull` and `offset` are added. None leaves the gradient
+            unchanged.
+        step: What replaces the optimizer. The result of a transformation, times the learning rate, is subtracted from
+            the parameters. A function (parameters, lr=...) returns a `torch.optim.Optimizer`. None keeps the optimizer.
+        augment: Random changes of the samples of each batch, in this order.
 
     Example:
         >>> Local(lr=0.1, lr_decay=0.5, lr_decay_every=2).lr_at(2)
@@ -708,7 +701,10 @@ class Local:
     augment: tuple[Augmentation, ...] = ()
 
     def lr_at(self, t: int) -> float:
-        """Returns round t's learning rate, `lr * lr_decay ** (t // lr_decay_every)` times the schedule's multiplier."""
+        """Returns the learning rate of round t.
+
+        The rate is `lr * lr_decay ** (t // lr_decay_every)` times the schedule's multiplier.
+        """
         factor = 1.0 if self.schedule is None else self.schedule.factor(t)
         return self.lr * self.lr_decay ** (t // self.lr_decay_every) * factor
 
@@ -720,14 +716,14 @@ class Local:
 
     @property
     def has_code(self) -> bool:
-        """Returns whether engines must call a method's or a user's function in every step."""
+        """Returns whether engines must call a function of a method or user in every step."""
         return any(part is not None for part in (self.loss, self.gradient, self.step))
 
     def count_work(self, models: int) -> float:
-        """Returns how much a step computes, as a multiple of one forward and one backward pass over the batch.
+        """Returns the work of a step, as a multiple of one forward and one backward pass over the batch.
 
         Args:
-            models: Number of models, K. A loss may compute the outputs of all of them.
+            models: Number of models, K. A loss may compute the outputs of all models.
 
         Example:
             >>> moon = LocalLoss(lambda *_: 0.0, reads=("features", "broadcast", "previous"))
@@ -741,40 +737,41 @@ class Local:
 
     @property
     def keeps_model(self) -> bool:
-        """Returns whether clients keep the models that they train, because the loss uses them the next time."""
+        """Returns whether clients store the models that they train, because the loss uses them in the next training."""
         return self.loss is not None and PREVIOUS in self.loss.reads
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One federated training: K models of one architecture, a schedule, local training, compression and a server.
+    """A federated training of K models with one architecture.
 
     Attributes:
         models: Number of models, K.
-        schedule: A function that writes the plan of each round.
+        schedule: A function that makes the plan of each round.
         local: How a client trains.
         server: The functions that turn uploads into the next state.
         compress: The compression of uploads.
-        pieces: What clients do before and after training. Pieces act in this order.
-        walk: Which client holds which model, if there is no server. None means that there is a server.
-        sizes: A function: plan -> training samples of each job `[J]`; None means all samples of the job's client.
+        pieces: What clients do before and after training, in this order.
+        walk: The random walk of the models, if there is no server. None means that there is a server.
+        sizes: A function: plan -> number of training samples of each job `[J]`. None means all samples of the job's
+            client.
         steps: A function (plan, sizes) -> steps of each job `[J]` and samples in these steps `[J]`, for the virtual
             clock. A stack also returns a multiplier of the client's time for these steps `[J]`, which is 0 if the
             server makes the steps. None means that steps and samples follow from `local`.
         traffic: A function (round, plan) -> bytes up `[J]` and bytes down `[J]` of each job. None means that each model
             is sent from the server to the client and back.
-        remember: A function (round, state after the round, plan, losses `[J]`) -> state. It writes what the method
-            keeps about the jobs into the state. The plan has only jobs whose uploads the server used. None leaves the
+        remember: A function (round, state after the round, plan, losses `[J]`) -> state. It stores in the state what
+            the method needs later about the jobs. The plan has only jobs whose uploads the server used. None leaves the
             state unchanged.
         choose: A function (plan, mean losses of all models at each job's client `[J, K]`) -> plan (IFCA). None leaves
             the plan unchanged.
-        groups: The largest number of groups of uploads (`Flight.group`) that one call of a runtime adds up in
-            asynchronous training; 0 if training has rounds.
-        work: What clients do instead of gradient descent; None means gradient descent.
-        ask: A function (state, sums of the uploads) -> a further state, on which the clients work before the server's
-            step. The function returns None if no such work is left. The field is None if a round has no such work.
-        server_work: A function: round -> the training steps that the server makes in each world, and the samples in
-            these steps. None means that the server makes no training steps.
+        groups: Largest number of groups of uploads (`Flight.group`) that one call of a runtime adds up in asynchronous
+            training. 0 means that training is synchronous.
+        work: What clients do instead of gradient descent. None means gradient descent.
+        ask: A function (state, sums of the uploads) -> a state with which the clients work once more before the
+            server's step, or None if no work is left. The field is None if clients work only once in a round.
+        server_work: A function: round -> the training steps of the server in each world, and the samples in these
+            steps. None means that the server makes no training steps.
     """
 
     models: int
@@ -795,21 +792,21 @@ class Phase:
     server_work: Callable[[int], ServerWork] | None = None
 
     def add(self, *pieces: Piece) -> "Phase":
-        """Returns the phase with these pieces added after its present pieces."""
+        """Returns the phase with further pieces after its own."""
         return replace(self, pieces=(*self.pieces, *pieces))
 
     def with_locals(self, change: Callable[[Local], Local]) -> "Phase":
-        """Returns the phase with `change` applied to the `Local` of each of its trainings."""
+        """Returns the phase with `change` applied to all of its `locals`."""
         pieces = tuple(piece.with_locals(change) for piece in self.pieces)
         return replace(self, local=change(self.local), pieces=pieces)
 
     def find(self, kind: type[P]) -> P | None:
-        """Returns the first piece of this class; None if the phase has no such piece."""
+        """Returns the first piece of this class, or None if there is no such piece."""
         return next((piece for piece in self.pieces if isinstance(piece, kind)), None)
 
     @cached_property
     def chain(self) -> tuple[Piece, ...]:
-        """Returns all pieces. `KeepModel` comes last if the loss uses the model that a client trained the last time."""
+        """Returns all pieces. `KeepModel` is the last if the loss uses the model of a client's previous training."""
         return (*self.pieces, KeepModel()) if self.local.keeps_model else self.pieces
 
     @cached_property
@@ -829,7 +826,7 @@ class Phase:
 
     @cached_property
     def down_vectors(self) -> int:
-        """Returns the number of vectors of a model's length that a client receives for a job, the model included."""
+        """Returns the number of vectors of a model's length that a client receives for a job, including the model."""
         return 1 + sum(piece.down_vectors for piece in self.pieces)
 
     @cached_property
@@ -839,26 +836,26 @@ class Phase:
 
     @cached_property
     def locals(self) -> tuple[Local, ...]:
-        """Returns how clients train in each training of a job. The main training comes first."""
+        """Returns how clients train in each training of a job, the main training first."""
         return (self.local, *(local for piece in self.pieces for local in piece.locals))
 
     @cached_property
     def couples(self) -> bool:
-        """Returns whether each step of a client's model uses the client's other models."""
+        """Returns whether the training steps of a model use the client's other models."""
         return any(piece.couples for piece in self.pieces)
 
     @property
     def together(self) -> int:
-        """Returns how many jobs of a client must be trained in one block."""
+        """Returns the number of jobs of a client that must be trained in one block."""
         return self.models if self.couples else 1
 
     @cached_property
     def nets(self) -> Sequence[Net]:
-        """Returns the network that each tier trains; an empty tuple if all tiers train the whole network."""
+        """Returns the network of each tier. The result is empty if all tiers train the whole network."""
         return next((piece.nets for piece in self.pieces if piece.nets), ())
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns the positions of a tier's parameters in the whole network's parameters, `[s]`, in ascending order."""
+        """Returns the positions of the values of a tier's network in the whole model, `[s]`, in ascending order."""
         return next(piece for piece in self.pieces if piece.nets).columns(t, tier)
 
     @property
@@ -868,7 +865,7 @@ class Phase:
 
     @property
     def weighs(self) -> bool:
-        """Returns whether each client of the run has its own weights for the predictions of the models."""
+        """Returns whether each client of the run has its own weights of the models' predictions."""
         return any(piece.weighs for piece in self.pieces)
 
     @property
@@ -881,20 +878,20 @@ class Answer(NamedTuple):
     """The models that predict, A in each world.
 
     Attributes:
-        state: A state that holds only the models that predict, `[R * A, d]`.
+        state: A state with only these models, `[R * A, d]`.
         models: Number of models in a world, A.
-        weights: Weights of the models, `[R, A]`; None means equal weights.
-        spread: Variances `[R, d]` or covariances `[R, d, d]` of a linear model's parameters; None if the method has no
-            distribution over the parameters.
-        noise: Variance of the observation noise, `[R]`, in standardized units of the target; None if the method does
-            not estimate this variance.
-        owner: The client that uploaded each model, `[R, A]`; -1 for a model that is no client's upload. None means that
-            no model is an upload.
-        tiers: Weights of the models for clients of the run, for each of T tiers, `[R, T, A]`. A model without weight in
-            `weights` must not have a weight here. A finite `predict.gamma` weighs only models with a weight here. None
-            means that `weights` hold for the clients of all tiers.
+        weights: Weights of the models, `[R, A]`. None means equal weights.
+        spread: Variances `[R, d]` or covariances `[R, d, d]` of a linear model's parameters. None means that the method
+            has no distribution over the parameters.
+        noise: Variance of the observation noise, `[R]`, in standardized units of the target. None means that the method
+            does not estimate the noise.
+        owner: The client that uploaded each model, `[R, A]`. It is -1 for a model that is no upload. None means that no
+            model is an upload.
+        tiers: Weights of the models for known clients of each of T tiers, `[R, T, A]`. A model whose weight in
+            `weights` is 0 must have the weight 0 here. A finite `predict.gamma` weighs only models whose weight here is
+            not 0. None means that `weights` hold for the clients of all tiers.
         combine: A function (world, probabilities of the world's models `[A, n, C]`) -> the ensemble's probabilities
-            `[n, C]`, for all clients; None means the weighted mean.
+            `[n, C]`. None means the weighted mean.
     """
 
     state: State
@@ -907,7 +904,7 @@ class Answer(NamedTuple):
     combine: Combine | None = None
 
     def drop_absent(self, outputs: Tensor, world: int) -> Tensor:
-        """Returns the outputs (or losses) of the models of a world whose weight is not 0.
+        """Drops the outputs (or losses) of the models of a world whose weight is 0.
 
         Args:
             outputs: Outputs or losses of each model, `[A, ...]`.
@@ -922,7 +919,7 @@ class Answer(NamedTuple):
         return outputs if self.weights is None else outputs[torch.from_numpy(self.weights[world] > 0)]
 
     def weigh_present(self, world: int) -> FloatArray | None:
-        """Returns the weights of the models that `drop_absent` keeps, with sum 1; None if these weights are equal."""
+        """Returns the weights of the models that `drop_absent` keeps. Their sum is 1. None means equal weights."""
         if self.weights is None:
             return None
         present = self.weights[world][self.weights[world] > 0].astype(np.float64)
@@ -931,21 +928,21 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Method:
-    """A method of a paper: one federated training, and the models that predict.
+    """A method of a paper: a federated training, and the models that predict.
 
     Attributes:
         name: Name of the method in the scenario.
         phase: The federated training.
         answer: A function: state -> the models that predict. None means that the trained models predict.
         prepare: A function (state after `Server.init`, function `pooled`) -> the first state. `pooled(world)` returns
-            all training samples of a world. None leaves the state of `Server.init` unchanged.
-        one_model_per_client: Whether client i of the run predicts with model i. If model i has no weight, client i
+            the training samples of a world. None means that `Server.init` makes the first state.
+        one_model_per_client: Whether client i of the run predicts with model i. If the weight of model i is 0, client i
             predicts as a new client does.
-        parts: The trainings of a stack: those of the base models, and last that of the meta model.
-        join: A function that lets the parts of a stack learn from each other, after the steps of their own servers.
-            None means that they learn nothing from each other.
-        explain_end: A function: state -> the reason why training is over, or an empty text while training goes on. None
-            means that training never ends early.
+        parts: The trainings of a stack. The training of the meta model comes last.
+        join: A function that lets the parts of a stack learn from each other after their servers' steps. None means
+            that the parts do not learn from each other.
+        explain_end: A function: state -> the reason why training ends early, or an empty text while training goes on.
+            None means that training never ends early.
     """
 
     name: str
@@ -959,11 +956,11 @@ class Method:
 
 
 class JobRows(NamedTuple):
-    """What the trained jobs of a plan add to the tables of the run (losses and errors).
+    """The losses and errors of trained jobs, for the tables of the run.
 
     Attributes:
         loss: Mean training loss of each job, `[J]`, in the order of the plan.
-        errors: Traceback of each failed job, by the job's position in the plan.
+        errors: Position of each failed job in the plan -> its traceback.
     """
 
     loss: FloatArray
@@ -971,19 +968,19 @@ class JobRows(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A student model at the server: what the student learns from, and what trains it.
+# Student models at the server.
 
 MOMENTUM = 0.9  # Chen and Chao 2021, appendix
 
 
 class Teaching(NamedTuple):
-    """The data that a student learns from, and its optimizer.
+    """The training data and the optimizer of a student.
 
     Attributes:
         x: Network inputs, `[n, ...]`.
         target: The student's target for each input, `[n, C]`: probabilities, or outputs in a regression.
-        batch_size: The largest number of inputs in a batch.
-        optimizer: `momentum` is SGD with a momentum of 0.9; `adam` has torch's defaults.
+        batch_size: Largest number of inputs in a batch.
+        optimizer: `momentum` is SGD with a momentum of 0.9. `adam` has torch's defaults.
     """
 
     x: Tensor
@@ -1002,8 +999,8 @@ class StudentEngine(NamedTuple):
     Attributes:
         ask: A function that returns a model's raw outputs, in float64.
         begin: A function (network, start `[d]`, teaching) -> a function `Train`. Each call of this second function
-            takes further steps and returns the student after these steps. A step follows the mean gradient of its
-            batch. Buffers keep their initial values, and dropout is off.
+            makes further steps and returns the student. A step follows the mean gradient of its batch. Buffers keep
+            their initial values, and dropout is off.
     """
 
     ask: Ask

@@ -1,4 +1,4 @@
-"""Defines how the options of methods, models, partitions and data are described: values, default and meaning."""
+"""Describes the options of methods, models, partitions and data: their values, default and meaning."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -11,11 +11,10 @@ from weakref import WeakKeyDictionary
 from fedray.core.errors import quote_value, suggest_nearest
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks of values. A check is a function: value of a scenario -> value that the program uses.
+# Checks of values. A check is a function: value in a scenario -> value for the program.
 #
-# A check raises ValueError("is not ...: give ...") for a wrong value. The caller, who knows the key, writes `key =
-# value ` before this message. A check returns its own results unchanged. It has a description of the values that it
-# accepts (`describe_check`), which the reference shows.
+# For a wrong value a check raises ValueError("is not ...: give ..."). The caller puts `key = value ` before this
+# message. A check returns its own results unchanged. The reference shows the check's description (`describe_check`).
 
 Check = Callable[[Any], Any]
 AnyCheck = TypeVar("AnyCheck", bound=Callable[..., Any])
@@ -27,9 +26,9 @@ class Meaning(NamedTuple):
     """A description of the values that a check accepts.
 
     Attributes:
-        kind: The kind of value: whole number, number, text, word, list of ...
-        values: The interval or the words that are accepted. Empty means every value of the kind.
-        empty: Whether null is accepted, too.
+        kind: The kind of value, such as `whole number`, `number`, `text` or `word`.
+        values: The accepted interval or words. Empty means every value of the kind.
+        empty: Whether null is also accepted.
     """
 
     kind: str
@@ -41,7 +40,7 @@ _MEANINGS: WeakKeyDictionary[Callable[..., Any], Meaning] = WeakKeyDictionary()
 
 
 def means(kind: str, values: str = "", empty: bool = False) -> Callable[[AnyCheck], AnyCheck]:
-    """Returns a decorator that attaches a description to a check. The arguments are the fields of `Meaning`."""
+    """Returns a decorator that gives a check a description. The arguments are the fields of `Meaning`."""
 
     def remember(check: AnyCheck) -> AnyCheck:
         _MEANINGS[check] = Meaning(kind, values, empty)
@@ -51,7 +50,7 @@ def means(kind: str, values: str = "", empty: bool = False) -> Callable[[AnyChec
 
 
 def describe_check(check: Callable[..., Any]) -> Meaning:
-    """Returns the description of a check. If a check has no description, the kind is `value`.
+    """Returns the description of a check. The kind of a check without a description is `value`.
 
     Example:
         >>> describe_check(either("all", whole(1, 9))), describe_check(len).kind
@@ -63,12 +62,12 @@ def describe_check(check: Callable[..., Any]) -> Meaning:
 
 
 def _to_number(value: Any) -> Any:
-    """Converts numbers that YAML 1.1 reads as text (`12.5e6`, `1e-3`). Returns any other value unchanged."""
+    """Converts numbers that YAML 1.1 reads as text (`12.5e6`, `1e-3`). Other values stay unchanged."""
     return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
 
 
 def whole(low: int, high: int) -> Check:
-    """Accepts a whole number from low to high. `1e3` counts as a whole number, also as text.
+    """Accepts a whole number from low to high. The text `1e3` counts as a whole number.
 
     Example:
         >>> whole(1, 10)(3.0), whole(1, 9999)("1e3")
@@ -171,7 +170,7 @@ def device(value: Any) -> str:
 
 @means("word", "`tensorboard`, `wandb`, `mlflow`, each also with `:VALUE`")
 def logger(value: Any) -> str:
-    """Accepts the name of a run logger. An appended `:VALUE` replaces its default directory, project or URI."""
+    """Accepts the name of a run logger. `:VALUE` after the name replaces the default directory, project or URI."""
     name, colon, where = value.partition(":") if isinstance(value, str) else (value, "", "")
     one_of("tensorboard", "wandb", "mlflow")(name)
     if colon and not where:
@@ -180,7 +179,7 @@ def logger(value: Any) -> str:
 
 
 def either(word: str, check: Check) -> Check:
-    """Accepts the given word, or what `check` accepts."""
+    """Accepts the word, or what `check` accepts."""
     kind, values, empty = describe_check(check)
 
     @means(kind, f"{values}, or `{word}`" if values else f"any, or `{word}`", empty)
@@ -214,7 +213,7 @@ def list_of(check: Check, most: int, scalar: bool = False) -> Check:
 
     Args:
         check: Check of each entry.
-        most: The largest number of entries.
+        most: Largest number of entries.
         scalar: Whether a single value counts as a list of one entry.
     """
     kind, values, _ = describe_check(check)
@@ -255,7 +254,7 @@ def map_of(check: Check) -> Check:
 
 @means("number", "0, 1/n or 1")
 def gpu_share(value: Any) -> float:
-    """Accepts the number of GPUs of an actor: 0, 1/n or 1, which Ray schedules reliably. 0.33 counts as 1/3.
+    """Accepts the number of GPUs of an actor. Ray schedules 0, 1/n and 1 reliably. 0.33 counts as 1/3.
 
     Example:
         >>> gpu_share(0.25), gpu_share(1)
@@ -271,17 +270,17 @@ def gpu_share(value: Any) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a name in a scenario stands for: a line of text, options, and further facts if it is the name of a method.
+# What scenarios know about the names of methods, models and partitions, and about their options.
 
-REQUIRED: Any = ...  # the default of an option that must be given
+REQUIRED: Any = ...  # the default of an option that a scenario must set
 
 
 class Needs(NamedTuple):
-    """The condition under which a key has an effect.
+    """The condition under which a key has an effect. It depends on the value of a second key.
 
     Attributes:
-        key: Dotted name of another key. `.kind` is the key `kind` of the same section.
-        values: The first key has an effect if the other key has one of these values.
+        key: Dotted name of the second key. `.kind` is the key `kind` of the same section.
+        values: The values of the second key with which the first key has an effect.
 
     Example:
         >>> Needs(".kind", ("step",)).of("server.schedule.at").key
@@ -292,7 +291,7 @@ class Needs(NamedTuple):
     values: tuple[Any, ...]
 
     def of(self, key: str) -> "Needs":
-        """Returns the condition for a dotted key, with the whole name of the other key."""
+        """Returns the condition of the dotted key `key`, with the full name of the second key."""
         return self._replace(key=key.rpartition(".")[0] + self.key) if self.key.startswith(".") else self
 
 
@@ -300,13 +299,12 @@ class Option(NamedTuple):
     """One option of a method, data set, model or partition.
 
     Attributes:
-        default: The option's value if a scenario does not set it. With None the option is then absent. `REQUIRED` means
-            that a scenario must set the option.
-        check: The check of the option's value. If `sections` is true, the second argument of the check is a
-            `ReadSections`.
-        text: Meaning of the option. Only options of methods have it.
-        needs: The condition under which the option has an effect. None means that it always has an effect.
-        sections: Whether the option's value consists of sections like `model`.
+        default: The option's value if a scenario does not set it. None means that the option is then absent. `REQUIRED`
+            means that a scenario must set it.
+        check: The check of the value. If `sections` is True, a `ReadSections` is its second argument.
+        text: Meaning of the option. Only options of methods have a text.
+        needs: The condition under which the option has an effect. None means always.
+        sections: Whether the value consists of sections like `model`.
     """
 
     default: Any
@@ -317,11 +315,11 @@ class Option(NamedTuple):
 
 
 class ReadSections(NamedTuple):
-    """The functions that read sections inside an option. They know the names of networks and classifiers.
+    """The functions that read sections inside an option.
 
     Attributes:
         network: A function (dotted key, section like `model`, checks of its further keys) -> the section with defaults.
-        classifier: A function (dotted key, section) -> the section of a classifier of scikit-learn, or None if the
+        classifier: A function (dotted key, section) -> the section of a scikit-learn classifier. It returns None if the
             section names no classifier.
         classifiers: Names of the classifiers.
     """
@@ -336,10 +334,9 @@ class Section(NamedTuple):
 
     Attributes:
         kind: The dataclass with the section's keys.
-        many: `list` if the scenario has a list of such sections, `dict` if it has several such sections by name, and
-            None if it has one section.
-        example: Keys and values that a message suggests if the user gave a single value instead of a section. If this
-            value is a number, it probably belongs to the last key.
+        many: `list` for a list of such sections, `dict` for several such sections by name, and None for one section.
+        example: Keys and values that a message suggests if the user gave a single value instead of a section. If that
+            value is a number, the message suggests it for the last key.
     """
 
     kind: Any
@@ -348,7 +345,7 @@ class Section(NamedTuple):
 
 
 def key(default: Any, check: Check, needs: Needs | None = None) -> Any:
-    """Returns a dataclass field that stands for a key of a scenario. The arguments are fields of `Option`."""
+    """Returns the dataclass field for a key of a scenario. The arguments are fields of `Option`."""
     option = {"key": Option(default, check, needs=needs)}
     if default is REQUIRED:
         return field(metadata=option)
@@ -358,13 +355,13 @@ def key(default: Any, check: Check, needs: Needs | None = None) -> Any:
 
 
 def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}) -> Any:
-    """Returns a dataclass field that stands for a section of a scenario.
+    """Returns the dataclass field for a section of a scenario.
 
     Args:
         kind: The dataclass with the section's keys.
-        default: None means that the section may be absent. A list or dict means that there may be several sections, in
-            a list or by name. Otherwise there is one section. If it is absent, its keys have their defaults.
-        example: The keys that messages suggest, see `Section`.
+        default: None means that the section may be absent. A list or dict means a list of sections or several sections
+            by name. Otherwise there is one section, whose keys have their defaults if the section is absent.
+        example: As in `Section`.
     """
     many = type(default) if isinstance(default, list | dict) else None
     made = {"section": Section(kind, many, example)}
@@ -378,11 +375,11 @@ OptionSpecs = Mapping[str, Option]
 
 @dataclass(frozen=True)
 class NameSpec:
-    """The name of a model or a partition in scenarios, with its options.
+    """A model or a partition that scenarios can name.
 
     Attributes:
         text: One line for `fedray list`.
-        options: The options of the named model or partition, which are keys of the same section.
+        options: The options, which are keys of the section with the name.
         more: Whether further keys are passed unchanged to the named function.
 
     Example:
@@ -400,53 +397,55 @@ class NameSpec:
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """What scenarios know about a method. The method's file in `fedray/methods/` says it.
+    """What scenarios know about a method. It is set in the method's file in `fedray/methods/`.
 
     Attributes:
         text: One line for `fedray list methods` and the table of all methods.
         family: The method's group in the table of methods.
-        models: The number of models K: `any` number, `one` by definition, or one for each client (`clients`).
+        models: The number of models, K: `any`, always `one`, or one per client (`clients`).
         options: The options of the method, which are keys of the section `method`.
-        defaults: Settings of the method's paper, as a tree of scenario keys. Keys that a scenario sets take precedence.
-        clients: Number of clients N, if neither the scenario nor the data set determines it.
+        defaults: Settings of the method's paper, as a tree of scenario keys. A scenario may change them.
+        clients: Number of clients, N, if neither the scenario nor the data set determines it.
         robust: Whether `server.robust` may replace the method's mean.
         optimizer: Whether `server.optimizer` may act on the method's mean delta.
-        pooled: Whether one client holds all samples (references without a federation).
-        walks: Whether models walk over a graph of clients, without a server.
+        pooled: Whether one client holds all samples. Such methods are references without a federation.
+        walks: Whether models move from client to client along a graph, without a server.
         trains: Whether clients train in rounds. Only then have `local`, `compress` and `server` an effect.
         averages: Whether uploads of several clients are averaged. Only then has `server.weighting` an effect.
         coefficients: Whether `server.coefficients` may weigh the tiers in the mean.
-        schedules: Whether `schedule.kind` decides which client trains which model.
+        schedules: Whether `schedule.kind` decides which clients train which models.
         downloads: Whether clients download anything. Only then has `downlink` of `clients.tiers` an effect.
         samples: Whether a prediction is an average of several predictions, even with one model.
         splits: Whether layers of the network may stay with the clients (`local.private`).
         own_models: Whether a client of the run predicts with its own models. If so, `predict.gamma` has no effect.
-        all_models: Whether every participant trains all K models, whatever its tier's settings are.
-        in_rounds: Why the method needs rounds, as the end of a sentence that starts with the method's name. Empty
-            means that no such reason is known.
-        private: The state that clients keep between rounds and never send, in words. Empty means that there is none.
-        parts: Whether the method has several trainings one after another, each of a part of the model.
-        asks: Whether clients compute predictions of the received models and use them in training.
-        fits: What a round adds to the ensemble if clients fit learners without gradient descent: `one` learner, all
-            learners as one `committee`, or all learners with a vote for `each`. Empty means that clients train a
-            network.
-        network: A function (network, options, shape of an input, name of the network) -> the module that is trained
-            instead of the scenario's network. None means that the scenario's network is trained.
-        slices: A function (network, widths of the tiers, one sample of inputs, options, name of the method) -> a
-            `TierNet` for each tier, the part of the network that the tier trains. `width` of `clients.tiers` has an
+        all_models: Whether every participant trains all K models, whatever its tier says.
+        in_rounds: Why the method cannot be trained asynchronously, as the end of a sentence that starts with the
+            method's name. It may be empty.
+        private: Words for the state that clients keep between rounds and never send. Empty means that there is no such
+            state.
+        parts: Whether the method trains parts of the model one after the other.
+        asks: Whether clients compute predictions of the received models for the training.
+        fits: What a round adds to the ensemble if clients fit learners without gradient descent. `one` adds one
+            learner, `committee` adds all learners as one voter, and `each` adds all learners as separate voters. Empty
+            means that clients train a network.
+        network: A function (network, options, shape of an input, name of the network) -> the module that is trained.
+            None means the scenario's network.
+        slices: A function (network, widths of the tiers, one sample of inputs, options, name of the method) -> for each
+            tier a `TierNet`, which is the part of the network that the tier trains. `width` of `clients.tiers` has an
             effect only with this function. None means that all tiers train the whole network.
-        stack: A function (network, number of clients, number of classes, rounds, options) -> the `Stack` of the
-            clients' own networks, and of the model or rule that combines their predictions. None means that the method
-            does not combine networks of clients.
-        mean_field: What a model holds in addition to a Gaussian over the network's weights: the prior of this Gaussian
-            (`prior`), or a client's factor (`site`). The initial rho of the Gaussian is then an option. Empty means
-            that a model is a network.
+        stack: A function (network, number of clients, number of classes, rounds, options) -> a `Stack` of the clients'
+            own networks, and of the model or rule that combines their predictions. None means that the method is no
+            such stack.
+        mean_field: What a model holds besides a Gaussian over the network's weights: the Gaussian's prior (`prior`), or
+            a client's factor of the posterior (`site`). The Gaussian's initial rho is then an option. Empty means that
+            a model is a network.
         sparse: Whether uploads may be sparse (`compress.kind` topk or randomk).
-        sampled: Whether a model consists of several samples of a client's posterior. Their number is then an option.
-        server_steps: Whether the server makes training steps, to distil or to fit. Only then do
-            `server.seconds_per_step` and `server.seconds_per_sample` have an effect.
-        step: Name of an option that is a further step size, in addition to `local.lr`. Training can diverge if this
-            step size is too large. Empty means that there is no such option.
+        sampled: Whether a model consists of several samples of a client's posterior. The number of samples is then an
+            option.
+        server_steps: Whether the server makes training steps. Only then do `server.seconds_per_step` and
+            `server.seconds_per_sample` have an effect.
+        step: Name of an option that is a step size besides `local.lr`, with which training can diverge. Empty means
+            that there is no such option.
     """
 
     text: str
@@ -484,30 +483,30 @@ class MethodSpec:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The options with which a user's own data are read, for scenarios, the Python interface, loaders and the reference.
+# The options for reading a user's own data.
 
 
 class ReadOptions(NamedTuple):
-    """The options with which a user's data are read.
+    """The options for reading a user's own data.
 
     Attributes:
-        target: Name of the column to predict. None if the form of the data fixes it.
-        input: The names of the input columns. There is one column of images, lists or text, or there are several
-            columns of numbers, truth values and categories. None means that the form of the data fixes the inputs, or
-            that all other columns of a table are inputs.
+        target: Name of the column to predict. None means that the form of the data fixes the target.
+        input: Names of the input columns: one column of images, lists or text, or several columns of numbers, truth
+            values and categories. None means that the form of the data fixes the inputs, or that all other columns of a
+            table are inputs.
         group: Name of the column that says to which client each sample belongs.
-        test: The test samples, in the form of the data, or the part of the data that holds them. None means that the
-            form of the data fixes the test samples, or that they are drawn from all samples.
-        test_fraction: Fraction of the samples that are drawn as test samples if no test samples are given. 0 if the
-            samples of whole clients are the test samples (`data.test_clients`).
+        test: The test samples in the form of the data, or the name of the part of the data with the test samples. None
+            means that the form of the data fixes them, or that they are drawn from all samples.
+        test_fraction: Fraction of the samples to draw as test samples if there are no others. It is 0 if the test
+            samples are those of whole clients (`data.test_clients`).
         task: `auto`, `classification` or `regression`.
         missing: What happens to missing values. `refuse` raises an error. `mean` fills in the mean of the training
-            samples; for text it makes missing values a category. `drop` leaves out samples with missing values.
+            samples, or makes missing text a category. `drop` leaves out samples with missing values.
         tokenizer: The tokenizer of text: a function, a tokenizer object, its file, or its name in the user's cache.
-        length: Number of tokens in a sample. Shorter samples end in zeros. None means the number of tokens of the
+        length: Number of tokens in a sample. Shorter samples are filled up with zeros. None means the length of the
             longest sample, at most 256.
-        size: Height and width in pixels to which pictures are resized. None means that pictures keep their size, which
-            must then be the same for all pictures.
+        size: Height and width in pixels to which pictures are resized. None means that pictures keep their size. They
+            must then all have the same size.
         input_key: Name of the option `input` in messages.
     """
 
@@ -540,9 +539,9 @@ NUMBERS_AND_WORDS = ("test_fraction", "task", "missing", "length", "size")
 
 
 def options_of(names: str) -> OptionSpecs:
-    """Returns some fields of `ReadOptions` as options of a data set.
+    """Returns the fields of `ReadOptions` with these names as options of a data set.
 
-    `names` are the names of the fields, separated by spaces.
+    The names are separated by spaces.
 
     Example:
         >>> options_of("task size")["task"].default

@@ -1,10 +1,10 @@
 """Computes random numbers from an *address*, which is the tuple (seed, purpose, round, client, model).
 
 The same address gives the same random numbers on any machine. So results do not depend on the order of execution, or on
-the actors to which clients are assigned. There are two forms. `stream(seed, "batches", round, client, model)` returns a
-NumPy generator (Philox) for one address. `keys` computes a 64-bit *key* for each of many addresses at once, and `bits`
-and `uniform` compute random numbers from keys (splitmix64, Steele, Lea and Flood 2014). The second form exists because
-creating a generator object takes longer than training a small client.
+the actors to which clients are assigned. `stream(seed, "batches", round, client, model)` returns a NumPy generator
+(Philox) for one address. `keys` computes a 64-bit *key* for each of many addresses at once, and `bits` and `uniform`
+compute random numbers from keys (splitmix64, Steele, Lea and Flood 2014). Keys exist because creating a generator takes
+longer than training a small client.
 """
 
 import hashlib
@@ -39,12 +39,12 @@ def _word(part: str) -> int:
 
 
 def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
-    """Returns the 64-bit keys of an array of addresses, from which random numbers are computed.
+    """Returns the 64-bit keys of an array of addresses.
 
     Args:
         seed: One seed, or an array of seeds.
         purpose: What the random numbers are used for. Random numbers for different purposes are independent.
-        address: Further parts of the address, integers. All parts and `seed` are broadcast against each other.
+        address: Further integers of the address. They are broadcast against each other and `seed`.
 
     Example:
         >>> keys(0, "batches", 3, [1, 2]).shape
@@ -69,7 +69,7 @@ def fresh(key: ArrayLike, part: ArrayLike) -> Keys:
 
 
 def bits(key: ArrayLike, n: int) -> Keys:
-    """Returns the first n random 64-bit numbers of each key, `[..., n]`. Number i depends only on the key and i."""
+    """Returns the first n random 64-bit integers of each key, `[..., n]`. Integer i depends only on the key and i."""
     base = np.asarray(key, dtype=np.uint64)[..., None]
     with np.errstate(over="ignore"):
         return _mix(base + np.arange(1, n + 1, dtype=np.uint64) * _GOLDEN)
@@ -99,7 +99,7 @@ def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
     Args:
         seed: The seed of a world or of a data set.
         purpose: What the random numbers are used for.
-        address: Further parts of the address, integers.
+        address: Further integers of the address.
 
     Example:
         >>> bool(stream(0, "partition", 1).integers(100) == stream(0, "partition", 1).integers(100))
@@ -110,10 +110,10 @@ def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
 
 @contextmanager
 def torch_scope(key: int, device: Any = None) -> Iterator[None]:
-    """Returns a context in which torch's global generator is seeded with `key`. At its end the old state is restored.
+    """Returns a context that seeds torch's global generator with `key`, and at its end restores the old state.
 
-    The context is for code that can draw only from the global generator, such as constructors of modules and dropout.
-    If `device` is a CUDA device, the generator of the device is seeded, too.
+    The context is for code that draws from the global generator, such as constructors of modules and dropout. It also
+    seeds the generator of `device` if that is a CUDA device.
     """
     import torch
 
@@ -129,7 +129,7 @@ def torch_scope(key: int, device: Any = None) -> Iterator[None]:
 def watch_generators() -> Iterator[Callable[[], bool]]:
     """Returns a context with a function that tells whether code has drawn from a global generator.
 
-    At the end of the context all generators have their old states.
+    At its end the context restores the states of all generators.
 
     Example:
         >>> with watch_generators() as have_changed:
@@ -152,9 +152,9 @@ def watch_generators() -> Iterator[Callable[[], bool]]:
 def generators_scope() -> Iterator[Callable[[int], None]]:
     """Returns a context with a function that seeds the global generators of torch, NumPy and Python with a key.
 
-    At the end of the context all generators have their old states. The context is for a user's code, which may draw
-    from any of these generators. The generators of torch and NumPy are of the same kind (MT19937), and both are seeded
-    with 32 bits. Each therefore gets a different half of the key.
+    At its end the context restores the states of all generators. It is for a user's code, which may draw from any of
+    them. torch and NumPy use the same kind of generator (MT19937) and seeds of 32 bits. So they get different halves of
+    the key.
 
     Example:
         >>> with generators_scope() as start:
@@ -177,7 +177,7 @@ def generators_scope() -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def _keeping_generators() -> Iterator[tuple[Any, Any, Any]]:
-    """Returns a context that restores the states of Python's, NumPy's and torch's global generators at its end."""
+    """Returns a context that at its end restores the states of Python's, NumPy's and torch's global generators."""
     import torch
 
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""Defines the scores of fedray. Each has a unit, a name for people, a meaning, and says which values are better.
+"""Defines the unit, name and meaning of each score of fedray, and says which values are better.
 
 Example:
     >>> find_score("hold_out_rmse_mean")[:3]
@@ -20,8 +20,8 @@ class Score(NamedTuple):
     """A score of fedray.
 
     Attributes:
-        unit: Unit of the score, or an empty text. A `share`, 0 to 1, is written in percent.
-        lower: Whether lower values are better. None means that neither lower nor higher values are better.
+        unit: Unit of the score. It may be empty. A `share`, 0 to 1, is written in percent.
+        lower: Whether lower values are better. None means that no direction is better.
         name: Name of the score on pages, in tables, in the live view and in the summary.
         text: Meaning of the score.
     """
@@ -134,12 +134,12 @@ BY_TIER = ("accuracy", "nll", "brier", "ece", "rmse", "coverage_95", "width_95",
 
 
 def find_score(name: str) -> Score | None:
-    """Returns a score of fedray by its key, or None for any other name, such as the name of a user's metric.
+    """Returns the score with a key, or None if fedray has no such score.
 
     Args:
-        name: Key of the score in `rounds.parquet`. The prefix `hold_out_` means that the score is computed on held-out
-            samples. Accuracy and RMSE may have a suffix: `_min`, `_mean` or `_max` over the members of the ensemble, or
-            `_last3` over the last three evaluated rounds.
+        name: Key in `rounds.parquet`. The prefix `hold_out_` means held-out samples. Accuracy and RMSE may have the
+            suffix `_min`, `_mean` or `_max` (over the members of the ensemble), or `_last3` (the mean of the last three
+            evaluated rounds).
     """
     inner = name.removeprefix("hold_out_")
     base, _, over = inner.rpartition("_")
@@ -159,7 +159,7 @@ def find_score(name: str) -> Score | None:
 
 
 def leave_out_repeats(metrics: Mapping[str, _T]) -> dict[str, _T]:
-    """Leaves out scores of the ensemble's members that only repeat the ensemble's score, as with a single model.
+    """Leaves out scores of an ensemble's members that only repeat the ensemble's score, as with one model.
 
     Args:
         metrics: Value of each score, by name.

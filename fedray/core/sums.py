@@ -1,4 +1,4 @@
-"""Computes sums that do not depend on their order, bit for bit, and calls the compiled kernels."""
+"""Computes sums whose bits do not depend on the order of their terms, and calls the compiled kernels."""
 
 import ctypes
 from collections.abc import Callable, Iterator
@@ -17,14 +17,12 @@ from fedray.core.kernels.build import FOLDER, LIBRARY, hash_sources
 from fedray.core.types import FloatArray, IntArray, Stats
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The library of compiled kernels (C functions): how it is found, checked and called.
-#
-# The library is built when fedray is installed (`fedray/core/kernels/build.py`). Nothing is compiled later. torch
-# engines do the work instead if the library is missing or older than its sources, or if the processor has no fused
-# multiply-add. Callers check shapes and types before a call. The kernels check indices and labels. A call releases the
+# The library of compiled kernels (C functions). It is built when fedray is installed (`fedray/core/kernels/build.py`),
+# and never later. If it is missing or older than its sources, or if the processor has no fused multiply-add, torch does
+# the work. Callers check shapes and types before a call. The kernels check indices and labels. A call releases the
 # interpreter's lock, so several threads can train at the same time.
 
-INSTRUCTIONS = {1: "avx2", 2: "avx512", 3: "neon"}  # what `fedray_instructions` returns; 0 means none of them
+INSTRUCTIONS = {1: "avx2", 2: "avx512", 3: "neon"}  # values of `fedray_instructions`; 0 means none of them
 REBUILD = "install fedray again (pip install .), or run python fedray/core/kernels/build.py"
 
 
@@ -32,9 +30,9 @@ class Library(NamedTuple):
     """A loaded library.
 
     Attributes:
-        handle: The library as ctypes loads it.
-        instructions: Instruction set of the kernels that are used: avx2, avx512 or neon.
-        digest: Digest of the sources that the library was built from.
+        handle: The library of ctypes.
+        instructions: Instruction set of the kernels: avx2, avx512 or neon.
+        digest: Digest of the sources from which the library was built.
     """
 
     handle: ctypes.CDLL
@@ -49,17 +47,17 @@ class Library(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """Says why there is no library that can be used.
+    """Says why no library can be used.
 
     Attributes:
-        why: The reason in one sentence for people, with the remedy.
+        why: The reason and the remedy for people.
     """
 
     why: str
 
 
 def open_library(path: Path, instructions: str | None = None) -> Library | Missing:
-    """Loads a library if it was built from the sources in this package.
+    """Loads a library if it was built from the sources of this package.
 
     Args:
         path: The file.
@@ -82,7 +80,7 @@ def open_library(path: Path, instructions: str | None = None) -> Library | Missi
 
 @lru_cache(maxsize=1)
 def load_library() -> Library | Missing:
-    """Returns the library of this installation. Each process loads it once."""
+    """Returns the library of this installation. A process loads it once."""
     return open_library(FOLDER / LIBRARY)
 
 
@@ -92,13 +90,13 @@ def is_available() -> bool:
 
 
 def hash_library() -> str | None:
-    """Returns a digest of the kernels' sources, or None without a library. It is the same on all machines."""
+    """Returns the digest of the library's sources, which is the same on all machines, or None without a library."""
     library = load_library()
     return library.digest if isinstance(library, Library) else None
 
 
 def address(array: Tensor | NDArray[Any] | None) -> int | None:
-    """Returns the memory address of a contiguous array's data, or None for None."""
+    """Returns the memory address of a contiguous array's data. For None it returns None."""
     if array is None:
         return None
     if isinstance(array, Tensor):
@@ -128,17 +126,17 @@ def sum_rows(
     limbs: int,
     square: bool,
 ) -> tuple[Tensor, NDArray[np.float64]]:
-    """Computes the sums of `exact_sum` by the compiled kernel, limb by limb. Limbs are explained below.
+    """Computes the sums of `exact_sum` with the compiled kernel. The next comment explains limbs.
 
-    Returns the sums of each limb, `[limbs, G, d]` float64, and the largest magnitude in each row, `[J]`. If there is a
-    coarse limb, it comes first. If a row holds a NaN, its magnitude is NaN.
+    Returns the sums of each limb, `[limbs, G, d]` float64, and the largest magnitude in each row, `[J]`. A coarse limb
+    comes first. The magnitude of a row with a NaN is NaN.
 
     Args:
         x: Rows, `[J, d]` float32 or float64, contiguous.
         group: Group of each row, `[J]`.
         groups: Number of groups, G.
-        scale: Multiplier of each row, `[J]`; None means 1.
-        big: Whether each row uses the coarse limb, `[J]`; None means that no row does.
+        scale: Multiplier of each row, `[J]`. None means 1.
+        big: Whether each row uses the coarse limb, `[J]`. None means that no row uses it.
         limbs: Number of fine limbs, 1 to 8.
         square: Whether the values are squared first.
 
@@ -162,19 +160,18 @@ def sum_rows(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Sums that do not depend on their order, and the statistics that are added with them.
-#
-# Float64 adds multiples of a unit u (a power of two) exactly as long as all sums stay below `2 ** 53 u`. An exact sum
-# does not depend on order, grouping or number of workers. So each value is split into parts, the *limbs*. Limb i holds
-# a multiple of the unit `2 ** -(36 + 28 i)`, and limb i + 1 continues with the remainder (the idea of Demmel and
-# Nguyen, *Parallel Reproducible Summation*, IEEE TC 2015). A sum over clients is then one matrix product for each
-# limb, in which BLAS may add in any order. On the CPU a compiled kernel (`kernels/sum.c`) computes the same bits. A row
-# with entries above 1 in magnitude also has a coarse limb. Whether a row has a coarse limb depends on this row alone.
+# Sums whose bits do not depend on the order of their terms, and statistics that are added with such sums. Float64 adds
+# multiples of a unit u (a power of two) exactly as long as all sums stay below `2 ** 53 u`. An exact sum does not
+# depend on order, grouping or number of workers. So each value is split into parts, the *limbs*. Limb i holds a
+# multiple of the unit `2 ** -(36 + 28 i)`, and limb i + 1 continues with the remainder (Demmel and Nguyen, *Parallel
+# Reproducible Summation*, IEEE TC 2015). A sum over clients is one matrix product per limb, in which BLAS may add in
+# any order. On the CPU a compiled kernel (`kernels/sum.c`) computes the same bits. A row with entries above 1 in
+# magnitude also has a coarse limb, whatever the other rows are.
 
-COARSE = -1  # the limb of multiples of 2**-8, for |x| up to LIMIT
+COARSE = -1  # index of the coarse limb, which holds multiples of 2**-8 up to LIMIT
 LIMIT = 2.0**28  # values of this magnitude or above cannot be added exactly
-_COMPILED = (torch.float32, torch.float64)  # the types that the compiled kernel adds
-_CHUNK = {"cpu": 1 << 17, "cuda": 1 << 26}  # values at a time: 1 MB of float64 stays in a core's cache
+_COMPILED = (torch.float32, torch.float64)  # types of the compiled kernel
+_CHUNK = {"cpu": 1 << 17, "cuda": 1 << 26}  # values added at a time: 1 MB of float64 fits into a core's cache
 
 
 @dataclass(frozen=True)
@@ -182,7 +179,7 @@ class ExactSum:
     """Sums of G groups of rows.
 
     Attributes:
-        limbs: The sums of each limb, `[G, d]` float64. `value` adds the limbs.
+        limbs: Index of each limb -> the sums of this limb, `[G, d]` float64.
     """
 
     limbs: dict[int, Tensor]
@@ -194,13 +191,13 @@ class ExactSum:
         both = {k: [s.limbs[k] for s in (self, other) if k in s.limbs] for k in keys}
         return ExactSum({k: v[0] if len(v) == 1 else v[0] + v[1] for k, v in both.items()})
 
-    def __iadd__(self, other: "ExactSum") -> "ExactSum":  # the sums of large models are not copied
+    def __iadd__(self, other: "ExactSum") -> "ExactSum":  # does not copy the sums of large models
         for limb, part in other.limbs.items():
             self.limbs[limb] = self.limbs[limb].add_(part) if limb in self.limbs else part
         return self
 
     def value(self) -> Tensor:
-        """Returns the sums `[G, d]` in float64. The limbs are added from the finest to the coarsest."""
+        """Returns the sums `[G, d]` float64. The finest limbs are added first."""
         total: Tensor | None = None
         for limb in sorted(self.limbs, reverse=True):
             total = self.limbs[limb] if total is None else total + self.limbs[limb]
@@ -238,10 +235,10 @@ class Largest:
 
 @dataclass(frozen=True)
 class Kept:
-    """The uploads themselves, for servers that need each upload separately.
+    """Uploads that are not added, for servers that need each upload separately.
 
     Attributes:
-        rows: Delta `[d]` of each upload, by (world, model, client).
+        rows: (world, model, client) of each upload -> its delta, `[d]`.
     """
 
     rows: dict[tuple[int, int, int], Tensor]
@@ -257,16 +254,15 @@ def exact_sum(
 
     Args:
         x: Rows, `[J, d]` float32 or float64.
-        group: Group of each row, `[J]` int64, 0 to groups - 1.
+        group: Group of each row, `[J]` int64, 0 to G - 1.
         groups: Number of groups, G.
         weight: Integer weight of each row, `[J]`.
-        limbs: Number of fine limbs. 1 limb has a resolution of 1.5e-11, and 2 limbs have a resolution of 5e-20 (for
-            squares of small deltas).
+        limbs: Number of fine limbs. One limb resolves 1.5e-11. Two limbs resolve 5e-20, for squares of small deltas.
         square: Whether the squares are added.
 
     Raises:
-        Overflow: A row holds NaN, infinity or values that are too large to be added.
-        BadInput: A weight is not a whole number; the sum would then depend on the order.
+        Overflow: A row holds NaN, infinity or values that are too large.
+        BadInput: A weight is not a whole number, so the sum would depend on the order.
 
     Example:
         >>> rows = torch.tensor([[1.0], [2.0], [4.0]])
@@ -293,16 +289,7 @@ def exact_sum(
 
 
 def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int, square: bool) -> ExactSum:
-    """Computes the result of `exact_sum` with torch, on a GPU or without a compiled library.
-
-    Args:
-        x: Rows, `[J, d]` float32 or float64.
-        group: Group of each row, `[J]` int64, 0 to groups - 1.
-        groups: Number of groups, G.
-        weight: Integer weight of each row, `[J]`.
-        limbs: Number of fine limbs.
-        square: Whether the squares are added.
-    """
+    """Computes `exact_sum` with torch, on a GPU or without a compiled library."""
     most = torch.maximum(x.amax(1), -x.amin(1)).double().cpu().numpy()  # NaN stays NaN
     over = _check_largest(most, weight.cpu().numpy().astype(np.float64), square) > 1.0
     big = torch.from_numpy(over).to(x.device)
@@ -318,7 +305,7 @@ def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, lim
     step, is_one_row = max(1024, _CHUNK[x.device.type] // max(1, len(x))), len(x) == groups == 1
     for start in range(0, x.shape[1], step):
         columns = slice(start, start + step)
-        into = sums[limbs - 1][:, columns] if is_one_row else None  # one row is its own sum
+        into = sums[limbs - 1][:, columns] if is_one_row else None  # the sum of one row is the row
         for limb, part in _split_limbs(x[:, columns], into, **rule):
             if part is not into:
                 sums[limb][:, columns] = part if is_one_row else member @ part
@@ -328,15 +315,15 @@ def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, lim
 def _split_limbs(
     x: Tensor, into: Tensor | None, *, limbs: int, scale: Tensor | None, square: bool, big: Tensor | None
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yields for each limb its index, and the part of `scale * x` (or of its square) that belongs to the limb, float64.
+    """Yields the index of each limb, and the limb's part of `scale * x` (or of its square), float64.
 
     Args:
         x: Some columns of the rows, `[J, d]`.
-        into: The tensor into which the last part is written; None means a new tensor.
+        into: The tensor for the last part. None means a new tensor.
         limbs: Number of fine limbs.
-        scale: Multiplier of each row, `[J, 1]`; None means 1.
+        scale: Multiplier of each row, `[J, 1]`. None means 1.
         square: Whether the values are squared first.
-        big: Whether each row uses the coarse limb, `[J]`; None means that no row does.
+        big: Whether each row uses the coarse limb, `[J]`. None means that no row uses it.
     """
     rest = x.to(torch.float64, copy=True) if into is None else into.copy_(x)
     if square:
@@ -356,7 +343,7 @@ def _split_limbs(
 
 
 def _check_largest(most: FloatArray, weight: FloatArray, square: bool) -> FloatArray:
-    """Returns the largest magnitude that each row adds, `[J]`. Raises `Overflow` if a row cannot be added."""
+    """Returns the largest magnitude of each row's terms, `[J]`. Raises `Overflow` if a term is too large."""
     with np.errstate(over="ignore", invalid="ignore"):
         adds = (most * most if square else most) * np.abs(weight)
     if not (adds < LIMIT).all():
@@ -372,13 +359,13 @@ def check_finite(rows: Tensor) -> None:
 
 
 def _round_in_place(x: Tensor, limb: int) -> Tensor:
-    """Rounds values in place to the unit of a limb, by adding and then subtracting 1.5 * 2**52 units."""
+    """Rounds values in place to the unit of a limb. It adds and subtracts 1.5 * 2**52 units."""
     magic = 1.5 * 2.0 ** (52 - (36 + 28 * limb))
     return x.add_(magic).sub_(magic)
 
 
 def merge_stats(stats: list[Stats]) -> Stats:
-    """Returns the sum of the statistics of several blocks or actors. Every order gives the same bits."""
+    """Adds the statistics of several blocks or actors. Every order gives the same bits."""
     total: Stats = {}
     for part in stats:
         for name, value in part.items():
@@ -387,11 +374,11 @@ def merge_stats(stats: list[Stats]) -> Stats:
 
 
 def add_stats(total: Stats, part: Stats) -> None:
-    """Adds the statistics of a block to a total, whose exact sums change in place. The total keeps the arrays of both.
+    """Adds the statistics of a block to a total in place.
 
     Args:
-        total: The total, empty at first.
-        part: The statistics, with arrays that nobody else reads.
+        total: The total. It is empty at first.
+        part: The statistics. The total may keep their arrays, so nobody else may use these.
     """
     for name, value in part.items():
         if name in total:
@@ -401,9 +388,9 @@ def add_stats(total: Stats, part: Stats) -> None:
 
 
 def map_arrays(stats: Stats, change: Callable[[Any], Any]) -> Stats:
-    """Applies a function to every array of the statistics, for example to convert it to NumPy."""
+    """Applies a function to every array of some statistics, for example to convert it to NumPy."""
 
-    def change_value(value: Any) -> Any:  # each kind of statistics has one field: an array, or a dict of arrays
+    def change_value(value: Any) -> Any:  # each kind has one field: an array, or a dict of arrays
         (part,) = vars(value).values()
         return type(value)({k: change(v) for k, v in part.items()} if isinstance(part, dict) else change(part))
 
@@ -411,9 +398,8 @@ def map_arrays(stats: Stats, change: Callable[[Any], Any]) -> Stats:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Totals to which statistics are added as they arrive, so that the statistics of at most one worker are in memory.
-#
-# A row of zeros adds nothing to an exact sum. So messages hold only the rows of models that were trained.
+# Totals to which statistics are added as they arrive, so that the statistics of at most one worker are in memory. Rows
+# of zeros add nothing to an exact sum, so messages hold only the rows of models that were trained.
 
 
 class SomeRows(NamedTuple):
@@ -421,8 +407,8 @@ class SomeRows(NamedTuple):
 
     Attributes:
         groups: Number of rows of the matrix, G.
-        places: Indices of the rows that are not 0, `[m]`.
-        rows: The rows that are not 0, `[m, d]`.
+        places: Indices of these rows, `[m]`.
+        rows: These rows, `[m, d]`.
     """
 
     groups: int
@@ -444,7 +430,7 @@ def pick_rows(matrix: Any) -> SomeRows:
 
 
 def thin(stats: Stats) -> Stats:
-    """Returns statistics in the form for messages, as NumPy arrays and without rows of zeros in exact sums."""
+    """Converts statistics for messages to NumPy arrays, and leaves out rows of zeros in exact sums."""
     arrays = map_arrays(stats, lambda tensor: tensor.numpy())
     sums = {name: value for name, value in arrays.items() if isinstance(value, ExactSum)}
     return arrays | {name: map_arrays({name: value}, pick_rows)[name] for name, value in sums.items()}
@@ -454,7 +440,7 @@ class Totals:
     """Running totals of statistics.
 
     Attributes:
-        stats: The totals. They are empty at first.
+        stats: The totals, at first without an entry.
 
     Example:
         >>> parts = [ExactSum({0: torch.tensor([[1.0], [0.0]])}), ExactSum({0: torch.tensor([[2.0], [5.0]])})]
@@ -474,7 +460,7 @@ class Totals:
         for name, value in thinned.items():
             if isinstance(value, ExactSum):
                 limbs = self.stats.setdefault(name, ExactSum({})).limbs
-                for limb, some in value.limbs.items():  # rows that were never sent stay zeros, which take no memory
+                for limb, some in value.limbs.items():  # rows that were never sent stay 0 and take no memory
                     out = limbs[limb].numpy() if limb in limbs else np.zeros((some.groups, some.rows.shape[1]))
                     for g, row in zip(some.places, some.rows, strict=True):
                         out[g] += row

@@ -1,7 +1,7 @@
-"""Computes the virtual seconds of jobs and rounds, from the speed and the availability of simulated devices.
+"""Computes the virtual seconds of jobs and rounds from the speed and availability of simulated devices.
 
-A *tier* is a class of devices. A *figure* of a device is a number such as its uplink or its seconds per step. A *trace*
-is a file with measured figures.
+A *tier* is a class of devices. A *figure* of a device is a quantity such as its uplink or its seconds per step. A
+*trace* is a file with figures.
 """
 
 import math
@@ -25,13 +25,13 @@ from fedray.files.run_files import read_number_table
 class Links:
     """Figures of links over time. An entry is valid from its start until the next entry of the same client starts.
 
-    If the entries of a client repeat, its last entry is valid until the start of its first entry. Otherwise the first
-    entry is already valid before its start.
+    If the entries of a client repeat, its last entry is also valid before the start of its first entry. Otherwise the
+    first entry is also valid before its start.
 
     Attributes:
         client: Client of each entry in ascending order, `[n]`.
-        start: Virtual second from which each entry is valid, `[n]`, in ascending order for each client.
-        period: Virtual seconds after which the entries of each client repeat, `[N]`; NaN if they do not repeat.
+        start: Virtual second from which each entry is valid, `[n]`. It ascends for each client.
+        period: Virtual seconds after which the entries of each client repeat, `[N]`. NaN means that they do not repeat.
         values: Figures of each entry by name, `[n]` each. NaN means that the client keeps its usual figure.
 
     Example:
@@ -49,7 +49,7 @@ class Links:
     values: dict[str, FloatArray]
 
     def find(self, name: str, client: IntArray, now: FloatArray) -> FloatArray:
-        """Returns a figure of each client at a given time, `[J]`; NaN for a client without entries.
+        """Returns a figure of each client at a time, `[J]`. A client without entries gets NaN.
 
         Args:
             name: Name of the figure.
@@ -73,10 +73,10 @@ class Links:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A trace is a table (CSV or Parquet) with the column `client` and any of `seconds_per_step`, `seconds_per_sample`,
-# `latency` (s), `uplink`, `downlink` (bytes/s), `available_from`, `available_to`, `period` and `link_from` (virtual
-# s). Several rows of a client describe several windows of availability or several links. All other figures come from
-# the client's first row. If a trace lacks a figure, the figure of the tier is used (docs/how-to/traces.md).
+# Traces. A trace is a table (CSV or Parquet) with the column `client` and any of `seconds_per_step`,
+# `seconds_per_sample`, `latency` (s), `uplink`, `downlink` (bytes/s), `available_from`, `available_to`, `period` and
+# `link_from` (virtual s). Several rows of a client are several windows of availability or several links. All other
+# figures are those of the client's first row. A figure that a trace lacks is that of the tier (docs/how-to/traces.md).
 
 DAY = 86_400.0
 TIMES = ("seconds_per_step", "seconds_per_sample")
@@ -91,12 +91,12 @@ class Devices:
 
     Attributes:
         clients: All clients, with the figures of their tiers.
-        figures: Figures of clients by name, `[N]` each. Such a figure replaces the figure of the tier, unless it is
+        figures: Figures of clients by name, `[N]` each. They replace the figures of the tier, except where they are
             NaN.
-        links: Links that change over time; None means that no link changes.
-        available: A function that returns the virtual seconds until each client is available, `[J]`; 0 for a client
-            that is available now. Its arguments are the seeds of the worlds, the clients and the current virtual
-            seconds, `[J]` each. None means that every client is always available.
+        available: A function (seeds of the worlds, clients, current virtual seconds, `[J]` each) -> the virtual seconds
+            until each client is available, `[J]`, which are 0 for a client that is available. None means that every
+            client is always available.
+        links: Links that change over time. None means that no link changes.
 
     Example:
         A measured uplink replaces the uplink of the tier. NaN keeps the uplink of the tier.
@@ -116,9 +116,9 @@ class Devices:
         """Returns a figure of each client, `[J]`.
 
         Args:
-            name: Name of the figure: a field of `Tier`.
+            name: Name of the figure, which is a field of `Tier`.
             client: Ids of the clients, `[J]`.
-            now: Virtual second for each client, `[J]`, for links that change over time; None means second 0.
+            now: Virtual second for each client, `[J]`, for links that change over time. None means second 0.
         """
         tiers = self.clients.tiers
         if len(tiers) == 1:
@@ -136,7 +136,7 @@ class Devices:
     def slowness(self, seeds: IntArray, client: IntArray) -> FloatArray:
         """Draws a log-normal multiplier of each client's compute time, `[J]`.
 
-        The multiplier is 1 if a trace or a profile has the time of the client.
+        The multiplier is 1 if a trace or a profile has the client's time.
         """
         spread = self.figure("spread", client)
         for measured in (self.figures[name][client] for name in TIMES if name in self.figures):
@@ -148,12 +148,12 @@ class Devices:
 
 
 def diurnal_availability() -> Available:
-    """Returns a rule by which each client is available for 12 hours of every day, from a random time of day on."""
+    """Returns a rule by which each client is available for 12 hours of every day, from a random hour on."""
 
     def wait(seeds: IntArray, client: IntArray, now: FloatArray) -> FloatArray:
         phase = rng.uniform(rng.keys(seeds, "phase", client), 1)[:, 0]
         at = (now / DAY + phase) % 1.0
-        return np.where(at < 0.5, 0.0, (1.0 - at + 1e-9) * DAY)  # 1e-9 so that rounding never ends the wait too early
+        return np.where(at < 0.5, 0.0, (1.0 - at + 1e-9) * DAY)  # with 1e-9 rounding never ends the wait too early
 
     return wait
 
@@ -161,14 +161,14 @@ def diurnal_availability() -> Available:
 def window_availability(
     client: IntArray, start: FloatArray, end: FloatArray, period: FloatArray | None = None
 ) -> Available:
-    """Returns a rule by which each client is available in its windows of time, or always if it has no windows.
+    """Returns a rule by which clients are available in their windows of time. Clients without a window always are.
 
     Args:
         client: Client of each window, `[n]`.
         start: Virtual second at which each window begins, `[n]`.
-        end: Virtual second at which each window ends, `[n]`; may be infinite.
-        period: Virtual seconds after which each window repeats, `[n]`; NaN for a window that does not repeat. None
-            means that no window repeats.
+        end: Virtual second at which each window ends, `[n]`. It may be infinite.
+        period: Virtual seconds after which each window repeats, `[n]`. NaN means that a window does not repeat, and
+            None means that no window does.
 
     Example:
         >>> wait = window_availability(np.array([0]), np.array([60.0]), np.array([90.0]))
@@ -187,7 +187,7 @@ def window_availability(
         window = np.arange(len(row)) + np.repeat(first - np.cumsum(number) + number, number)
         length = np.where(repeats[window], again[window], np.inf)
         at = np.where(repeats[window], np.mod(now[row], np.where(repeats[window], again[window], 1.0)), now[row])
-        past = length - at + start[window]  # seconds until the window begins again; infinite if it does not repeat
+        past = length - at + start[window]  # seconds until the window begins again
         seconds = np.where(at < end[window], np.maximum(start[window] - at, 0.0), past)
         seconds = np.where(repeats[window] & (seconds > 0), seconds + 1e-9 * length, seconds)  # despite rounding
         soonest = np.where(number > 0, np.inf, 0.0)
@@ -202,11 +202,10 @@ def read_trace(clients: Clients, path: Path) -> Devices:
 
     Args:
         clients: All clients.
-        path: Path of the trace, a CSV or Parquet file.
+        path: The trace, a CSV or Parquet file.
 
     Raises:
-        BadInput: The file cannot be read, has no column `client`, or names a client that does not exist. Or a figure is
-            not above 0, a window ends before it begins or after its period, or a link begins after its period.
+        BadInput: The file cannot be read or has a wrong value.
     """
     more = (*COLUMNS, "available_from", "available_to", "period", "link_from")
     table = read_number_table("clients.trace", path, ("client",), more)
@@ -239,13 +238,13 @@ def read_trace(clients: Clients, path: Path) -> Devices:
         return Devices(clients, figures, links=links)
     windows = (
         ~np.isnan(ends).all(axis=0) | ~changing
-    )  # a row without both ends means that the client is always available, unless the row is only about a link
+    )  # a row without both ends means that the client is always available, unless the row only describes a link
     available = _read_windows(client[windows], {name: values[windows] for name, values in table.items()}, path)
     return Devices(clients, figures, available, links)
 
 
 def _read_windows(client: IntArray, table: dict[str, FloatArray], path: Path) -> Available:
-    """Makes the rule of availability from the windows of a trace. An empty cell means no beginning, end or period."""
+    """Makes the rule of availability from the windows of a trace. An empty cell means no start, no end or no period."""
     nothing = np.full(len(client), np.nan)
     start, end, period = (table.get(name, nothing) for name in ("available_from", "available_to", "period"))
     start = np.where(np.isnan(start), 0.0, start)
@@ -280,7 +279,7 @@ def _make_links(clients: Clients, client: IntArray, table: dict[str, FloatArray]
 # ---------------------------------------------------------------------------------------------------------------------
 # Profiles (`clients.profile`): distributions of figures over devices, from published measurements.
 
-TENFOLD = math.log(10.0) / (2 * 1.2815515655446004)  # sd of the log if the 90th percentile is 10 times the 10th
+TENFOLD = math.log(10.0) / (2 * 1.2815515655446004)  # sd of the logarithm if the 90th percentile is 10 times the 10th
 
 
 class LogNormal(NamedTuple):
@@ -315,8 +314,7 @@ PROFILES: dict[str, dict[str, LogNormal]] = {
 def make_profile(name: str, clients: Clients, seed: int) -> Devices:
     """Draws each client's figures from a profile, with random numbers that depend on the client's id.
 
-    The time of an optimizer step depends only on its number of samples: `seconds_per_step` is 0. The four figures of a
-    client are independent.
+    The figures of a client are independent. `seconds_per_step` is 0, so the time of a step depends only on its samples.
 
     Args:
         name: Name of the profile.
@@ -342,17 +340,16 @@ def make_profile(name: str, clients: Clients, seed: int) -> Devices:
 # Virtual seconds of a round, and which uploads the server will use. Both depend only on plan, devices and seed.
 #
 # A job computes for `steps * (seconds_per_step + batch * seconds_per_sample) * slowness` seconds, where `batch` is the
-# number of samples that a batch really holds. A step with further passes over its batch counts as several steps.
-# Everything that a job computes besides its training counts too (`simulation.rounds.cost_jobs`). A job that trains a
-# slice of the network needs only the slice's share of this time. Download and upload each take
-# `latency + bytes / bandwidth`, with the link as it is when the round begins. A client trains its models one after
-# another or at the same time (`side_by_side`, a setting of its tier). Models that are trained at the same time share
-# the client's link. Then each upload finishes only when all of the client's uploads have finished.
+# real number of samples of a batch. A step with further passes over its batch counts as several steps. Computation
+# besides training also counts (`simulation.rounds.cost_jobs`). A job that trains a slice of the network needs only the
+# slice's share of this time. Download and upload each take `latency + bytes / bandwidth` with the link at the start of
+# the round. A client trains its models one after the other, or at the same time (`side_by_side` of its tier). In the
+# second case the models share the client's link, so all uploads of the client finish together.
 #
 # The server uses the upload of a client that is available when the round starts, is not late, and does not drop out. A
-# synchronous round lasts as long as the slowest of these clients needs. A round does not wait for a client that drops
-# out, but if there is a deadline, such a round lasts until the deadline. All this is known before training, so the jobs
-# of the other clients are never computed. The upload of a job that fails in training is not used either.
+# synchronous round lasts as long as the slowest of these clients. It does not wait for a client that drops out, unless
+# there is a deadline. Then it lasts until the deadline. All this is known before training, so the jobs of the other
+# clients are never computed. The server does not use the upload of a job that fails in training.
 
 OK, NO_DATA, LATE, DROPPED, UNAVAILABLE, PAST_DEADLINE, FAILED, STALE = range(8)
 STATUS = ("ok", "no data", "late", "dropped", "unavailable", "past deadline", "failed", "stale")
@@ -363,11 +360,11 @@ class CountingRule:
     """The rule by which the server chooses the uploads that it uses in a round.
 
     Attributes:
-        first: Number of clients of each tier for which a round waits. These are the fastest clients, and the others are
-            `late`. None means that the round waits for all clients that were chosen.
+        first: Number of the fastest clients of each tier for which a round waits. Slower clients are `late`. None means
+            that a round waits for all participants.
         dropout: Probability that a participant drops out and sends nothing, in [0, 1).
-        deadline: Virtual seconds after which a round ends, even if clients are missing; None means no deadline.
-        partial: Share of the participants that make only a part of their steps, in [0, 1].
+        deadline: Virtual seconds after which a round ends, even if uploads are missing. None means no deadline.
+        partial: Share of the participants that make only some of their steps, in [0, 1].
     """
 
     first: tuple[int, ...] | None = None
@@ -377,19 +374,19 @@ class CountingRule:
 
 
 def cut_steps(share: float, plan: Plan, steps: IntArray, unit: IntArray, *, seeds: IntArray, t: int) -> IntArray:
-    """Returns the number of steps of each job, `[J]`, if a share of each world's participants trains less than others.
+    """Returns the number of steps of each job, `[J]`, if a share of each world's participants trains less.
 
-    Such a participant trains for a random number of epochs, drawn uniformly from 1 to all of its epochs. The number is
-    the same for all of its models.
+    Such a participant trains for a random number of epochs, drawn uniformly from 1 to its usual number. All of its
+    models are trained for this number of epochs.
 
     Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, *Federated Optimization in Heterogeneous Networks*, MLSys 2020,
     section 5.2.
 
     Args:
-        share: Share of the participants that train less, above 0.
+        share: Share of these participants, above 0.
         plan: The jobs, `[J]`.
         steps: Number of steps of each job in all of its epochs, `[J]`.
-        unit: Number of steps of each job in one epoch, `[J]`, at least 1.
+        unit: Number of steps of each job in an epoch, `[J]`, at least 1.
         seeds: Seed of each world, `[R]`.
         t: The round, from 0.
 
@@ -415,7 +412,7 @@ class RoundTiming(NamedTuple):
 
     Attributes:
         job: Virtual seconds that each job takes, `[J]`.
-        status: Whether the upload of each job will be used, and if not, why not, as an index into `STATUS`, `[J]`.
+        status: Index into `STATUS` for each job, `[J]`, which says whether the upload will be used, or why not.
         round: Virtual seconds that the round takes in each world, `[R]`.
     """
 
@@ -428,12 +425,12 @@ class JobCosts(NamedTuple):
     """The work and the traffic of the jobs of a plan, `[J]` each.
 
     Attributes:
-        steps: Work as a number of steps, each of one forward and one backward pass; 0 for a job without samples.
+        steps: Work as a number of steps of one forward and one backward pass. It is 0 for a job without samples.
         up: Bytes sent.
         down: Bytes received.
-        samples: Number of samples in these steps; None means that samples take no time.
-        work: Amount of computation of the network that the job trains, as a share of that of the whole network, above
-            0. None means that every job trains the whole network.
+        samples: Number of samples in these steps. None means that samples take no time.
+        work: Computation of the network that the job trains, as a share of the whole network's, above 0. None means
+            that every job trains the whole network.
 
     Example:
         Two clients need 0.5 s for a step. The round waits only for the client that finishes first.
@@ -472,7 +469,7 @@ def time_round(
     clients = devices.clients
     compute, transfer = time_jobs(devices, seeds[plan.world], plan.client, costs, now[plan.world])
     member = plan.world * clients.number + plan.client
-    if (np.diff(member) > 0).all():  # every client has one job, and jobs are in the order of clients
+    if (np.diff(member) > 0).all():  # every client has one job, and jobs are ordered by client
         first = index = np.arange(len(member))
         job = busy = compute + transfer
     else:
@@ -500,23 +497,23 @@ def time_round(
                 status[ready[np.lexsort((client[ready], busy[ready]))][number:]] = LATE
     counted, seconds = status == OK, np.zeros(len(seeds))
     np.maximum.at(seconds, world[counted], busy[counted])
-    if rule.deadline is not None:  # a world in which a client is missing waits until the deadline
+    if rule.deadline is not None:  # worlds with a missing client wait until the deadline
         missing = np.isin(status, (DROPPED, PAST_DEADLINE))
-        if rule.first is not None:  # if enough clients of a tier have finished, the round does not wait for its others
+        if rule.first is not None:  # if enough clients of a tier have finished, the round does not wait for more
             group = world * len(rule.first) + tier
             enough = np.bincount(group, counted, len(seeds) * len(rule.first)) >= np.tile(rule.first, len(seeds))
             missing &= ~enough[group]
         seconds[world[missing]] = rule.deadline
     soonest = np.full(len(seeds), np.inf)
     np.minimum.at(soonest, world[~empty], wait[~empty])
-    absent = (seconds == 0) & np.isfinite(soonest)  # no client with data is available: the round ends when one is
+    absent = (seconds == 0) & np.isfinite(soonest)  # no client with samples is available: the round ends when one is
     return RoundTiming(job, status[index], np.where(absent, soonest, seconds))
 
 
 def time_jobs(
     devices: Devices, seed: IntArray, client: IntArray, costs: JobCosts, now: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns the virtual seconds of each job's computation, `[J]`, and of its download and upload together, `[J]`.
+    """Returns the virtual seconds of each job's computation, and of its download and upload together, `[J]` each.
 
     Args:
         devices: The devices of the clients.
@@ -538,8 +535,8 @@ class ServerDevice(NamedTuple):
     """The speed of the server. By default the server's work takes no time.
 
     Attributes:
-        seconds_per_step: Virtual seconds of an optimizer step that the server makes by itself.
-        seconds_per_sample: Further virtual seconds of such a step for each of its samples.
+        seconds_per_step: Virtual seconds of an optimizer step of the server.
+        seconds_per_sample: Further virtual seconds for each sample of such a step.
     """
 
     seconds_per_step: float = 0.0
@@ -547,7 +544,7 @@ class ServerDevice(NamedTuple):
 
 
 def time_transfers(devices: Devices, client: IntArray, up: IntArray, down: IntArray, now: FloatArray) -> FloatArray:
-    """Returns the virtual seconds that each job's download and upload take together, `[J]`.
+    """Returns the virtual seconds of each job's download and upload together, `[J]`.
 
     Args:
         devices: The devices of the clients.

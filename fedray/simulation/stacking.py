@@ -1,8 +1,9 @@
 """Builds the study of a stack, and scores its predictions.
 
-A *stack* is an ensemble whose outputs are combined by one more model, the *meta model*. A *base* is one architecture of
-the ensemble; its networks are the *sub models*. Bases and meta model are the *parts* of the study, and one plan has the
-jobs of all parts. A *study* is everything that a run needs, and a *world* is one seed of one fold of the data.
+A *stack* is an ensemble whose outputs are combined by one more model, the *meta model*, or by a rule. A *base* is the
+networks of one architecture, which are called *sub models*. Bases and meta model are the *parts* of the study, and one
+plan has the jobs of all parts. A *study* is everything that a run needs except a runtime, and a *world* is one seed of
+one fold of the data.
 
 Example:
     >>> from fedray.assembly.study import build_study
@@ -34,7 +35,7 @@ from fedray.simulation.study import Part, Study
 from fedray.training.block import count_client_steps, samples_seen
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conversion of plans and states from the whole stack to its parts and back.
+# Plans and states of the whole stack, and of its parts.
 
 
 class PartJobs(NamedTuple):
@@ -44,7 +45,7 @@ class PartJobs(NamedTuple):
         number: Number of the part.
         part: The part.
         jobs: Indexes of the jobs in the plan of the whole stack, `[j]`.
-        plan: The same jobs, with models and worlds numbered as in the part's own study.
+        plan: The jobs, with models and worlds numbered as in the part's study.
     """
 
     number: int
@@ -54,7 +55,7 @@ class PartJobs(NamedTuple):
 
 
 def split_plan(parts: Sequence[Part], plan: Plan) -> Iterator[PartJobs]:
-    """Yields the jobs of each part that has jobs in the plan of a stack."""
+    """Yields the jobs of each part that has jobs in a stack's plan."""
     for number, part in enumerate(parts):
         own = plan.model - part.first
         jobs = np.flatnonzero((own >= 0) & (own < part.folds * part.models))
@@ -64,9 +65,9 @@ def split_plan(parts: Sequence[Part], plan: Plan) -> Iterator[PartJobs]:
 
 
 def read_part(state: State, part: Part) -> State:
-    """Returns the state of part i, `[worlds * F * x, d_i]`, from the state of the whole stack.
+    """Extracts the state of part i, `[worlds * F * x, d_i]`, from the state of the whole stack.
 
-    F is the number of folds, x the number of models for each fold, and d_i the length of one of these models.
+    F is the number of folds, x the number of models per fold, and d_i the number of values of such a model.
     """
     rows, number = state.models, part.folds * part.models * len(state.models)
     both = [rows[:, where].reshape(number, -1) for where in (part.trainable, part.buffers)]
@@ -74,12 +75,12 @@ def read_part(state: State, part: Part) -> State:
 
 
 def write_part(state: State, part: Part, own: State) -> State:
-    """Returns the state of the whole stack with a new state for one part.
+    """Returns the state of the whole stack with a new state of one part.
 
     Args:
         state: The state of the whole stack, `[worlds, d]`.
         part: The part.
-        own: The new state of the part, `[worlds * F * x, d_i]`; its `extra` is ignored.
+        own: The new state of the part, `[worlds * F * x, d_i]`. Its `extra` is ignored.
     """
     models, counters, worlds = state.models.clone(), state.counters.clone(), len(state.models)
     trainable = part.study.net.layout.trainable
@@ -90,11 +91,10 @@ def write_part(state: State, part: Part, own: State) -> State:
 
 
 def is_trained(counters: Tensor) -> bool:
-    """Returns whether the meta model of a stack was trained. Only a trained meta model predicts.
+    """Returns whether a stack's meta model was trained. Only a trained meta model predicts.
 
     Args:
-        counters: The counters of the stack, `[c]`. The first counter is the number of rounds that trained the meta
-            model.
+        counters: The integer buffers of the stack, `[c]`. The first one counts the rounds that trained the meta model.
 
     Example:
         >>> is_trained(torch.tensor([0, 7])), is_trained(torch.tensor([3, 7]))
@@ -104,11 +104,11 @@ def is_trained(counters: Tensor) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Costs of the jobs of a stack: training samples, steps and bytes.
+# Training samples, steps and bytes of a stack's jobs.
 
 
 def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
-    """Returns the number of training samples of each job, `[J]`. The samples of the job's fold do not count."""
+    """Returns the number of training samples of each job, `[J]`. Samples of the job's fold do not count."""
     size = np.zeros(len(plan.client), dtype=np.int64)
     for _, part, jobs, own in split_plan(parts, plan):
         size[jobs] = part.study.shards.sizes(own.world, own.client)
@@ -116,10 +116,9 @@ def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
 
 
 def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Returns the optimizer steps of each job, the samples in these steps, and a multiplier, `[J]` each.
+    """Returns each job's steps, the samples in these steps, and a multiplier of the client's time, `[J]` each.
 
-    The virtual time of the client is multiplied by the multiplier. The multiplier is 0 if the server trains the meta
-    model, because this costs clients no time.
+    The multiplier is 0 if the server trains the meta model, because this costs clients no time.
     """
     steps, samples, factor = np.zeros_like(size), np.zeros_like(size), np.ones(len(size))
     for _, part, jobs, own in split_plan(parts, plan):
@@ -134,11 +133,7 @@ def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[In
 def work_of_server(parts: Sequence[Part], t: int) -> ServerWork:
     """Returns the number of optimizer steps that the server makes in round t, and the number of samples in these steps.
 
-    These are the server's own steps for each part, and the steps of a meta model that the server trains.
-
-    Args:
-        parts: The parts of the stack.
-        t: The round, from 0.
+    The server makes steps of its own for the parts, and trains the meta model of some stacks.
     """
     total, one = np.zeros(2), np.zeros(1, np.int64)
     for part in (part for part in parts if part.begins <= t < part.ends):
@@ -153,9 +148,9 @@ def work_of_server(parts: Sequence[Part], t: int) -> ServerWork:
 
 
 def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> tuple[IntArray, IntArray]:
-    """Returns the bytes that each job sends and the bytes that it receives, `[J]` each.
+    """Returns the bytes that each job sends and receives, `[J]` each.
 
-    A client also receives the sub models that it needs to compute the inputs (features) of the meta model.
+    A client also receives the sub models with which it computes the inputs (features) of the meta model.
 
     Args:
         parts: The parts of the stack.
@@ -167,7 +162,7 @@ def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> 
     for _, part, jobs, own in split_plan(parts, plan):
         shards = part.study.shards
         if isinstance(shards, FeatureShards) and shards.at_server:  # the meta model is not sent
-            sent = shards.sizes(own.world, own.client) * shards.pooled  # predictions and labels are sent once
+            sent = shards.sizes(own.world, own.client) * shards.pooled  # clients send predictions and labels once
             up[jobs] = sent * (4 * shards.width + 8) * (t == part.begins)
             continue
         up[jobs], down[jobs] = job_traffic(part.study, part.study.method.phase, own, t)
@@ -179,13 +174,11 @@ def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> 
 
 
 def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArray]:
-    """Returns a function that takes a round and returns the clients that trained in earlier rounds.
-
-    The function returns each client as the number `world * N + client`.
+    """Returns a function: round -> the clients that trained in earlier rounds, each as `world * N + client`.
 
     Args:
         schedule: The schedule that plans the jobs.
-        begins: The first round to look at.
+        begins: The first round that counts.
         number: N, the number of clients.
 
     Example:
@@ -194,7 +187,7 @@ def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int
         []
     """
     nobody = np.empty(0, dtype=np.int64)
-    known: dict[str, Any] = {"round": begins, "trained": nobody}  # a later call adds only the rounds since `round`
+    known: dict[str, Any] = {"round": begins, "trained": nobody}  # a later call adds the rounds since `round`
 
     def trained_before(t: int) -> IntArray:
         if t < known["round"]:
@@ -212,8 +205,8 @@ def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int
 def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> IntArray:
     """Returns the bytes of the sub models that each job's client downloads to compute features, `[J]`.
 
-    A client downloads the sub models once, before it trains the meta model for the first time. If the server trains the
-    meta model on the features of clients, all clients download the sub models before the meta model's first round.
+    A client downloads the sub models once, before it first trains the meta model. If the server trains the meta model
+    on the clients' features, all clients download the sub models before the meta model's first round.
     """
     nothing, meta = np.zeros(len(plan.client), dtype=np.int64), parts[-1]
     features = meta.study.shards
@@ -231,27 +224,23 @@ def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) ->
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A stack is one model made of parts. A row of the state holds the parameters of all sub models and of the meta model,
-# and each round trains some parts. Every part is an ordinary study. The study of a base has one world for each pair of
-# a world of the whole stack and a fold. The shards of this world leave the fold out
-# (`fedray.features.stacking.LeaveOutShards`). So the trainings of a base for all worlds and folds are jobs of one plan.
-# The inputs of the meta model (features) are computed in the processes where its jobs run (`fedray.runtime.stacking`).
-# The round loop, the recorder and checkpoints see only one row of numbers for each world.
-#
-# `build_stack_study` makes the study of the whole stack.
+# The study of a stack. A row of the state holds all sub models and the meta model of a world, and each round trains
+# some parts. Every part is an ordinary study. The study of a base has one world for each pair of a world of the whole
+# stack and a fold, and its shards leave the fold out (`fedray.features.stacking.LeaveOutShards`). So one plan has the
+# jobs of a base for all worlds and folds. The processes that run the meta model's jobs compute its inputs (features,
+# `fedray.runtime.stacking`). The round loop, the recorder and checkpoints see one row for each world.
 
 
 def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> Study:
     """Returns the study of a stack.
 
     Args:
-        study: The study before it is cut into parts. Its method has one phase for each base and one for the meta model.
-        stack: The bases, the way in which folds are left out, and the meta model.
-        keep_losses: Whether the state keeps the loss of each job, `[worlds, N, models]`. The adaptive schedule needs
-            these losses.
+        study: The study without parts. Its method has one phase for each base and one for the meta model.
+        stack: The bases, the folds and the meta model.
+        keep_losses: Whether the state keeps the loss of each job, `[worlds, N, models]`, for the adaptive schedule.
     """
     parts = tuple(_list_parts(study, stack))
-    if stack.meta is not None:  # the part of the meta model gets `trained_before`
+    if stack.meta is not None:  # only the meta model needs `trained_before`
         trained = track_trained(_make_schedule(parts), parts[-1].begins, study.clients.number)
         parts = *parts[:-1], parts[-1]._replace(trained_before=trained)
     number = sum(part.folds * part.models for part in parts)
@@ -291,7 +280,7 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
 
 
 def _make_schedule(parts: Sequence[Part]) -> Schedule:
-    """Returns the schedule that plans the jobs of all parts that train in a round."""
+    """Returns the schedule of the jobs of all parts that train in a round."""
 
     def schedule(t: int, state: State | None) -> Plan:
         empty = Plan(*(np.empty(0, dtype=np.int64) for _ in Plan._fields))
@@ -302,7 +291,7 @@ def _make_schedule(parts: Sequence[Part]) -> Schedule:
 
 
 def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[State, Stats, int], State]:
-    """Makes the function of the server's step. The server of part i gets the statistics with names `i/...`."""
+    """Returns the server's step, in which the server of part i gets the statistics with names `i/...`."""
     worlds, join = study.worlds, study.method.join
 
     def step(state: State, stats: Stats, t: int) -> State:
@@ -337,15 +326,15 @@ def _of_part(values: Mapping[str, Any], number: int) -> dict[str, Any]:
 def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
     """Yields the bases, then the meta model.
 
-    Bases train in the first rounds, and the meta model in the rounds after them. A base whose clients fit a classifier
-    (`Part.voter`) trains in no round.
+    Bases train in the first rounds, and the meta model trains in the rounds after them. A base whose clients fit
+    classifiers (`Part.voter`) trains in no round.
     """
     nets = [base.net for base in stack.bases] + ([] if stack.meta is None else [stack.meta])
     folds = [stack.folds] * len(stack.bases) + [1]
     models = [base.models for base in stack.bases] + [1]
     copies = [f * x for f, x in zip(folds, models, strict=True)]
     whole = sum(n * net.layout.trainable for n, net in zip(copies, nets, strict=False))
-    first, trainable, buffers, counters = 0, 0, whole, 1  # the first counter counts the meta model's rounds
+    first, trainable, buffers, counters = 0, 0, whole, 1  # counter 0 counts the meta model's rounds
     for i, net in enumerate(nets):
         layout, number = net.layout, copies[i]
         ends = [trainable + number * layout.trainable, buffers + number * (layout.d - layout.trainable)]
@@ -374,7 +363,7 @@ def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
 def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
     """Makes the ordinary study of a part.
 
-    All folds of a base share their initial models. Different bases have different initial models.
+    All folds of a base have the same initial models. Bases have different initial models.
     """
     phase = study.method.parts[i]
     starts = study.init_seeds if i == 0 else (rng.keys(study.init_seeds, "part", i) >> np.uint64(2)).astype(np.int64)
@@ -404,7 +393,7 @@ def _refuse_features(_world: int, _client: int) -> Tensor:
 def _plan_part(part: Part, t: int, state: State | None) -> Plan:
     """Plans a part's jobs in round t, with models and worlds numbered as in the whole stack.
 
-    Clients without data get no jobs.
+    Clients without samples get no jobs.
     """
     shards = part.study.shards
     if isinstance(shards, FeatureShards) and shards.at_server:  # one job of the server for each world
@@ -417,9 +406,9 @@ def _plan_part(part: Part, t: int, state: State | None) -> Plan:
 
 
 def _part_losses(state: State, part: Part) -> State:
-    """Returns the state in which `job_loss` has only the losses of one part's jobs, `[worlds * F, N, x]`.
+    """Returns the state with only the losses of a part's jobs as `job_loss`, `[worlds * F, N, x]`.
 
-    The adaptive schedule of the part uses these losses.
+    The part's adaptive schedule uses these losses.
     """
     if "job_loss" not in state.extra:
         return state
@@ -429,7 +418,7 @@ def _part_losses(state: State, part: Part) -> State:
 
 
 def _draw_parts(state: State, parts: Sequence[Part], *, at_once: bool) -> State:
-    """Draws the initial models of all parts. If `at_once` is true, the meta model counts as trained from the start."""
+    """Draws the initial models of all parts. If `at_once` is True, the meta model counts as trained from the start."""
     state.counters[:, 0] = int(at_once)
     for part in parts:
         state = write_part(state, part, draw_first_state(part.study, part.study.method.phase))
@@ -437,18 +426,18 @@ def _draw_parts(state: State, parts: Sequence[Part], *, at_once: bool) -> State:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Scores and report data of the stack's own prediction, of the average of its sub models, and of each base.
+# Scores and report data of the stack, of the average of its sub models, and of each base.
 
 MOST_REPORTED_FOLDS = 50  # with more folds, the accuracy of each fold is not recorded
 
 
 def find_bases(study: Study) -> list[Part]:
-    """Returns the parts of a stack that are bases, and not the meta model."""
+    """Returns the parts of a stack that are bases."""
     return [part for part in study.parts if not isinstance(part.study.shards, FeatureShards)]
 
 
 def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
-    """Returns one array `[F, n, C]` for each base: for each fold, the probabilities averaged over the fold's models.
+    """Returns for each base the probabilities averaged over the models of each fold, `[F, n, C]`.
 
     Args:
         study: The study that `build_stack_study` made.
@@ -459,10 +448,7 @@ def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
 
 
 def average_bases(bases: list[FloatArray]) -> FloatArray:
-    """Returns the mean of all bases' probabilities, `[n, C]`. Each base is given as an array `[F, n, C]`.
-
-    Reports compare the stack with this average.
-    """
+    """Averages the probabilities of all bases, `[F, n, C]` each, to `[n, C]`. Reports show this mean."""
     return np.asarray(np.mean([folds.mean(axis=0) for folds in bases], axis=0))
 
 
@@ -471,7 +457,7 @@ def score_stack(study: Study, probs: FloatArray, y: IntArray) -> dict[str, float
 
     Args:
         study: The study that `build_stack_study` made.
-        probs: The probabilities that the stack predicts, followed by those of each sub model, `[1 + P, n, C]`.
+        probs: The probabilities of the stack, and then of its sub models, `[1 + P, n, C]`.
         y: True labels, `[n]`.
     """
     bases = split_by_base(study, probs[1:])
@@ -494,13 +480,12 @@ def collect_stack_report(study: Study, state: State, probs: FloatArray, y: IntAr
     Args:
         study: The study that `build_stack_study` made.
         state: The state with the models of the stack.
-        probs: The stack's probabilities for the test samples, followed by those of each sub model, `[1 + P, n, C]`.
+        probs: The probabilities of the stack, and then of its sub models, for the test samples, `[1 + P, n, C]`.
         y: True labels, `[n]`.
 
     Returns:
-        The arrays by name: the confusion matrix of the average of the bases, the accuracy by base and fold
-        `[bases, F]`, and the names of the bases. If the meta model is one linear layer, its weights `[C, bases * C]`
-        are also there.
+        The arrays by name: the confusion matrix of the bases' average, the accuracy per base and fold `[bases, F]`, and
+        the names of the bases. If the meta model is one linear layer, its weights `[C, bases * C]` are also included.
     """
     bases = split_by_base(study, probs[1:])
     arrays = {"confusion_average": classification.confusion(average_bases(bases), y)}

@@ -1,6 +1,6 @@
 """Builds the library of compiled kernels from the C files beside this one.
 
-`pip install` runs this file through `setup.py`. After a change of a C file run `python fedray/core/kernels/build.py`.
+`pip install` runs this file through `setup.py`. After changing a C file, run `python fedray/core/kernels/build.py`.
 """
 
 import hashlib
@@ -32,14 +32,14 @@ BITS = (32, 64)  # float and double
 
 
 class BuildFailed(Exception):
-    """No compiler was found, or the compiler refused the sources."""
+    """Raised if no compiler can build the library."""
 
 
 class InstructionSet(NamedTuple):
-    """A set of vector instructions. Every kernel is built once for each set.
+    """A set of vector instructions. Each kernel is built once per set.
 
     Attributes:
-        name: Name of the set. The names of functions that are built for the set end in it.
+        name: Name of the set. The names of the functions that are built for the set end in this name.
         bytes: Length of a vector register in bytes.
         cpu: Zig's name of the processor.
         flags: Flags for compilers other than zig.
@@ -78,9 +78,9 @@ def find_sources() -> list[Path]:
 
 
 def hash_sources() -> str:
-    """Returns a digest of all sources and compiler flags. A library with a different digest is out of date.
+    """Returns a digest of all sources and of the flags of all compilers and processors.
 
-    The digest covers the flags of all compilers and processors, so it is the same on every machine.
+    The digest is the same on every machine. A library with a different digest is out of date.
     """
     digest = hashlib.sha256(repr((FLAGS, X86, ARM)).encode())
     for path in sorted([*find_sources(), *FOLDER.glob("*.h")]):
@@ -89,7 +89,7 @@ def hash_sources() -> str:
 
 
 def find_compilers() -> list[Compiler]:
-    """Returns the compilers of this machine, the preferred one first."""
+    """Returns the compilers of this machine. The preferred compiler comes first."""
     found = []
     if importlib.util.find_spec("ziglang") is not None and _zig_target() is not None:
         found.append(Compiler("zig", (sys.executable, "-m", "ziglang", "cc", "-target", str(_zig_target())), True))
@@ -106,7 +106,7 @@ def _machine() -> str:
 
 
 def _zig_target() -> str | None:
-    """Returns Zig's name of this machine, with an old C library, so that the result runs on every current system."""
+    """Returns Zig's name of this machine. It names an old C library, so that the result runs on all current systems."""
     system = {"linux": "linux", "darwin": "macos"}.get(sys.platform)
     if system is None or _machine() not in ("x86_64", "aarch64"):
         return None
@@ -118,7 +118,7 @@ def compile_library(out: Path, compiler: Compiler, more: Sequence[str] = ()) -> 
     """Compiles all sources for all instruction sets of this processor family into one library.
 
     Args:
-        out: The file that is written.
+        out: The file to write.
         compiler: The compiler.
         more: Further flags for the compiler, such as the flags of sanitizers.
 
@@ -155,7 +155,7 @@ def _call(command: Sequence[str], env: dict[str, str]) -> None:
 
 
 def build_library(out: Path) -> str:
-    """Builds the library with the first compiler that succeeds, and returns the compiler's name.
+    """Builds the library with the first compiler that succeeds. Returns the compiler's name.
 
     Raises:
         BuildFailed: No compiler succeeds. The message gives one reason per compiler.
