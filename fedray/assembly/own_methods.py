@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedray.assembly.registry import check_code
 from fedray.core.errors import BadInput
@@ -29,7 +28,7 @@ STATS = (ExactSum, Counts, Largest, Kept)
 
 def _describe(value: Any) -> str:
     """Describes a value for messages: its type, or the dtype and the shape of an array or a tensor."""
-    if isinstance(value, np.ndarray | Tensor):
+    if isinstance(value, np.ndarray | torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} of shape {list(value.shape)}"
     return name_type(value)
 
@@ -80,7 +79,7 @@ def check_state(found: Any, rows: int, before: State | None) -> str | None:
         rows: the number of models that the state must have.
         before: the previous state, whose tensors must keep their names and shapes. None means the first state.
     """
-    if not isinstance(found, State) or not isinstance(found.models, Tensor):
+    if not isinstance(found, State) or not isinstance(found.models, torch.Tensor):
         return f"{name_type(found)}: return a State of models, counters and extra"
     wanted = (rows, *found.models.shape[1:2]) if before is None else tuple(before.models.shape)
     kind = found.models.dtype if before is None else before.models.dtype
@@ -110,7 +109,7 @@ def check_stats(found: Any) -> str | None:
 
 def check_tensor(found: Any, shape: tuple[int, ...]) -> str | None:
     """Returns what is wrong with a tensor that must have the given shape; None if the tensor is right."""
-    fits = isinstance(found, Tensor) and tuple(found.shape) == shape
+    fits = isinstance(found, torch.Tensor) and tuple(found.shape) == shape
     return None if fits else f"{_describe(found)}: return a tensor, {list(shape)}"
 
 

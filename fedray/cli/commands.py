@@ -15,11 +15,12 @@ import click
 
 from fedray import __version__
 from fedray.cli import run
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput, FedrayError, format_bytes
 from fedray.experiments.live import log, show_phases
-from fedray.files.plain import confirm_writable
+from fedray.files import plain
 from fedray.own_code.user_code import import_modules
 from fedray.process import show_notes, silence, tolerate_stderr
+from fedray.runtime import environment
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The command `fedray bench`.
@@ -32,13 +33,12 @@ from fedray.process import show_notes, silence, tolerate_stderr
 def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
     """Measure how fast fedray trains, beside a plain PyTorch loop."""
     from fedray.bench.rows import run_benchmark
-    from fedray.files.plain import write_atomically
 
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):  # reported before a long measurement
         raise BadInput(f"--out {out}: give a file in a directory that exists")
     table = run_benchmark(only, quick, click.echo)
     if out is not None:
-        write_atomically(out, table.encode())
+        plain.write_atomically(out, table.encode())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -54,9 +54,6 @@ def clean_command(yes: bool) -> None:
     started, if all its processes have ended. A Ray whose driver was just killed may still be ending: the command waits
     for it, and names it if that takes longer than 10 seconds.
     """
-    from fedray.core.errors import format_bytes
-    from fedray.runtime import environment
-
     places = environment.session_places()
     abandoned = [folder for folder in environment.find_sessions(places) if environment.is_abandoned(folder)]
     ending = environment.wait_for_ends(abandoned)
@@ -80,10 +77,6 @@ def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
     Returns:
         For each folder, whether it can be removed.
     """
-    from fedray.core.errors import format_bytes
-    from fedray.files import plain
-    from fedray.runtime import environment
-
     free = []
     for folder in plain.find_temporary(places):
         free.append(not plain.is_in_use(folder))
@@ -242,7 +235,7 @@ def table_command(
     from fedray.scenario.loader import import_first, read_scenario
     from fedray.scenario.shipped import find_scenario_file
 
-    confirm_writable("--out", out)
+    plain.confirm_writable("--out", out)
     modules = import_first(find_scenario_file(scenario), modules)
     wanted = read_scenario(find_scenario_file(scenario), overrides)
     if not wanted.table:
@@ -300,7 +293,7 @@ def tune_command(
     folder = out or Path("runs") / path.stem
     refuse_scenario(str(path), load_yaml(path))
     refuse_taken_sweep(folder, resume=resume)
-    confirm_writable("--out", folder)
+    plain.confirm_writable("--out", folder)
     import_modules(modules)
     from fedray.tuning.tune import describe_summary, run_sweep
 

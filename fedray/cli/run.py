@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from fedray.core.errors import BadInput
-from fedray.experiments.live import Heard, log
+from fedray.core.errors import TOTALS, BadInput, format_score, format_total, name_score
+from fedray.core.scores import leave_out_repeats
+from fedray.experiments.live import Heard, log, watch_run
 from fedray.files.plain import confirm_writable, expand_user_path, make_parent, write_atomically
 from fedray.files.run_files import has_file
 from fedray.own_code.user_code import import_modules
 from fedray.process import import_quickly, silence
-from fedray.runtime.environment import read_awaited, refuse_unused_wait
+from fedray.runtime.environment import find_address, read_awaited, refuse_unused_wait
 
 if TYPE_CHECKING:  # torch and Optuna are slow to import
     from matplotlib.figure import Figure
@@ -165,7 +166,6 @@ def run_command(
 
     SCENARIO is a YAML file, or a name that `fedray scenarios` lists. `fedray check SCENARIO --all` prints its keys.
     """
-    from fedray.runtime.environment import find_address
     from fedray.scenario.loader import import_first, read_scenario
     from fedray.scenario.nested import load_yaml
     from fedray.scenario.shipped import find_scenario_file
@@ -185,7 +185,6 @@ def run_command(
     with nullcontext(wanted_folder) if out is not None or force else claim_numbered(wanted_folder) as folder:
         with import_quickly():
             from fedray.assembly.registry import UserObjects
-            from fedray.experiments.live import watch_run
             from fedray.experiments.run import run_scenario
 
         note = "" if folder == wanted_folder else f"{wanted_folder} is taken: this run is written to {folder}"
@@ -220,7 +219,6 @@ def resume_command(
     confirm_writable("resume", folder)
     with import_quickly():
         from fedray.assembly.registry import UserObjects
-        from fedray.experiments.live import watch_run
         from fedray.experiments.run import resume_run
         from fedray.storage.summary import read_keys
 
@@ -251,7 +249,6 @@ def check_command(
 
     SCENARIO is a YAML file, or a name that `fedray scenarios` lists; KEY=VALUE changes a key of it.
     """
-    from fedray.runtime.environment import find_address
     from fedray.scenario.loader import dump_scenario, import_first, read_cells, read_scenario
     from fedray.scenario.shipped import find_scenario_file
 
@@ -301,8 +298,6 @@ def _show_summary(folder: Path, *, drawn: bool) -> None:
 def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
     """Describes the result in a few lines."""
     from fedray.api import load
-    from fedray.core.errors import TOTALS, format_score, format_total, name_score
-    from fedray.core.scores import leave_out_repeats
     from fedray.report.read import list_score_notes, mark_score
 
     summary = load(folder).summary

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedray.components.servers import Rows, group_totals, keep_uploads, merge_counters
 from fedray.core import rng
@@ -44,7 +43,7 @@ def handover_server(
     """
     world_seed = np.array(seeds, dtype=np.int64)
 
-    def init(models: Tensor) -> dict[str, Tensor]:
+    def init(models: torch.Tensor) -> dict[str, torch.Tensor]:
         return {} if compress is None else {FIRST: models.clone()}
 
     def reduce(uploads: Uploads) -> Stats:

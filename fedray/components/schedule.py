@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.errors import quote_value
@@ -24,7 +23,7 @@ from fedray.own_code.user_code import name_callable
 # The memory of past rounds for schedules and selections: tensors in the state, in addition to the method's tensors.
 
 
-def keep_in_state(method: Method, first: Mapping[str, Callable[[], Tensor]], write: Remember) -> Method:
+def keep_in_state(method: Method, first: Mapping[str, Callable[[], torch.Tensor]], write: Remember) -> Method:
     """Returns the method with additional tensors in its state.
 
     The method's functions receive states without the additional tensors.
@@ -49,7 +48,7 @@ def keep_in_state(method: Method, first: Mapping[str, Callable[[], Tensor]], wri
     """
     phase = method.phase
 
-    def init(models: Tensor) -> dict[str, Tensor]:
+    def init(models: torch.Tensor) -> dict[str, torch.Tensor]:
         return {**phase.server.init(models), **{name: make() for name, make in first.items()}}
 
     def hide(state: State) -> State:

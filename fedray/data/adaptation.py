@@ -17,7 +17,7 @@ from fedray.data.forms import arrays, clients, hugging_face, pictures, tables
 from fedray.data.forms.rows import make_reading, refuse_idle
 from fedray.data.forms.tables import GAP, TableColumns, as_frame, encode_inputs, is_frame, require_columns
 from fedray.data.partition import find_names, name_owners
-from fedray.data.shards import Shards, StoredShards
+from fedray.data.shards import Shards, StoredShards, hash_array
 from fedray.data.store import keep_dataset
 from fedray.data.types import Array, Dataset, subtract
 from fedray.files.layout import find_parts, is_leaf, list_tables
@@ -434,8 +434,6 @@ def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
 
 def _keep_rows(data: Dataset) -> Dataset:
     """Puts a data set of at least `STORED_BYTES` into the store, and returns the data set."""
-    from fedray.data.shards import hash_array  # that module imports torch
-
     rows = (data.train.x, data.train.y, data.test.x, data.test.y)
     if sum(part.nbytes for part in rows) < STORED_BYTES:
         return data

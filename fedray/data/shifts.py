@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.errors import BadInput
@@ -273,7 +272,7 @@ def mislabel(y: IntArray, kind: IntArray, key: rng.Keys, classes: int) -> IntArr
 PADDED = 8  # pictures are padded by 1 / PADDED of their side, so by 4 pixels of 32, as is usual for CIFAR-10
 
 
-def crop(x: Tensor, numbers: FloatArray) -> Tensor:
+def crop(x: torch.Tensor, numbers: FloatArray) -> torch.Tensor:
     """Moves each picture at random, vertically and horizontally, by up to an eighth of its size. New pixels are 0.
 
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning for Image Recognition*, CVPR 2016, section 4.2.
@@ -293,7 +292,7 @@ def crop(x: Tensor, numbers: FloatArray) -> Tensor:
     return padded.permute(0, 2, 3, 1)[each, row[:, :, None], column[:, None, :]].permute(0, 3, 1, 2)
 
 
-def flip(x: Tensor, numbers: FloatArray) -> Tensor:
+def flip(x: torch.Tensor, numbers: FloatArray) -> torch.Tensor:
     """Mirrors each picture left to right with probability 1/2.
 
     Args:

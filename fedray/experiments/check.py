@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,15 +20,12 @@ from fedray.data.shards import StoredShards
 from fedray.experiments.run import RuntimeChoice, choose_runtime, share_gpus
 from fedray.files.plain import make_parent, write_atomically
 from fedray.runtime.environment import check_machine, count_gpus, device_of, pretend_gpus
-from fedray.runtime.placement import ACTOR_GB
+from fedray.runtime.placement import ACTOR_GB, Node, plan_actors
 from fedray.scenario.loader import tier_table
 from fedray.scenario.names import is_own, method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.simulation.rounds import count_bytes, job_traffic
 from fedray.simulation.study import Study, choose_study_engine, cost_answer
-
-if TYPE_CHECKING:
-    from fedray.runtime.placement import Node
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The data and the training of a scenario in words, for `fedray check`.
@@ -329,8 +325,6 @@ def _describe_runtime(scenario: Scenario, study: Study, chosen: RuntimeChoice, a
     The actors are counted for the present resources of the cluster at `address`. If `address` is None, they are counted
     for this machine.
     """
-    from fedray.runtime.placement import Node, plan_actors
-
     where = chosen.name if scenario.runtime != "auto" else f"{chosen.name} (auto: {chosen.why})"
     if chosen.name == "inline":
         return where

@@ -53,13 +53,7 @@ from fedray.evaluation.answers import (
 from fedray.evaluation.conformal import Thresholds, calibrate, inquire
 from fedray.evaluation.evaluate import measure_models
 from fedray.evaluation.regression import find_noise, predict_targets
-from fedray.experiments.export import (
-    FORMATS,
-    describe_answer,
-    describe_inputs_and_outputs,
-    name_world,
-    write_programs,
-)
+from fedray.experiments import export
 from fedray.experiments.run import reopen_study
 from fedray.files.plain import expand_user_path, make_parent, write_atomically, write_json
 from fedray.files.run_files import BEST_FOLDER, FILES_KEY, SUMMARY_FILE, find_checkpoints, read_sealed, read_summary
@@ -521,10 +515,11 @@ class Run:
                 older file of the same name stays.
         """
         folder = self.path / "export" if out is None else expand_user_path("out", str(out))
-        if format not in FORMATS:
-            raise BadInput(f"format = {quote_value(format)}: choose {', '.join(FORMATS)}")
+        if format not in export.FORMATS:
+            raise BadInput(f"format = {quote_value(format)}: choose {', '.join(export.FORMATS)}")
         study = self.study
-        about = describe_inputs_and_outputs(study) | {"answer": describe_answer(study, self._read_state())}
+        answer = export.describe_answer(study, self._read_state())
+        about = export.describe_inputs_and_outputs(study) | {"answer": answer}
         make_parent(folder / "models.json")
         write_json(folder / "models.json", about)
         if format != "safetensors":
@@ -534,11 +529,11 @@ class Run:
                 found = predictor.ask(x, world, None)[0]
                 return found.mean, found.members
 
-            return write_programs(study, predictor.answer, predict, folder, format)
+            return export.write_programs(study, predictor.answer, predict, folder, format)
         paths = []
         for m, model in enumerate(self.models):
             world, k = divmod(m, study.method.phase.models)
-            paths.append(folder / f"{name_world(study, world)}-model-{k}.safetensors")
+            paths.append(folder / f"{export.name_world(study, world)}-model-{k}.safetensors")
             write_atomically(paths[-1], save_tensors({name: value.contiguous() for name, value in model.items()}))
         return paths
 

@@ -189,8 +189,6 @@ def read_array_archive(path: Path, wanted: Collection[str], remedy: str = RESTOR
         ...     read_array_archive(path, ["agreement"])["agreement"].tolist()
         [[1.0, 0.0], [0.0, 1.0]]
     """
-    import numpy as np  # imported here so that the command line starts quickly
-
     content = io.BytesIO(read_or_explain(path, remedy))
     try:
         with np.load(content, allow_pickle=False) as packed:

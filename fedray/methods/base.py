@@ -18,8 +18,6 @@ Example:
     'random_ensemble'
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

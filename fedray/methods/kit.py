@@ -9,8 +9,6 @@ Example:
     'fedray.components.schedule'
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from functools import cache

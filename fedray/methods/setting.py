@@ -1,7 +1,5 @@
 """Defines `Setting`, the argument of every method. It holds the objects that were built from a scenario."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

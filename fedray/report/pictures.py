@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 from markupsafe import Markup
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import PathCollection, PolyCollection
@@ -135,7 +134,7 @@ def pick_color(place: int, number: int) -> str:
     """
     if number <= len(PALETTE):
         return PALETTE[place]
-    return str(to_hex(colormaps["viridis"](0.16 + 0.81 * place / (number - 1))))
+    return str(to_hex(matplotlib.colormaps["viridis"](0.16 + 0.81 * place / (number - 1))))
 
 
 def pick_colors(number: int) -> list[str]:

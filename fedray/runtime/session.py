@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedray.assembly.models import has_compiled_students
 from fedray.core import errors, sums
@@ -126,7 +125,7 @@ class Inline:
         """Answers the pieces of a question, one after the other."""
         return answer_pieces(self.worker, state, question, list_pieces(self.worker.study, question))
 
-    def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+    def private(self, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
         """Returns the private vectors of the clients for a checkpoint.
 
         Args:
@@ -134,7 +133,7 @@ class Inline:
         """
         return keep_vectors(self.worker.store.state(), names)
 
-    def restore(self, private: dict[str, Tensor]) -> None:
+    def restore(self, private: dict[str, torch.Tensor]) -> None:
         """Replaces the private vectors of the clients by those of a checkpoint."""
         self.worker.store.restore(private)
 

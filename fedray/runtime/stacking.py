@@ -19,15 +19,8 @@ from fedray.core.method import JobRows
 from fedray.core.sums import merge_stats
 from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, SizedPlan, State, Stats
 from fedray.data.shards import count_held_labels
-from fedray.features.stacking import (
-    SIDE_BY_SIDE,
-    FeatureShards,
-    LeaveOutShards,
-    Voter,
-    combine_outputs,
-    make_classifier,
-    side_by_side,
-)
+from fedray.features import stacking
+from fedray.features.stacking import FeatureShards, LeaveOutShards, Voter
 from fedray.metrics import classification
 from fedray.runtime.exchange import in_order
 from fedray.runtime.worker import Worker
@@ -126,7 +119,7 @@ def fit_classifier(voter: Voter, x: Any, y: IntArray, seed: int) -> ClassifyRows
     """
     if (y == y[0]).all():
         return lambda x: np.full(len(x), y[0])
-    classify: ClassifyRows = make_classifier(voter.name, voter.options, seed).fit(x, y).predict
+    classify: ClassifyRows = stacking.make_classifier(voter.name, voter.options, seed).fit(x, y).predict
     return classify
 
 
@@ -233,13 +226,13 @@ class StackWorkers:
         votes, combine = self._mean_probabilities(outputs), self.bases[0].combine
         if len(self.bases) < len(self.study.parts) and is_trained(whole.counters[0]):
             meta = read_part(whole, self.study.parts[-1])
-            features = self._join(outputs) if combine is None else side_by_side(outputs[0])
+            features = self._join(outputs) if combine is None else stacking.side_by_side(outputs[0])
             answer = self.workers[-1].forward(meta.models, meta.counters, world, features)[0].cpu()
         elif combine is not None:
             counts = count_held_labels(self.study.shards, world)
             total = counts.sum(axis=0)  # if no client has samples of a class, all clients have equal shares of it
             shares = np.where(total > 0, counts / np.maximum(total, 1), 1 / len(counts))
-            answer = combine_outputs(combine, outputs[0], torch.from_numpy(shares))
+            answer = stacking.combine_outputs(combine, outputs[0], torch.from_numpy(shares))
         else:
             heard = [vote for vote, part in zip(votes, self.bases, strict=True) if part.answers]
             answer = torch.from_numpy(np.log(np.maximum(np.mean(heard, axis=0), TINY)))
@@ -255,7 +248,7 @@ class StackWorkers:
         Args:
             outputs: Raw outputs of the sub models of each base, `[F * K, n, C]`.
         """
-        if self.bases[0].features == SIDE_BY_SIDE:
+        if self.bases[0].features == stacking.SIDE_BY_SIDE:
             each = [classification.probabilities(one.numpy()).transpose(1, 0, 2) for one in outputs]
             return torch.from_numpy(np.concatenate([one.reshape(len(one), -1) for one in each], 1).astype(np.float32))
         return torch.from_numpy(np.concatenate(self._mean_probabilities(outputs), axis=1).astype(np.float32))
@@ -287,7 +280,7 @@ class StackWorkers:
         whole = State(self._state.models[row], self._state.counters[row], {})
         shards = self.bases[0].study.shards
         if not isinstance(shards, LeaveOutShards):  # one client trains each model, and none has seen these
-            return side_by_side(self._base_outputs(whole, 0, world, x))
+            return stacking.side_by_side(self._base_outputs(whole, 0, world, x))
         if self.bases[0].features != "out_of_fold":
             return self._join([self._base_outputs(whole, i, world, x) for i in range(len(self.bases))])
         folds = shards.fold_of(world, client, len(x))

@@ -13,16 +13,7 @@ from fedray.core.types import Tier, count_test_clients, round_to_sum
 from fedray.files.layout import holds_clients
 from fedray.own_code.user_code import import_modules
 from fedray.scenario import names, nested
-from fedray.scenario.nested import (
-    KeyPath,
-    Tree,
-    expand,
-    find_changes,
-    flatten,
-    is_renamed,
-    merge_keys,
-    to_plain_values,
-)
+from fedray.scenario.nested import KeyPath, Tree, expand, flatten, merge_keys, to_plain_values
 from fedray.scenario.options import fold_local_options, fold_options
 from fedray.scenario.rows import ALWAYS_DUMPED, Place, find_idle_keys, is_dump, judge_keys, refuse_wrong
 from fedray.scenario.schema import CellKeys, PartitionKeys, Scenario, section_fields, validate_scenario
@@ -387,7 +378,7 @@ def read_scenario(
     outer = validate_scenario({key: given[key] for key in _TABLE if key in given})
     cells = [_read_cell(cell, given) for cell in outer.table]
     # the overrides of a cell become its differences from the resolved base, so that YAML can hold them
-    changed = [flatten(find_changes(to_plain(base), to_plain(place.scenario))) for place in cells]
+    changed = [flatten(nested.find_changes(to_plain(base), to_plain(place.scenario))) for place in cells]
     table = [replace(cell, overrides=keys) for cell, keys in zip(outer.table, changed, strict=True)]
     for i, cell in enumerate(table):
         if cell.name.lower() in {other.name.lower() for other in table[:i]}:
@@ -522,7 +513,7 @@ def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: b
         scenario: the resolved scenario of the file with the overrides.
         whole: whether the file is a resolved scenario, whose keys no person has chosen.
     """
-    if not is_renamed(_part(file, "method"), _part(changes, "method"), ("method",)):
+    if not nested.is_renamed(_part(file, "method"), _part(changes, "method"), ("method",)):
         return ""
     now, method = to_plain(scenario), scenario.method.name
     names_now = {"method": {"name": method}, "data": now["data"], "model": now["model"]}
@@ -703,7 +694,7 @@ def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) ->
     if given is None or is_dump(given, resolved):
         tree, paths = resolved, list(_list_paths(resolved))
     else:
-        tree = merge_keys(given, find_changes(to_plain(read_scenario(given, explicit=False)), resolved))
+        tree = merge_keys(given, nested.find_changes(to_plain(read_scenario(given, explicit=False)), resolved))
         paths = _list_shared(tree, names.method_spec_of(scenario.method.name).defaults)
     for path in dict.fromkeys(paths):
         less = _without(tree, path)

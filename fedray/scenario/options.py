@@ -8,7 +8,6 @@ from fedray.core import options as opt
 from fedray.core.errors import BadInput, find_nearest, quote_value, suggest_nearest
 from fedray.methods import METHOD_SPECS
 from fedray.scenario import names
-from fedray.scenario.names import OWN_SPECS, UNKNOWN, explain_unknown_key, method_spec_of
 from fedray.scenario.sections import CLIENT_KINDS
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -97,7 +96,7 @@ def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple
     known = ("name", *(field for field in fields if field not in ("name", "object")), *table)
     for key in given:
         if not takes_more and key not in known:
-            raise BadInput(explain_unknown_key(path, key, known, (kind, name)))
+            raise BadInput(names.explain_unknown_key(path, key, known, (kind, name)))
     options = {key: _read_option(path, key, given, option) for key, option in table.items()}
     options |= {key: value for key, value in given.items() if key not in table}
     return {**out, "options": {key: value for key, value in options.items() if value is not None}}
@@ -123,7 +122,7 @@ def _list_options(kind: str, name: str) -> tuple[Mapping[str, opt.Option], bool]
     declared = names.declared_options(kind, name) or {}
     own = {key: opt.Option(default, _alike(default)) for key, default in declared.items()}
     if kind == "method" and declared:
-        own |= method_spec_of(name).options
+        own |= names.method_spec_of(name).options
     return {**own, **(CLIENT_KINDS if kind == "partition" else {})}, False
 
 
@@ -154,7 +153,7 @@ def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> d
     rest = {key: value for key, value in section.items() if key not in table}
     for key in rest if table else ():
         if key not in (*fields, "options"):
-            raise BadInput(explain_unknown_key("local", key, (*fields, *table)))
+            raise BadInput(names.explain_unknown_key("local", key, (*fields, *table)))
     kept = {key: value for key, value in options.items() if value is not None}
     return {**rest, "options": kept} if kept else rest
 
@@ -237,17 +236,17 @@ def describe_method(
 
     Example:
         >>> describe_method("single", models=1)
-        >>> OWN_SPECS["single"].defaults
+        >>> names.OWN_SPECS["single"].defaults
         {'method': {'models': 1}}
         >>> describe_method("single")
     """
-    OWN_SPECS.pop(name, None)
+    names.OWN_SPECS.pop(name, None)
     if spec is not None:
-        OWN_SPECS[name] = spec
+        names.OWN_SPECS[name] = spec
         return
     one = METHOD_SPECS["feddf"].options["networks"]
     defaults = {} if models is None else {"method": {"models": models}}
     given = {"networks": options["networks"]} if options and "networks" in options else {}
     networks = {key: one._replace(default=_read_option("method", key, given, one)) for key in given}
     if defaults or networks:
-        OWN_SPECS[name] = replace(UNKNOWN, defaults=defaults, options=networks)
+        names.OWN_SPECS[name] = replace(names.UNKNOWN, defaults=defaults, options=networks)

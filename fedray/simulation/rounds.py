@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError, warn_user
@@ -221,7 +220,7 @@ def ask_callbacks(study: Study, progress: Progress, *, measured: bool) -> str:
         measured: Whether the round was evaluated.
     """
 
-    def models() -> list[dict[str, Tensor]]:
+    def models() -> list[dict[str, torch.Tensor]]:
         state = progress.state
         return [nets.whole_state_dict(study.net, *one) for one in zip(state.models, state.counters, strict=True)]
 

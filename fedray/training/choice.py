@@ -18,9 +18,6 @@ from fedray.models.trial import find_mixing
 from fedray.training import client_code, compiled, layers, loop
 from fedray.training.block import MIN_LANES, Block, Trained
 from fedray.training.chain import Recognized, recognize
-from fedray.training.client_code import make_trial, train_client_lanes, train_client_loop
-from fedray.training.compiled import run_kernel
-from fedray.training.layers import has_plain_layers, read_shape
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A user's network need not know about lanes, and may be written in any way. `chain.py` finds out what the method
@@ -136,14 +133,14 @@ def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> 
 
 def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
     """Chooses the engine of a network of plain layers. Returns None for any other network."""
-    if not has_plain_layers(net):
+    if not layers.has_plain_layers(net):
         return None
     d, may_compile = net.layout.d, lanes != "torch" and device == "cpu" and sums.is_available()
     if may_compile and compiled.find_mlp_kernel(net) is not None:
         why = f"linear layers only, {d:,} parameters, compiled"
         width = _choose_width(d, device, KERNEL_FLOATS)
         return Engine("mlp-c", width, why, compiled.train_compiled, layers.mlp_outputs, 1)
-    if read_shape(net.module) is not None and d <= MLP_FLOATS * (1 if device == "cpu" else 64):
+    if layers.read_shape(net.module) is not None and d <= MLP_FLOATS * (1 if device == "cpu" else 64):
         width = _choose_width(d, device)
         return Engine("mlp", width, f"linear layers only, {d:,} parameters", layers.train_mlp, layers.mlp_outputs)
     if layers.split_net(net.module) is not None:
@@ -152,7 +149,7 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
         if may_compile and not isinstance(stages, str):
             why = f"plain convolutions of at most {channels} channels, compiled"
             width = _choose_width(d, device, KERNEL_FLOATS)
-            return Engine("conv-c", width, why, compiled.train_compiled, run_kernel, 1, evaluates="compiled")
+            return Engine("conv-c", width, why, compiled.train_compiled, compiled.run_kernel, 1, evaluates="compiled")
         width, why = layers.choose_lanes(channels, device), f"plain convolutions of at most {channels} channels"
         if width == 1:
             why = f"convolutions of {channels} channels fill the processor by themselves: one lane at a time"
@@ -214,9 +211,9 @@ def _choose_for_code(
     if refused and couples:
         raise BadInput(f"model.name = {net.name} cannot move together with others: {refused}: choose another one")
     if refused is not None:
-        return replace(_loop_engine(net.layout.d, f"{what}; {refused}"), train=train_client_loop)
+        return replace(_loop_engine(net.layout.d, f"{what}; {refused}"), train=client_code.train_client_loop)
     width = max(general.width, models * couples)
-    engine = replace(general, why=f"{what}, mapped over lanes", train=train_client_lanes, width=width)
+    engine = replace(general, why=f"{what}, mapped over lanes", train=client_code.train_client_lanes, width=width)
     return replace(engine, outputs=plain.outputs, evaluates=plain.evaluates)
 
 
@@ -294,7 +291,7 @@ def check_invariance(
         return True
 
     def train(lanes: list[int]) -> Tensor:
-        block = make_trial(net, example, local, lanes, models, dtype=dtype)
+        block = client_code.make_trial(net, example, local, lanes, models, dtype=dtype)
         final = engine.train(net, block._replace(lr=_RATE)).final
         return final.view(torch.int64 if dtype == torch.float64 else torch.int32)  # NaN equals itself
 

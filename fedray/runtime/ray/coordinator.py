@@ -19,7 +19,6 @@ import ray
 import torch
 from ray import cloudpickle as untyped
 from ray.exceptions import RayError, RayTaskError
-from torch import Tensor
 
 from fedray.assembly.registry import UserObjects, list_own_names, name_thing
 from fedray.assembly.study import build_study, describe_study
@@ -69,7 +68,7 @@ def retry(method: Callable[Concatenate["RayRuntime", _P], _T]) -> Callable[Conca
     return repeat
 
 
-def to_tensors(arrays: dict[Any, Any]) -> dict[Any, Tensor]:
+def to_tensors(arrays: dict[Any, Any]) -> dict[Any, torch.Tensor]:
     """Copies the arrays of a reply into tensors."""
     return {key: torch.from_numpy(np.array(value)) for key, value in arrays.items()}
 
@@ -142,7 +141,7 @@ class RayRuntime:
         return {key: tensor for answer in self.clients.call_each(calls) for key, tensor in to_tensors(answer).items()}
 
     @retry
-    def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+    def private(self, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
         """Returns the private vectors of all clients for a checkpoint.
 
         Args:
@@ -153,7 +152,7 @@ class RayRuntime:
         parts = self.clients.call_each([(a, actor.private, (names,)) for a, actor in enumerate(self.actors)])
         return merge_private([to_tensors(part) for part in parts])
 
-    def restore(self, private: dict[str, Tensor]) -> None:
+    def restore(self, private: dict[str, torch.Tensor]) -> None:
         """Replaces the private vectors of all clients by those of a checkpoint."""
         if not self.has_private:
             return
@@ -164,7 +163,7 @@ class RayRuntime:
             self.has_private = True
 
     @retry
-    def _send_private(self, private: dict[str, Tensor]) -> None:
+    def _send_private(self, private: dict[str, torch.Tensor]) -> None:
         parts = deal_private(
             private, partial(placement.assign_homes, self.study.clients, self.clients.specs), len(self.actors)
         )
