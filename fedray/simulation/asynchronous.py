@@ -1,9 +1,9 @@
-"""Runs asynchronous training: clients start and finish in virtual time, and no client waits for the others.
+"""Runs asynchronous training, in which clients start and finish in virtual time without waiting for other clients.
 
-A *job* trains one model of one world at one client. It starts from the newest *version* of the model; each server step
-that changes the model makes the next version. While a job is *in flight* the model may take further steps, and their
-number is the *staleness* of the job's upload. A *world* is one seed of one fold of the data, and a *study* is
-everything that a run needs.
+A *job* trains one model of one world at one client. It starts from the newest *version* of the model. Each server step
+that changes the model makes the next version. The number of server steps of the model while a job is *in flight* is the
+*staleness* of the job's upload. A *world* is one seed of one fold of the data, and a *study* is everything that a run
+needs except a runtime.
 """
 
 import heapq
@@ -29,7 +29,7 @@ from fedray.simulation.rounds import Advance, CountRounds, RoundResult, cost_job
 from fedray.simulation.study import AsyncRule, FlightTable, JobTable, Progress, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Jobs of asynchronous training: one tuple for each job that has started, and columns of all jobs that have ended.
+# Jobs of asynchronous training. A started job is a tuple, and ended jobs are columns of a table.
 
 
 class StartedJob(NamedTuple):
@@ -46,28 +46,28 @@ class StartedJob(NamedTuple):
 
 
 class KnownJobs(NamedTuple):
-    """Jobs that end at server steps whose times are known, `[J]` each, ordered by step, then by model, then by arrival.
+    """Jobs that end at known server steps, `[J]` each, in the order of step, model and arrival.
 
     Attributes:
         client: Client of each job.
         model: Model of each job.
         turn: Number of the client's earlier turns. In a turn a client trains the models that the schedule assigns to
-            it. Random numbers are computed from the turn instead of the round.
-        version: Number of steps that the job's model had taken when the job started.
-        born: Number of server steps, of all models, after which this version existed.
+            it. The turn replaces the round in the addresses of random numbers.
+        version: Number of server steps of the job's model before the job started.
+        born: Number of server steps of all models before this version existed.
         start: Virtual second at which the job started.
         arrival: Virtual second at which the upload arrived or would have arrived.
-        status: How the job ended: an index into `clock.STATUS`.
+        status: Index into `clock.STATUS`, which says how the job ended.
         step: Server step that uses the upload. For a job without an upload it is the first step after the job's end.
-        staleness: Number of steps that the model took between the job's start and `step`; -1 for a job without an
+        staleness: Number of server steps of the model between the job's start and `step`. It is -1 for a job without an
             upload.
-        copy: Number of earlier uploads of the same client and model that the same step uses.
+        copy: Number of earlier uploads of the same client and model that `step` also uses.
         world: World of each job.
         row: Row of the state that holds the job's model: `world * K + model`.
-        loss: Mean loss over the optimizer steps; NaN until the job is trained. The three fields `loss`, `error` and
-            `trained` are changed in place.
+        loss: Mean loss over the optimizer steps. It is NaN until the job is trained. `loss`, `error` and `trained` are
+            changed in place.
         error: Traceback of a job that failed, else None.
-        trained: Whether nothing is left to train: the job was trained, or it has no upload.
+        trained: Whether the job was trained or has no upload.
     """
 
     client: IntArray
@@ -94,7 +94,7 @@ class KnownJobs(NamedTuple):
 
 
 def count_earlier(who: IntArray) -> IntArray:
-    """Returns for each entry how many equal entries come before it, `[J]`.
+    """Returns for each entry the number of equal entries before it, `[J]`.
 
     Example:
         >>> count_earlier(np.array([4, 7, 4, 4])).tolist()
@@ -111,19 +111,19 @@ def count_earlier(who: IntArray) -> IntArray:
 # ---------------------------------------------------------------------------------------------------------------------
 # Starts and arrivals of the jobs of one world, in virtual time.
 #
-# The virtual time that a job takes depends on its steps, its bytes and its device, but not on the trained parameters.
-# So the whole sequence of starts, arrivals and server steps is known before anything is trained. A heap (`heapq`) holds
-# the next events. A library such as simpy is not needed, because no processes wait for each other.
+# The virtual time of a job depends on its steps, its bytes and its device, but not on trained parameters. So all
+# starts, arrivals and server steps are known before anything is trained. A heap (`heapq`) holds the next events. A
+# library such as simpy is not needed, because no processes wait for each other.
 #
-# At the same instant, arrivals are processed first, by client, with the server steps that they cause. Then idle clients
-# start, with the newest models. A client without data never starts. If a client is drawn to start while it is not
-# available, it becomes idle again as soon as it is available.
+# At the same instant, arrivals are processed first, in the order of clients, with the server steps that they cause.
+# Then idle clients start with the newest models. A client without samples never starts. A client that is drawn while it
+# is not available becomes idle again as soon as it is available.
 
 Assign = Callable[[int], tuple[IntArray, IntArray]]  # turn -> (client, model) of all clients' jobs, sorted by client
-Moment = Callable[[int, float], float]  # (client, virtual second) -> virtual seconds that the client waits or transfers
-MOST_VAIN = 100  # for each client: a run ends after so many lost jobs and draws of unavailable clients in a row
-KEPT_TURNS = 64  # number of turns, the newest ones, for which the assignment of models to clients is cached
-_DRAWS = 1024  # random numbers that are drawn at once
+Moment = Callable[[int, float], float]  # (client, virtual second) -> virtual seconds
+MOST_VAIN = 100  # a run ends after so many lost jobs and unavailable clients per client in a row
+KEPT_TURNS = 64  # number of newest turns whose assignments of models to clients are cached
+_DRAWS = 1024  # number of random numbers drawn at once
 
 
 class Pace(NamedTuple):
@@ -132,15 +132,15 @@ class Pace(NamedTuple):
     Attributes:
         compute: Virtual seconds of training.
         transfer: Virtual seconds of download and upload together, if links do not change over time.
-        parallel: Whether the client trains the models of one turn at the same time.
-        ready: Whether the client has data.
-        wait: A function that returns the virtual seconds until a client is available. None means that clients are
+        parallel: Whether the client trains the models of a turn at the same time.
+        ready: Whether the client has samples.
+        wait: A function (client, now) -> the virtual seconds until the client is available. None means that clients are
             always available.
-        link: A function that returns the virtual seconds of download and upload together, given the second at which
-            the job starts. None means that links do not change over time.
+        link: A function (client, start of the job) -> the virtual seconds of download and upload together. None means
+            that links do not change over time.
 
     Example:
-        Two clients, one twice as fast; the server steps after every second arrival.
+        One of two clients is twice as fast. The server makes a step after every second arrival.
 
         >>> rule = AsyncRule("buffered", concurrency=2, goal=2)
         >>> pace = Pace(np.array([1.0, 2.0]), transfer=np.zeros(2), parallel=np.zeros(2, bool), ready=np.ones(2, bool))
@@ -166,9 +166,9 @@ class ServerSteps(NamedTuple):
 
     Attributes:
         time: Virtual second of each server step, `[S]`.
-        models: For each server step, the models that it changes.
-        jobs: The jobs whose uploads the steps use. After the jobs of a step come the jobs that ended without an upload
-            since the step before.
+        models: The models that each server step changes.
+        jobs: The jobs whose uploads the steps use. Each step's jobs are followed by the jobs that ended without an
+            upload since the step before.
     """
 
     time: FloatArray
@@ -177,9 +177,9 @@ class ServerSteps(NamedTuple):
 
 
 class Timeline:
-    """The starts, arrivals and server steps of one world, computed as far as `take` has asked for steps.
+    """The starts, arrivals and server steps of one world. It computes no more steps than `take` needs.
 
-    A timeline keeps the jobs in flight, and forgets server steps that `take` has returned.
+    A timeline stores the jobs in flight, and forgets server steps that `take` has returned.
     """
 
     def __init__(self, rule: AsyncRule, pace: Pace, models: int, *, seed: int, assign: Assign, world: int = 0) -> None:
@@ -190,7 +190,7 @@ class Timeline:
             pace: The time that each client takes for a job.
             models: K, the number of models.
             seed: Seed of the world.
-            assign: A function that returns which models each client trains in a turn.
+            assign: A function: turn -> the models that each client trains.
             world: Index of the world.
         """
         self.rule, self._pace = rule, pace
@@ -202,13 +202,13 @@ class Timeline:
         self._table = lru_cache(KEPT_TURNS)(self._make_table)
         self._assign = assign
         self._idle: list[int] = np.flatnonzero(pace.ready).tolist()
-        # events: time, client, running number, the job that ends (or None), whether the client then becomes idle
+        # events: time, client, running number, the job that ends or None, whether the client becomes idle
         self._queue: list[tuple[float, int, int, StartedJob | None, bool]] = []
         self._versions, self._born = [0] * models, [0] * models
         self._buffer: list[list[StartedJob]] = [[] for _ in range(models)]
         self._training, self._count, self._draws = 0, 0, 0
         self._numbers, self._lost = list[float](), list[StartedJob]()
-        self._vain = 0  # lost jobs and draws of unavailable clients since the last upload
+        self._vain = 0  # number of lost jobs and unavailable clients since the last upload
         self._known = 0  # number of server steps so far
         self._times: list[float] = []  # times of the steps that `take` has not returned yet
         self._stepping: list[tuple[int, ...]] = []  # the models that each of these steps changes
@@ -227,7 +227,7 @@ class Timeline:
         """
         end = self._known - len(self._times) + steps
         self._extend(end)
-        parts = bisect_left(self._parts, (end,))  # arrivals at one instant may cause more steps, which stay for later
+        parts = bisect_left(self._parts, (end,))  # arrivals at one instant may cause more steps than needed
         step, now, number = np.array(self._parts[:parts], dtype=np.int64).reshape(-1, 3).T
         flown = int(number.sum())
         names = StartedJob._fields
@@ -254,12 +254,12 @@ class Timeline:
         return ServerSteps(np.array(times), stepping, jobs)
 
     def list_open(self) -> list[tuple[int, int]]:
-        """Returns (model, version) of each started job whose upload is not used by a step that `take` has returned."""
+        """Returns (model, version) of each started job whose upload no step of `take` has used."""
         flying = [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._flown
         return [(job.model, job.version) for job in flying if job is not None and job.status == clock.OK]
 
     def _extend(self, steps: int) -> None:
-        """Processes events until `steps` steps of the server are known."""
+        """Processes events until `steps` server steps are known."""
         semi, queue, buffers, goal = self.rule.mode == "semi", self._queue, self._buffer, self._goal
         ok, pop = clock.OK, heapq.heappop
         most = math.inf if self.rule.max_staleness is None else self.rule.max_staleness
@@ -272,7 +272,7 @@ class Timeline:
             now = queue[0][0]
             if semi:
                 tick = max(1, math.ceil(now / self.rule.tick - 1e-9)) * self.rule.tick
-                now = max(now, tick)  # an arrival at 3 * 0.1 s counts for the tick at 0.3 s despite the rounding error
+                now = max(now, tick)  # despite rounding, an arrival at 3 * 0.1 s belongs to the tick at 0.3 s
             while queue and queue[0][0] <= now:
                 _, client, _, job, last = pop(queue)
                 if last:
@@ -296,7 +296,7 @@ class Timeline:
             self._fill(now)
 
     def _step(self, time: float, models: tuple[int, ...]) -> None:
-        """Records a server step that uses all uploads that have arrived for the given models."""
+        """Records a server step that uses all uploads of some models that have arrived."""
         for k in models:
             buffer = self._buffer[k]
             self._flown += buffer
@@ -313,7 +313,7 @@ class Timeline:
         self._known += 1
 
     def _fill(self, now: float) -> None:
-        """Starts idle clients, drawn at random, until `concurrency` clients train."""
+        """Starts random idle clients until `concurrency` clients train."""
         idle, most, wait = self._idle, self.rule.concurrency, self._pace.wait
         while idle and self._training < most:
             if not self._numbers:
@@ -325,13 +325,13 @@ class Timeline:
             seconds = 0.0 if wait is None else wait(client, now)
             if seconds <= 0.0:
                 self._begin(client, now)
-            elif seconds < math.inf:  # else it will never be available again
+            elif seconds < math.inf:  # an infinite wait means never
                 heapq.heappush(self._queue, (now + seconds, client, self._count, None, True))
                 self._count += 1
                 self._vain += 1
 
     def _begin(self, client: int, now: float) -> None:
-        """Starts the next turn of a client, with the newest version of each of its models."""
+        """Starts the next turn of a client with the newest versions of its models."""
         turn = self._turns[client]
         self._turns[client] = turn + 1
         first, models = self._table(turn)
@@ -365,7 +365,7 @@ class Timeline:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The costs of jobs, from which the timelines of all worlds follow.
+# The costs of jobs, and the timelines of all worlds.
 
 
 class ClientCosts(NamedTuple):
@@ -376,8 +376,8 @@ class ClientCosts(NamedTuple):
         steps: Number of optimizer steps, without the steps of personal models.
         up: Bytes that the job sends.
         down: Bytes that the job receives.
-        work: Everything that the job computes, as a number of steps (`simulation.rounds.cost_jobs`).
-        samples: Number of samples in the steps of `work`.
+        work: All computation of the job as a number of steps (`simulation.rounds.cost_jobs`).
+        samples: Number of samples in these steps.
     """
 
     size: IntArray
@@ -417,7 +417,7 @@ def make_timelines(study: Study, phase: Phase, costs: ClientCosts) -> list[Timel
     """Returns the timeline of each world.
 
     Args:
-        study: The study that runs; it has an `AsyncRule`.
+        study: The study that runs. It must have an `AsyncRule`.
         phase: The training that the jobs belong to.
         costs: The costs of the jobs.
 
@@ -468,18 +468,18 @@ def _find_pace(study: Study, costs: ClientCosts, world: int) -> Pace:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The jobs of the next server steps of all worlds, which are known before they are trained.
+# The jobs of the next server steps of all worlds. They are known before they are trained.
 
-LEAST_STEPS = 32  # at least so many server steps are computed at once
+LEAST_STEPS = 32  # fewest server steps that are computed at once
 
 
 class Horizon:
-    """The next server steps of all worlds, as far as they are computed (the known steps).
+    """The next server steps of all worlds that are computed so far (the *known steps*).
 
     Attributes:
         lines: The timeline of each world.
         jobs: The jobs of the known steps that are not forgotten.
-        open: (row of the state, version) of the job's model for each job in flight whose upload no known step uses.
+        open: (row of the state, version of the model) for each job in flight whose upload no known step uses.
 
     Example:
         >>> from fedray.simulation.study import AsyncRule
@@ -494,7 +494,7 @@ class Horizon:
     """
 
     def __init__(self, lines: list[Timeline], models: int, last: int) -> None:
-        """Makes a horizon for which no server step is computed yet.
+        """Makes a horizon without a known step.
 
         Args:
             lines: The timeline of each world.
@@ -510,11 +510,11 @@ class Horizon:
 
     @property
     def end(self) -> int:
-        """One past the last known step, which is the number of all steps computed so far."""
+        """One past the last known step."""
         return self._first + len(self._rows)
 
     def reach(self, end: int) -> None:
-        """Computes the server steps up to `end - 1`, but no step after the last step of the run.
+        """Computes the server steps up to `end - 1`, but none after the last step of the run.
 
         Raises:
             FedrayError: No upload arrives any more.
@@ -559,21 +559,21 @@ class Horizon:
         return slice(int(self._bounds[first - self._first]), int(self._bounds[end - self._first]))
 
     def find_untrained(self) -> int:
-        """Returns the first server step with an untrained job. If there is no such step, returns `end`."""
+        """Returns the first server step with an untrained job, or `end` if there is no such step."""
         rest = np.flatnonzero(~self.jobs.trained)
         return int(self.jobs.step[rest[0]]) if len(rest) else self.end
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is kept for later server steps: the versions from which jobs in flight started, and the sums of trained jobs.
+# Data for later server steps: the versions from which jobs in flight started, and the sums of trained jobs.
 
-Group = tuple[int, int]  # (server step, row of the state): the uploads of a group are added up
+Group = tuple[int, int]  # (server step, row of the state) of uploads that are added up
 Key = tuple[int, int]  # (row of the state, version of the model in this row)
-LEAST_FREED = 8  # versions are freed only if their number has grown by this and by a quarter since the last time
+LEAST_FREED = 8  # versions are freed if their number has grown by a quarter plus this
 
 
 class Sums:
-    """Keeps the statistics of trained jobs until the server step in which they are used.
+    """Stores the statistics of trained jobs until the server step that uses them.
 
     Example:
         One call of a runtime returns the sums for two server steps. A second call returns one more sum for step 7.
@@ -586,7 +586,7 @@ class Sums:
     """
 
     def __init__(self, rows: int, models: int) -> None:
-        """Starts empty.
+        """Makes an empty store.
 
         Args:
             rows: M, the number of rows of the state.
@@ -600,14 +600,14 @@ class Sums:
 
         Args:
             stats: Statistics of all groups, `[G, ...]`.
-            groups: The groups that have uploads. They are the first of the G groups.
-            most: G, the number of groups for which the statistics have room.
+            groups: The groups that have uploads, which come first in the statistics.
+            most: G, the number of groups for which the statistics have space.
         """
         for g, group in enumerate(groups):
             self._parts.setdefault(group, []).append({name: _pick(value, g, most) for name, value in stats.items()})
 
     def take(self, t: int, rows: Iterable[int]) -> Stats:
-        """Removes the statistics of a server step, and returns them, `[M, ...]`.
+        """Removes and returns the statistics of a server step, `[M, ...]`.
 
         The result is empty if all jobs of the step failed.
 
@@ -620,17 +620,17 @@ class Sums:
 
 
 def _pick(value: Any, g: int, groups: int) -> Any:
-    """Returns the statistics of group g, from those of all groups."""
+    """Extracts the statistics of group g from the statistics of all groups."""
     if isinstance(value, Kept):
         return Kept({key: row for key, row in value.rows.items() if key[0] == g})
     return map_arrays({"": value}, lambda array: array.chunk(groups)[g])[""]
 
 
 def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
-    """Joins the statistics of single models into those of a server step, `[M, ...]`. Other models get zeros.
+    """Joins the statistics of single models to the statistics of a server step, `[M, ...]`. Other models get zeros.
 
     Args:
-        parts: The statistics of each model, by the model's row of the state.
+        parts: Row of the state -> the statistics of the model in this row.
         rows: M, the number of rows of the state.
         models: K, the number of models.
     """
@@ -655,7 +655,7 @@ def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
 
 
 def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:
-    """Copies the arrays `[p, ...]` of some rows into one array for all rows, `[rows * p, ...]`. Other rows are 0."""
+    """Copies the arrays `[p, ...]` of some rows into an array for all rows, `[rows * p, ...]`. Other rows are 0."""
     first = next(iter(parts.values()))
     out = first.new_zeros(rows, *first.shape)
     for row, part in parts.items():
@@ -666,10 +666,10 @@ def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:
 class Versions:
     """The older versions of models from which jobs in flight have started.
 
-    Versions that are no longer needed are freed before jobs are trained and before a checkpoint.
+    Versions that are no longer needed are freed before training and before a checkpoint.
 
     Attributes:
-        now: Number of steps that the model in each row of the state has taken, `[M]`.
+        now: Number of server steps of the model in each row of the state, `[M]`.
     """
 
     def __init__(self, worlds: int, models: int, flight: Mapping[str, Tensor]) -> None:
@@ -678,13 +678,12 @@ class Versions:
         Args:
             worlds: Number of worlds.
             models: K, the number of models.
-            flight: The tensors that the method `tensors` returned for the checkpoint; empty if there were no older
-                versions.
+            flight: The tensors that `tensors` returned for the checkpoint. It is empty if there were no older versions.
         """
         self.now = [0] * (worlds * models)
         self._models = models
         self._rows: dict[Key, tuple[Tensor, Tensor]] = {}
-        self._most = 0  # versions are freed when there are more than this
+        self._most = 0  # with more versions than this, some are freed
         if flight:
             keys = [(int(w) * models + int(k), int(v)) for w, k, v in flight["keys"].tolist()]
             rows = zip(flight["models"][:, None], flight["counters"][:, None], strict=True)
@@ -695,7 +694,8 @@ class Versions:
 
         Args:
             rows: The rows of the state that change.
-            state: The state before the step, whose rows are kept as older versions. None means that no row is kept.
+            state: The state before the step, whose rows are stored as older versions. None means that nothing is
+                stored.
         """
         for row in rows:
             if state is not None:
@@ -705,12 +705,12 @@ class Versions:
     def free(self, t: int, ahead: Horizon, *, all: bool = True) -> None:
         """Frees the versions that are no longer needed.
 
-        A version is needed if a job started from it whose upload the server uses in step t or later.
+        A version is needed if a job started from it, and the server uses the job's upload in step t or later.
 
         Args:
             t: The server step.
             ahead: The known steps.
-            all: Whether versions are freed even if only a few of them are kept.
+            all: Whether to free versions even if only a few are stored.
         """
         if not all and len(self._rows) <= self._most:
             return
@@ -724,7 +724,7 @@ class Versions:
     def find(self, key: Key, state: State) -> tuple[Tensor, Tensor]:
         """Returns a version of a model, `[1, d]`, and its integer buffers, `[1, c]`.
 
-        The newest version of each model is taken from `state`.
+        `state` has the newest version of each model.
         """
         row, version = key
         if version == self.now[row]:
@@ -732,12 +732,12 @@ class Versions:
         return self._rows[key]
 
     def rows(self, keys: Sequence[Key], state: State) -> State:
-        """Returns a state for broadcasting in which each row is one of the given versions."""
+        """Returns a state for broadcasting, whose rows are these versions."""
         found = [self.find(key, state) for key in keys]
         return State(torch.cat([one for one, _ in found]), torch.cat([one for _, one in found]), {})
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the older versions as tensors for a checkpoint; empty if there are no older versions."""
+        """Returns the older versions as tensors for a checkpoint. It is empty if there are none."""
         if not self._rows:
             return {}
         keys = sorted(self._rows)
@@ -749,22 +749,21 @@ class Versions:
 
 
 def _copy_row(rows: Tensor, row: int) -> Tensor:
-    """Returns a row of the state, `[1, d]`, without a reference to the other rows.
+    """Returns a row of the state, `[1, d]`, that keeps no other row in memory.
 
-    A row is copied only if there are other rows. The tensors of a state are never changed in place.
+    The tensors of a state are never changed in place, so a lone row needs no copy.
     """
     return rows if len(rows) == 1 else rows[row : row + 1].clone()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A round of the loop is one server step in every world. The uploads of a step come from jobs that started from older
-# versions of their models. A job depends only on the version from which it started, the client's data and the key of
-# its random numbers. So its result has the same bits no matter when it is computed. A call of the runtime is made only
-# when a server step needs a job that is not trained yet. The call then trains all known jobs whose versions exist by
-# then, also those whose uploads are used in later steps. The sums of these uploads are kept until then. No other order
-# needs fewer calls.
+# The server steps. A round of the loop is one server step in every world. The uploads of a step come from jobs that
+# started from older versions of their models. A job depends only on its version, the client's data and the key of its
+# random numbers. So its result has the same bits whenever it is computed. The runtime is called only when a server step
+# needs a job that is not trained yet. The call then trains all known jobs whose versions exist, and keeps the sums of
+# uploads for later steps. No other order needs fewer calls.
 
-MOST_STEPS = 64  # at most so many server steps are returned to the round loop at once
+MOST_STEPS = 64  # most server steps that the round loop gets at once
 
 
 class _Call(NamedTuple):
@@ -773,7 +772,7 @@ class _Call(NamedTuple):
     Attributes:
         places: Indexes of the jobs among the known jobs, `[J]`.
         group: Index of each job's group, `[J]`. The uploads of a group change the same model in the same server step.
-        groups: (server step, row of the state) of each group.
+        groups: The groups.
     """
 
     places: IntArray
@@ -788,10 +787,10 @@ class AsyncTraining:
         """Computes the timelines up to the server step at which a run begins or resumes.
 
         Args:
-            study: The study that runs; it has an `AsyncRule`.
+            study: The study that runs. It must have an `AsyncRule`.
             runtime: The runtime on which jobs run.
             phase: The training that the jobs belong to.
-            progress: The progress from which the run begins or resumes; its field `flight` is replaced.
+            progress: The progress from which the run begins or resumes. Its field `flight` is replaced.
         """
         assert study.asynchronous is not None
         self.study, self.runtime, self.phase, self.rule = study, runtime, phase, study.asynchronous
@@ -816,9 +815,9 @@ class AsyncTraining:
         """Returns the result of the next server steps of every world.
 
         Args:
-            progress: The progress of the run; it is not changed.
-            count_rounds: A function of the round loop that says how many steps to compute. Its argument is the virtual
-                time of each of the next steps.
+            progress: The progress of the run. It is not changed.
+            count_rounds: A function of the round loop: virtual time of each of the next steps -> number of steps to
+                compute.
         """
         t, state, ahead = progress.round, progress.state, self._ahead
         ahead.forget(t)
@@ -860,10 +859,7 @@ class AsyncTraining:
         return state._replace(models=models)
 
     def _train(self, t: int, state: State) -> None:
-        """Trains the jobs of server step t, and jobs for later steps that can be trained in the same calls.
-
-        A job for a later step can be trained now if the version from which it starts exists already.
-        """
+        """Trains the jobs of server step t, and jobs of later steps whose versions exist already."""
         ahead = self._ahead
         ahead.reach(t + self._count_ahead())
         self._versions.free(t, ahead, all=False)
@@ -876,14 +872,14 @@ class AsyncTraining:
             self._sums.add(stats, call.groups, self.phase.groups)
 
     def _count_ahead(self) -> int:
-        """Returns for how many server steps, from the current one on, jobs may be trained in one call."""
+        """Returns the number of server steps, from the current one on, whose jobs may be trained in one call."""
         per_step = self.rule.goal if self.rule.mode == "buffered" else 1
         return max(1, min(-(-self.rule.concurrency // per_step), self.phase.groups // self.study.worlds))
 
     def _choose(self, t: int) -> Iterator[_Call]:
-        """Yields the calls of the runtime that train the jobs of step t and jobs for later steps.
+        """Yields the calls of the runtime that train the jobs of step t, and jobs of later steps.
 
-        If clients keep private vectors, a call has only jobs of step t, and at most one job of each client.
+        If clients have private vectors, a call has only jobs of step t, and at most one job of each client.
         """
         jobs, own, rows = self._ahead.jobs, self.phase.own, self._rows
         near = self._ahead.places(t, t + (1 if own else self._count_ahead()))
@@ -902,7 +898,7 @@ class AsyncTraining:
             yield _Call(index, group, [divmod(each, rows) for each in code[new].tolist()])
 
     def _pack(self, call: _Call, state: State) -> tuple[SizedPlan, State]:
-        """Returns the jobs of a call as a runtime needs them, and a state with the models that these jobs start from.
+        """Returns the jobs of a call for a runtime, and a state with the models from which these jobs start.
 
         The state has one row for each version of each model.
         """
@@ -936,7 +932,7 @@ class AsyncTraining:
 
 
 def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Advance | None:
-    """Returns the function that computes the next server steps, or None if the training is not asynchronous.
+    """Returns the function that computes the next server steps, or None if training is synchronous.
 
     Args:
         study: The study that runs.
@@ -947,7 +943,7 @@ def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Advanc
 
 
 def split_turns(owner: IntArray) -> list[IntArray]:
-    """Splits jobs into waves. The first wave has the first job of each owner, the next wave the second jobs, and so on.
+    """Splits jobs into waves. Wave w has the job number w of each owner.
 
     Args:
         owner: Number of the client (of a world) to which each job belongs, `[J]`.

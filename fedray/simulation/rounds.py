@@ -1,7 +1,8 @@
-"""Runs the rounds of a study (everything that a run needs). The loop is the same for every method.
+"""Runs the rounds of a study, in a loop that is the same for every method.
 
-In each round it plans jobs, trains them, makes the server's step, records the jobs, evaluates the models and saves. A
-*world* is one seed of one fold of the data; all worlds of a study run in the same rounds.
+Each round plans jobs, trains them, makes the server's step, records the jobs, evaluates the models and saves. A *study*
+is everything that a run needs except a runtime. A *world* is one seed of one fold of the data. All worlds of a study
+run in the same rounds.
 """
 
 import math
@@ -26,23 +27,22 @@ from fedray.simulation.study import Evaluation, JobTable, Progress, Recorder, Ru
 from fedray.training.block import count_client_steps, divide_epoch, samples_seen
 
 # ---------------------------------------------------------------------------------------------------------------------
-# When a run ends before its last round, and which of its rounds was the best.
+# The early end of a run, and the choice of its best round.
 #
-# Early stopping and the choice of the best round look at a score. They use the score on withheld samples if there are
-# withheld samples, because the test score of a round that was chosen by test samples is too good. Scores of rounds
-# before the last phase of a method choose nothing.
+# Both depend on a score. It is the score on withheld samples if there are such samples, because the test score of a
+# round that was chosen with test samples is too good. Scores of rounds before a method's last phase choose nothing.
 
 PATIENCE, BEST = "stop", "best"  # keys of `Progress.courses`
 WITHHELD = "hold_out_"  # prefix of the names of scores on withheld samples
 
 
 def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
-    """Returns the value of a metric in one world, or None if the metric was not measured in this round.
+    """Returns the value of a metric in one world, or None if this round did not measure it.
 
     Args:
         row: Metrics of the world by name.
         name: Name of the metric.
-        key: Scenario key that names the metric, for the error message.
+        key: The scenario key that names the metric, for the message.
 
     Raises:
         BadInput: This run has no metric of this name.
@@ -55,9 +55,9 @@ def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
 
 
 def watched_score(row: Mapping[str, Any], name: str) -> str:
-    """Returns the name of the score by which a rule (such as early stopping) chooses a round.
+    """Returns the name of the score by which a rule, such as early stopping, chooses a round.
 
-    This is `hold_out_NAME`, the score on withheld samples, if the row has it; otherwise it is `NAME`.
+    It is `hold_out_NAME`, the score on withheld samples, if the run has this score. Otherwise it is `NAME`.
 
     Args:
         row: Metrics of a world by name.
@@ -71,16 +71,14 @@ def watched_score(row: Mapping[str, Any], name: str) -> str:
 
 
 def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
-    """Returns the scenario keys by which a round is chosen, each with the name of the score that it names."""
+    """Returns the scenario keys that choose a round, each with the score that it names."""
     patience, stop_at, best = evaluation.patience, evaluation.stop_at, evaluation.best
     found = {"stop.metric": patience and patience.metric, "evaluate.stop_at.metric": stop_at and stop_at[0]}
     return {key: name for key, name in {**found, "checkpoint.best": best}.items() if name}
 
 
 def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
-    """Returns the scenario keys that chose a round of this run by a score on test samples.
-
-    Each key comes with the name of the score.
+    """Returns the scenario keys that chose a round of this run by a score on test samples, each with the score's name.
 
     Args:
         study: The study that ran.
@@ -97,10 +95,10 @@ def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
 
 
 def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Returns the values of every metric, from the worlds in which the metric was measured.
+    """Returns the values of every metric in the worlds that measured it.
 
-    If the test samples of a world lack a class, some metrics (`roc_auc`) are undefined and have the value NaN, although
-    the world's `nll` or `rmse` is finite. Such a NaN is left out, unless no other value of the metric is left.
+    Some metrics, such as `roc_auc`, are undefined (NaN) if a world's test samples lack a class, although the world's
+    `nll` or `rmse` is finite. Such a NaN is left out if the metric has other values.
 
     Example:
         >>> collect_values([{"accuracy": 0.5, "nll": None}, {"accuracy": 0.75, "nll": 1.0}])
@@ -108,7 +106,7 @@ def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
         >>> collect_values([{"nll": 0.2, "roc_auc": math.nan}, {"nll": 0.1, "roc_auc": 0.75}])["roc_auc"]
         [0.75]
     """
-    found: dict[str, list[tuple[float, bool]]] = {}  # (value, whether the value is undefined) in each world
+    found: dict[str, list[tuple[float, bool]]] = {}  # (value, whether it is undefined) in each world
     for row in rows:
         sound = any(isinstance(row.get(name), float) and math.isfinite(row[name]) for name in ("nll", "rmse"))
         for name, value in row.items():
@@ -123,12 +121,12 @@ def follow_course(
     """Updates the best values so far with new values, and returns whether a new value was better.
 
     Args:
-        best: One pair [best value so far, its round] for each world, or one pair for the mean of all worlds. A world
-            without a value so far has an empty list. `best` is changed in place.
-        values: The new value for each entry of `best`; None for a value that was not measured.
+        best: A pair [best value so far, its round] for each world, or one pair for the mean of all worlds. The entry of
+            a world without a value is an empty list. `best` is changed in place.
+        values: The new value for each entry of `best`. None means that it was not measured.
         round: The round of the new values.
         lower: Whether lower values are better.
-        min_delta: A new value counts as better only if it is better than the best value by more than this difference.
+        min_delta: A new value counts as better only if it is better by more than this difference.
     """
     sign, found = -1.0 if lower else 1.0, False
     for place, value in enumerate(values):
@@ -145,9 +143,9 @@ def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bo
     """Returns whether every best value is at least `patience` rounds old.
 
     Args:
-        best: The best values so far and their rounds, as in `follow_course`.
+        best: As in `follow_course`.
         round: The current round.
-        patience: Number of rounds without a better value after which a run ends.
+        patience: Number of rounds without a better value.
 
     Example:
         The best value is from round 4. Three rounds later there is no better value.
@@ -163,14 +161,14 @@ def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bo
 def follow_metrics(study: Study, progress: Progress) -> bool:
     """Updates the best values so far after an evaluation, and returns whether this round is the best.
 
-    Values are kept for the metric of early stopping and for the metric that chooses the best round.
+    Best values are kept of the metric of early stopping and of the metric that chooses the best round.
 
     Args:
         study: The study that runs.
-        progress: The progress of the run; `progress.courses` is changed in place.
+        progress: The progress of the run. `progress.courses` is changed in place.
 
     Raises:
-        BadInput: The scenario names a metric that this run does not have.
+        BadInput: The scenario names a metric that this run lacks.
     """
     rules, rows = study.evaluation, progress.metrics
     if not rows or progress.round <= study.last_phase > 0:
@@ -190,12 +188,7 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
 
 
 def find_stop(study: Study, progress: Progress) -> str:
-    """Returns in words why a run ends after an evaluated round. If the run goes on, the text is empty.
-
-    Args:
-        study: The study that runs.
-        progress: The progress of the run.
-    """
+    """Returns the reason why a run ends after an evaluated round, or an empty text if the run goes on."""
     rules = study.evaluation
     if rules.stop_at is not None and progress.metrics and not progress.round <= study.last_phase > 0:
         name, wanted = watched_score(progress.metrics[0], rules.stop_at[0]), rules.stop_at[1]
@@ -210,9 +203,9 @@ def find_stop(study: Study, progress: Progress) -> str:
 
 
 def ask_callbacks(study: Study, progress: Progress, *, measured: bool) -> str:
-    """Calls the user's callbacks after a round, and returns in words which callback asked to end the run.
+    """Calls the user's callbacks after a round. Returns a text that names the first callback that asked to end the run.
 
-    If several callbacks asked to end the run, the text names the first one. If no callback did, the text is empty.
+    The text is empty if no callback asked for it.
 
     Args:
         study: The study that runs.
@@ -231,7 +224,7 @@ def ask_callbacks(study: Study, progress: Progress, *, measured: bool) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# After training, the loop evaluates the models, asks rules and callbacks whether the run ends, and saves.
+# After training, the loop evaluates the models, checks rules and callbacks that may end the run, and saves.
 
 CountRounds = Callable[[FloatArray], int]  # virtual seconds of world 0 after each next round -> how many to compute
 
@@ -240,8 +233,8 @@ CountRounds = Callable[[FloatArray], int]  # virtual seconds of world 0 after ea
 class Measuring:
     """Evaluates and saves after training.
 
-    The fields are arguments of `run_rounds`, except `began`: the wall time at which the run began. For a resumed run
-    this time is moved back by the seconds that the run had already taken.
+    All fields but `began` are arguments of `run_rounds`. `began` is the wall time at which the run began, moved back
+    for a resumed run by the seconds of earlier processes.
     """
 
     study: Study
@@ -252,10 +245,10 @@ class Measuring:
     began: float
 
     def measure(self) -> None:
-        """Evaluates the models and stores the metrics. If the models are the best so far, they are saved, too.
+        """Evaluates the models and stores the metrics. Also saves the models if they are the best so far.
 
         Raises:
-            BadInput: The scenario names a metric that this run does not have.
+            BadInput: The scenario names a metric that this run lacks.
         """
         progress, target = self.progress, self.study.evaluation.target
         progress.metrics = self.evaluate(progress)
@@ -264,14 +257,14 @@ class Measuring:
             read_value(progress.metrics[0], target[0], "evaluate.target.metric")  # raises if there is no such metric
         if follow_metrics(self.study, self.progress):
             self.recorder.keep_best(self.progress)
-        # a caller that watches the run may end it in the next line; the best models are saved by then
+        # a caller that watches the run may end it in the next line, so the best models were saved before
         self.recorder.evaluated(progress, progress.metrics)
 
     def count_rounds(self, seconds: FloatArray) -> int:
-        """Returns after how many rounds, at least 1, the loop must evaluate or save next.
+        """Returns the number of rounds, at least 1, after which the loop must evaluate or save next.
 
         Args:
-            seconds: Virtual seconds of the first world at the end of each of the next rounds, `[n]`.
+            seconds: Virtual seconds of world 0 at the end of each of the next rounds, `[n]`.
         """
         study, progress, rules, t = self.study, self.progress, self.study.evaluation, self.progress.round
         if study.callbacks:
@@ -286,8 +279,7 @@ class Measuring:
         """Evaluates and saves if this is due, and returns whether the run ends.
 
         Args:
-            before: Virtual seconds at the start of the round, `[R]`; if several rounds were computed at once, at the
-                start of the first.
+            before: Virtual seconds at the start of the round, `[R]`, or of the first of several rounds.
         """
         study, progress = self.study, self.progress
         last = progress.round >= study.rounds
@@ -309,17 +301,17 @@ class Measuring:
 
 
 def _count_due(seconds: FloatArray, every: float) -> FloatArray:
-    """Returns how many evaluations are due up to each of the given virtual seconds.
+    """Returns the number of evaluations that are due until each virtual second.
 
     Args:
         seconds: Virtual seconds since the start of the run.
-        every: Virtual seconds from one evaluation to the next.
+        every: Virtual seconds between two evaluations.
 
     Example:
         >>> _count_due(np.array([0.5, 0.59, 3 * 0.2]), 0.1).tolist()  # 0.5 // 0.1 is 4
         [5.0, 5.0, 6.0]
     """
-    due: FloatArray = np.floor(seconds / every + 1e-9)  # counts an evaluation that is due within a rounding error
+    due: FloatArray = np.floor(seconds / every + 1e-9)  # 1e-9 allows for rounding errors
     return due
 
 
@@ -327,7 +319,7 @@ def meets_target(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
     """Returns whether the metrics of one world have reached the target of a scenario.
 
     Args:
-        row: Metrics of the world by name; None for a metric that was not measured in this round.
+        row: Metrics of the world by name. None means that this round did not measure the metric.
         target: The name of a metric and the value to reach.
 
     Raises:
@@ -343,19 +335,19 @@ def meets_target(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The loop knows no method by name. Everything that differs between methods is a function or a value of their `Phase`,
-# such as the schedule, which plans a round, and the server, which makes a step. A `Phase` may also set the samples and
-# bytes of jobs (`Phase.sizes`, `Phase.traffic`), let participants choose their models (`Phase.choose`), and keep
-# results of jobs in the state (`Phase.remember`).
+# The loop knows no method by name. All differences between methods are functions and values of their `Phase`. Its
+# schedule plans a round, and its server makes a step. It may also set the samples and bytes of jobs (`Phase.sizes`,
+# `Phase.traffic`), let participants choose their models (`Phase.choose`), and store results of jobs in the state
+# (`Phase.remember`).
 
-NOT_REACHED = (devices.NO_DATA, devices.DROPPED, devices.UNAVAILABLE)  # clients that download nothing
+NOT_REACHED = (devices.NO_DATA, devices.DROPPED, devices.UNAVAILABLE)  # such clients download nothing
 _REACHED = np.isin(np.arange(len(devices.STATUS)), NOT_REACHED, invert=True)
 
 
 def draw_first_state(study: Study, phase: Phase) -> State:
     """Returns the state before the first round.
 
-    The random numbers of an initial model depend on the seed of its world and on the index of the model.
+    The random numbers of an initial model depend on its world's seed and on its index.
     """
     rows = [study.net.init(int(rng.keys(seed, "init", k))) for seed in study.init_seeds for k in range(phase.models)]
     models = torch.stack(rows).to(study.dtype)
@@ -376,12 +368,12 @@ class RoundResult(NamedTuple):
     """The result of a round, or of several server steps of asynchronous training.
 
     Attributes:
-        plan: The jobs, `[J]`, including jobs whose uploads were not used.
+        plan: The jobs, `[J]`, including those whose uploads were not used.
         table: The record of the jobs, `[J]`.
         state: The state of the server at the end.
         now: Virtual seconds at the end, `[worlds]`.
         rounds: Number of rounds. Each server step of asynchronous training counts as a round.
-        at: The round of each job, from 1, `[J]`; None if all jobs belong to the same round.
+        at: The round of each job, from 1, `[J]`. None means that all jobs are of the same round.
     """
 
     plan: Plan
@@ -409,15 +401,15 @@ def run_rounds(
     Args:
         study: The study that runs.
         runtime: The runtime on which jobs run.
-        recorder: The recorder, which keeps finished jobs, metrics and checkpoints.
+        recorder: The recorder, which stores finished jobs, metrics and checkpoints.
         evaluate: A function of the progress that returns the metrics of each world.
-        progress: The progress from which the run begins or resumes; it is changed in place.
-        advance: The function that computes the next rounds; None means `run_round`.
+        progress: The progress from which the run begins or resumes. It is changed in place.
+        advance: The function that computes the next rounds. None means `run_round`.
     """
     if advance is None:
         advance = partial(run_round, study, runtime, study.method.phase)
     run = Measuring(study, runtime, recorder, evaluate, progress, time.perf_counter() - progress.wall_seconds)
-    if progress.round == 0 and not progress.metrics:  # a run that continues from round 0 has metrics already
+    if progress.round == 0 and not progress.metrics:  # a resumed run has metrics already
         run.measure()
     rules = study.evaluation
     # if the current round was evaluated, a rule may end the run now
@@ -436,7 +428,7 @@ def run_rounds(
 
 
 def add_round(progress: Progress, result: RoundResult) -> None:
-    """Adds the result of a round to the progress of a run, which is changed in place."""
+    """Adds the result of a round to the progress of a run in place."""
     progress.state = result.state
     progress.round += result.rounds
     np.add.at(progress.up_bytes, result.plan.world, result.table.up_bytes)
@@ -450,14 +442,14 @@ def run_round(
 ) -> RoundResult:
     """Runs one round, and returns its result.
 
-    Plans the jobs, computes their virtual time, trains the jobs whose uploads the server will use, and makes the
+    It plans the jobs, computes their virtual time, trains those whose uploads the server will use, and makes the
     server's step.
 
     Args:
         study: The study that runs.
         runtime: The runtime on which jobs run.
         phase: The training that the round belongs to.
-        progress: The progress of the run; it is not changed.
+        progress: The progress of the run. It is not changed.
     """
     t = progress.round
     plan, losses = ask_participants(runtime, phase, phase.schedule(t, progress.state), progress.state)
@@ -484,17 +476,17 @@ def run_round(
 
 
 def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -> tuple[Plan, FloatArray | None]:
-    """Lets the participants of a round choose which models they train, if the method has such a choice.
+    """Lets the participants of a round choose the models that they train, if the method has such a choice.
 
     Args:
-        runtime: The runtime in which the participants live.
+        runtime: The runtime on which jobs run.
         phase: The training that the plan belongs to.
-        plan: The jobs that the schedule has planned, `[J]`.
+        plan: The jobs of the schedule, `[J]`.
         state: The state of the server before the round.
 
     Returns:
-        The plan, and the losses of all models at each job's client, `[J, K]`, which the participants have reported. The
-        losses are None if the method has no such choice.
+        The plan, and the losses of all models that each job's client has reported, `[J, K]`. The losses are None if the
+        method has no such choice.
     """
     if phase.choose is None or not len(plan.client):
         return plan, None
@@ -513,7 +505,7 @@ def _train_counted(
     """Trains the jobs whose status is OK, and makes the server's step with the uploads of jobs that did not fail.
 
     Returns:
-        The new state; and the status, loss and error of each job, `[J]`, as in `JobTable`.
+        The new state. Then the status, loss and error of each job, `[J]`, as in `JobTable`.
     """
     counted, status = status == devices.OK, status.copy()
     loss, error = np.full(len(status), np.nan), np.full(len(status), None, dtype=object)
@@ -535,10 +527,9 @@ def _train_counted(
 def _ask_clients(
     runtime: Runtime, phase: Phase, t: int, jobs: SizedPlan, *, state: State, sent: tuple[Stats, JobRows]
 ) -> tuple[Stats, JobRows]:
-    """Lets clients work a second time before the server's step, if `phase.ask` says so.
+    """Lets clients work a second time before the server's step, if `phase.ask` returns a state for it.
 
-    `phase.ask` makes the state on which the clients of all jobs that did not fail work again. The statistics of this
-    work are added to those of the training.
+    The clients of all jobs that did not fail work again with this state.
 
     Args:
         runtime: The runtime on which jobs run.
@@ -549,7 +540,7 @@ def _ask_clients(
         sent: The statistics and job results of the training.
 
     Returns:
-        The statistics of both, and the job results with the errors of both. If there is no second work, `sent`.
+        The statistics of training and further work by name, and the job results with all errors.
     """
     stats, rows = sent
     asked = None if phase.ask is None or len(rows.errors) == len(jobs.size) else phase.ask(state, stats)
@@ -562,13 +553,13 @@ def _ask_clients(
 
 
 def size_jobs(study: Study, phase: Phase, plan: Plan, t: int = 0) -> SizedPlan:
-    """Returns a plan with the number of training samples and of optimizer steps of each job.
+    """Returns a plan with the numbers of training samples and optimizer steps of each job.
 
     Args:
         study: The study that runs.
         phase: The training that the jobs belong to.
         plan: The jobs, `[J]`.
-        t: The round, from 0. The participants that train only a part of their steps are drawn anew in each round.
+        t: The round, from 0. Each round draws the participants that make only some of their steps.
     """
     size = study.shards.sizes(plan.world, plan.client) if phase.sizes is None else phase.sizes(plan)
     if phase.steps is not None:
@@ -582,11 +573,11 @@ def size_jobs(study: Study, phase: Phase, plan: Plan, t: int = 0) -> SizedPlan:
 
 
 def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: IntArray) -> devices.JobCosts:
-    """Returns the costs of jobs, including everything that clients compute besides their training.
+    """Returns the costs of jobs, including computation besides training.
 
-    The number of steps is multiplied by the passes that a step makes over its batch (`Local.count_work`). The samples
-    that a job computes besides its trainings come in batches of the same size. A client that reports its losses of all
-    models computes K forward passes.
+    The number of steps is multiplied by the passes of a step over its batch (`Local.count_work`). Samples of
+    computation besides training come in batches of the same size. A client that reports its losses of all models
+    computes K forward passes.
 
     Args:
         study: The study that runs.
@@ -604,7 +595,7 @@ def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: I
     work = np.float64(sum(local.count_work(phase.models) for local in phase.locals))
     steps = work * jobs.steps
     samples = work * samples_seen(jobs.size, jobs.steps, phase.local)
-    if each or further:  # the job computes something besides its trainings
+    if each or further:  # the job computes something besides training
         rows, batch = np.sum(each, axis=0) if each else np.zeros(len(size)), phase.local.batch_size
         has_data = jobs.steps > 0
         steps += (rows / np.maximum(size if batch is None else batch, 1) + further) * has_data
@@ -615,11 +606,11 @@ def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: I
 
 
 def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:
-    """Returns the bytes that each job sends and the bytes that each job receives, `[J]` each.
+    """Returns the bytes that each job sends and receives, `[J]` each.
 
     `phase.traffic` may compute these bytes. Otherwise models go from the server to the client and back. A client that
-    chooses which model it trains receives all models. If the loss uses all models, the client's first job also receives
-    the models that the client does not train.
+    chooses its model receives all models. If the loss uses all models, the client's first job also receives the models
+    that the client does not train.
 
     Args:
         study: The study that runs.
@@ -630,13 +621,13 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
     if phase.traffic is not None:
         return phase.traffic(t, plan)
     layout, tier = study.net.layout, study.clients.tier_of(plan.client)
-    stays = int(layout.mask(phase.stays).sum()) if phase.stays else 0  # parameters that are never sent
+    stays = int(layout.mask(phase.stays).sum()) if phase.stays else 0  # number of values that are never sent
     each = np.array([net.layout.d for net in phase.nets or (study.net,)])
     vector = 4 * (each[tier if phase.nets else np.zeros_like(tier)] - stays)
     more = sum(piece.up_numbers for piece in phase.pieces)
     up = phase.compress.bytes(plan.client, tier) + vector * phase.up_vectors + 4 * more
     counters = sum(name.rpartition(".")[0] not in phase.stays for name in layout.counters)
-    sent = 8 * counters * (phase.down_vectors > 0)  # counters come with a model
+    sent = 8 * counters * (phase.down_vectors > 0)  # integer buffers come with a model
     down = (vector * phase.down_vectors + sent) * (1 if phase.choose is None else phase.models)
     down = down + 4 * count_shared(phase.local.loss)
     if reads_ensemble(phase.local.loss) and phase.choose is None:
@@ -647,16 +638,16 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
 
 
 def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) -> tuple[IntArray, IntArray]:
-    """Returns the bytes that count as sent and the bytes that count as received, `[J]` each.
+    """Returns the bytes that count as sent and as received, `[J]` each.
 
-    An upload counts if the server uses it, or if the server discards it as too stale. A late upload does not count,
-    because the server tells late clients to stop. A download counts if the client was reached, even if the client is
-    late or fails. Without a server (`phase.hands_on`) there are no other messages: each client sends its model to the
-    next client, which receives it in the same round. These bytes count even if the training has failed.
+    An upload counts if the server uses it or discards it as too stale. A late upload does not count, because the server
+    tells late clients to stop. A download counts if the client was reached, even if the client is late or fails.
+    Without a server (`phase.hands_on`), each client sends its model to the next client, which receives it in the same
+    round. These bytes count even if the training failed.
 
     Args:
         phase: The training that the jobs belong to.
-        status: How each job ended: an index into `fedray.simulation.devices.STATUS`, `[J]`.
+        status: Index into `fedray.simulation.devices.STATUS` for each job, `[J]`.
         up: Bytes that each client sends if its job counts, `[J]`.
         down: Bytes that each client receives before it trains, `[J]`.
 

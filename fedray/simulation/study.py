@@ -1,4 +1,4 @@
-"""Defines a study: everything that a run needs, as plain objects.
+"""Defines a study, which is everything that a run needs except a runtime.
 
 A *world* is one seed of one fold of the data. All worlds of a study run in the same rounds.
 """
@@ -40,30 +40,31 @@ from fedray.training.choice import Engine, choose_engine
 from fedray.training.update import Site
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Asynchronous training: when the server makes a step, and how much a late upload weighs.
+# Asynchronous training.
 
 
 @dataclass(frozen=True)
 class AsyncRule:
-    """The rule of asynchronous training: when the server steps, and how much a late upload weighs.
+    """The rule of asynchronous training: when the server makes a step, and how much a late upload weighs.
 
     Attributes:
-        mode: When the server makes a step. `semi` steps every `tick` seconds; `buffered` when `goal` uploads of a model
-            have arrived (FedBuff, Nguyen et al. 2022); `async` at every arrival (FedAsync, Xie et al. 2019).
-        concurrency: How many clients train at the same time.
-        goal: Number of uploads of one model that the server collects before it steps, in mode `buffered`.
+        mode: When the server makes a step. With `semi` it is every `tick` seconds. With `buffered` it is when `goal`
+            uploads of a model have arrived (FedBuff, Nguyen et al. 2022). With `async` it is at every arrival
+            (FedAsync, Xie et al. 2019).
+        concurrency: Number of clients that train at the same time.
+        goal: Number of uploads of one model that a step uses, in mode `buffered`.
         tick: Virtual seconds between two steps of the server, in mode `semi`.
         alpha: Weight of an upload whose staleness is 0, in (0, 1], in mode `async`.
         staleness: Name of the function s that weighs an upload by its staleness tau. The staleness is the number of
-            steps that the server took with the model while the client trained it. `constant` gives the weight 1,
-            `polynomial` gives `(1 + tau) ** -a`, and `hinge` gives 1 up to `tau = b` and `1 / (a (tau - b) + 1)` above.
-        a: How fast the weight falls with the staleness, in the formulas of `polynomial` and `hinge`.
-        b: The staleness up to which an upload keeps its full weight, in the formula of `hinge`.
-        dropout: Probability that a client sends nothing. Such a client still occupies one of the `concurrency` slots
-            until its upload would have arrived.
-        deadline: Virtual seconds after which the server no longer waits for a client that has started. None means that
-            the server waits for ever.
-        max_staleness: The largest staleness of an upload that the server uses; None means no limit.
+            server steps of the model while the client trained it. `constant` gives the weight 1, `polynomial` gives
+            `(1 + tau) ** -a`, and `hinge` gives 1 up to `tau = b` and `1 / (a (tau - b) + 1)` above.
+        a: The a in the formulas of `polynomial` and `hinge`. With a larger a the weight falls faster.
+        b: The b in the formula of `hinge`.
+        dropout: Probability that a client sends nothing. Such a client still counts in `concurrency` until its upload
+            would have arrived.
+        deadline: Virtual seconds after which the server no longer waits for a client that has started. None means no
+            deadline.
+        max_staleness: Largest staleness of an upload that the server uses. None means no limit.
 
     Example:
         >>> rule = AsyncRule("async", concurrency=8, alpha=0.6, staleness="hinge", a=10.0)
@@ -84,7 +85,7 @@ class AsyncRule:
     max_staleness: int | None = None
 
     def weigh(self, tau: IntArray) -> FloatArray:
-        """Returns the weight of each upload, `[J]`: s(tau), multiplied by alpha in mode `async`.
+        """Returns the weight of each upload, `[J]`. It is s(tau), times alpha in mode `async`.
 
         Args:
             tau: Staleness of each upload, `[J]`.
@@ -104,18 +105,18 @@ class AsyncRule:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The study and its parts. `fedray.assembly.study.build_study` makes a study from a scenario. The round loop, runtimes
-# and evaluation never change the study.
+# The study and its parts. `fedray.assembly.study.build_study` makes a study from a scenario. Nothing changes a study
+# later.
 
 OOD = "ood"  # the split of out-of-distribution inputs
 
 
 class Patience(NamedTuple):
-    """The rule of early stopping: it ends a run when a metric no longer becomes better.
+    """The rule of early stopping, which ends a run when a metric no longer becomes better.
 
     Attributes:
         metric: Name of the metric.
-        rounds: The run ends when the metric has not become better in any world for this number of rounds.
+        rounds: Number of rounds without a better value in any world after which the run ends.
         min_delta: A value counts as better only if it is better than the best value so far by more than this
             difference.
     """
@@ -127,33 +128,30 @@ class Patience(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The settings of evaluation: what is measured, and when.
+    """What is evaluated, and when. A *known client* is a client of the run.
 
     Attributes:
-        every: Number of rounds from one evaluation to the next.
-        every_seconds: Virtual seconds from one evaluation to the next, in the first world. None means that `every` is
-            used.
-        average: The values that an ensemble averages: "probabilities", "logits" or "outputs".
-        gamma: Temperature of the weights that a known client gives to the models of the ensemble, by their losses on
-            the client's samples. A known client is a client of the run. None means that known clients are not evaluated
-            with weights of their own.
+        every: Number of rounds between two evaluations.
+        every_seconds: Virtual seconds between two evaluations, in the first world. None means that `every` counts.
+        average: What an ensemble averages: "probabilities", "logits" or "outputs".
+        gamma: Temperature of the weights with which a known client weighs the models, by their losses on the client's
+            samples. None means that known clients are not evaluated with their own weights.
         noise: Variance added to predicted targets: "none", "residual" (estimated from training data) or "fixed" (1).
-        stop_at: (metric, value). The run ends early when the metric has reached the value in every world. None means
-            that the run does not end early.
-        target: (metric, value). The summary gives the first round in which the metric reached the value. None means no
+        stop_at: (metric, value). The run ends early when the metric has reached the value in every world. None means no
+            such rule.
+        target: (metric, value). The summary has the first round in which the metric reached the value. None means no
             target.
-        patience: The rule that ends the run when a metric no longer becomes better; None means no such rule.
-        best: Name of the metric that chooses the best round, whose models are kept. None means that no best round is
-            chosen.
-        metrics: The user's own metric functions by name.
-        clients: Largest number of known clients whose scores are recorded for each client.
-        conformal: The rule that makes conformal sets, which hold the right value with a given probability. None means
-            no sets.
-        dropout_at_test: Whether the dropout of the networks stays on when they predict (`fedray.models.net`).
-        ood: Whether the uncertainty on out-of-distribution inputs is compared with the uncertainty on test samples.
+        patience: The rule of early stopping. None means no such rule.
+        best: Name of the metric that chooses the best round, whose models are kept. None means that no round is chosen.
+        metrics: The user's metric functions by name.
+        clients: Largest number of known clients whose individual scores are recorded.
+        conformal: The rule that makes conformal sets, which contain the true value with a chosen probability. None
+            means no sets.
+        dropout_at_test: Whether dropout stays on when networks predict (`fedray.models.net`).
+        ood: Whether the uncertainty on out-of-distribution inputs is compared with that on test samples.
         by_tier: Whether every score of known clients is also computed for each tier and for all tiers together.
-        personal: Whether every score is also computed for all known clients together, if they predict with models or
-            weights of their own.
+        personal: Whether every score is also computed for all known clients together, if they predict with their own
+            models or weights.
     """
 
     every: int = 1
@@ -177,30 +175,29 @@ class Evaluation:
 class Part(NamedTuple):
     """One part of a stack: an ordinary study of `worlds * folds` worlds, and its position in the whole stack.
 
-    A stack is an ensemble of base networks whose predictions are the inputs of one more model, the meta model. The base
-    networks of one architecture are a part, and the meta model is the last part.
+    A stack is an ensemble of networks whose predictions are combined by a further model, the *meta model*, or by a
+    rule. The networks of one architecture are a part, which is called a *base*. The meta model is the last part.
 
     Attributes:
         study: The study of this part alone.
         folds: F, the number of folds. The models of a fold are trained without the samples of the fold. The meta model
             has one fold.
-        models: x, the number of models for each fold.
+        models: x, the number of models per fold.
         first: Index of this part's first model in the whole stack. The models of fold f begin at `first + f * x`.
         begins: First round of this part, counted in the whole stack.
         ends: One past the last round of this part.
         trainable: Columns of this part's trainable parameters in a row of the whole stack's state.
         buffers: Columns of this part's float buffers in a row of the whole stack's state.
         counters: Columns of this part's integer buffers in a row of the whole stack's counters.
-        voter: The classifier that each client fits instead of a network (`fedray.runtime.stacking`). Such a part has no
-            rounds, and its models have no parameters in the state. None means that the part trains networks.
-        combine: How the predictions of the clients' models are combined without a meta model
-            (`fedray.features.stacking`), if the base has one model for each client. None means that the models belong
-            to no client.
-        features: Name of the features from which the meta model learns (`fedray.features.stacking.Stack.features`). It
-            is used only in bases.
+        voter: The classifier that each client fits instead of a network (`fedray.runtime.stacking`). A part with
+            classifiers has no rounds, and no parameters in the state. None means that the part trains networks.
+        combine: The rule that combines the predictions of a base with one model per client, without a meta model
+            (`fedray.features.stacking`). None means that models belong to no client.
+        features: Name of the features on which the meta model is trained (`fedray.features.stacking.Stack.features`).
+            Only bases use it.
         answers: Whether the predictions of a base count in the mean of a stack without a meta model.
-        trained_before: A function that takes a round and returns the clients that trained the meta model in earlier
-            rounds, each as `world * N + client`. Only the part of the meta model has this function.
+        trained_before: A function: round -> the clients that trained the meta model in earlier rounds, each as
+            `world * N + client`. It is None for bases.
     """
 
     study: "Study"
@@ -221,7 +218,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """Everything that a run needs except a runtime. A world is one replicate of one fold of the data.
+    """Everything that a run needs except a runtime. A world is one replicate (seed) of one fold of the data.
 
     Attributes:
         name: Name of the method.
@@ -230,32 +227,30 @@ class Study:
         clients: All clients, in tiers.
         shards: The clients' data in every world.
         seeds: Seed of each world, `[worlds]`.
-        folds: Fold of each world, `[worlds]`. The worlds of one replicate follow one another.
+        folds: Fold of each world, `[worlds]`. The worlds of a replicate are consecutive.
         rounds: Number of rounds of the run.
         input_shape: Shape of one network input.
-        classes: C, the number of classes; 0 for regression.
-        hold_out: Whether some samples of the clients are held out of training.
+        classes: C, the number of classes. It is 0 for regression.
+        hold_out: Whether some of the clients' samples are held out of training.
         evaluation: The settings of evaluation.
         devices: The simulated devices of the clients.
         server: The speed of the server.
-        rule: The rule that decides which uploads of a round the server uses. It leaves out clients that are late or
-            have dropped out.
-        checkpoint_every: Number of rounds from one checkpoint to the next.
-        checkpoint_keep: How many checkpoints stay on disk.
-        scenario: The scenario as a dictionary, for settings that have no field here. It is empty if the study was not
-            made from a scenario.
+        rule: The rule by which the server chooses the uploads of a round.
+        checkpoint_every: Number of rounds between two checkpoints.
+        checkpoint_keep: Number of checkpoints that stay on disk.
+        scenario: The scenario as a dictionary, for settings without a field here. It is empty if the study was not made
+            from a scenario.
         dtype: Data type of the parameters.
-        lanes: Which engines may train the models: compiled kernels where they can ("auto"), only compiled kernels
-            ("compiled") or only PyTorch ("torch").
-        skip: Whether a job that fails is left out; otherwise it ends the run.
-        client_timeout: Wall seconds that one job may take; None means no limit.
-        starts: Seeds of the initial models, `[worlds]`, if replicates differ only in their initial models
-            (`vary: init`). None means that the initial models use `seeds`.
-        rates: Learning rate of each world, `[worlds]` (`local.lr_grid`). None means that all worlds have the learning
-            rate in `Local`.
-        asynchronous: The rule of asynchronous training; None means that the run goes in rounds.
+        lanes: Engines that may train: compiled kernels where possible ("auto"), only compiled kernels ("compiled") or
+            only torch ("torch").
+        skip: Whether a job that fails is left out. If False, it ends the run.
+        client_timeout: Wall seconds that a job may take. None means no limit.
+        starts: Seeds of the initial models, `[worlds]`, if replicates differ only in these (`vary: init`). None means
+            `seeds`.
+        rates: Learning rate of each world, `[worlds]` (`local.lr_grid`). None means the learning rate in `Local`.
+        asynchronous: The rule of asynchronous training. None means that training is synchronous.
         parts: The bases of a stack, then its meta model. A row of the state holds the models of all parts for one
-            world. Without a stack there are no parts.
+            world. Only stacks have parts.
         callbacks: Name and function of each of the user's callbacks, which are called after each round.
     """
 
@@ -300,18 +295,16 @@ class Study:
 
     @property
     def trained(self) -> list["Study"]:
-        """The studies whose clients train a network.
-
-        For a stack these are the studies of its parts that train networks; otherwise it is this study alone.
-        """
+        """The studies whose clients train a network: the parts of a stack that train networks, or else this study."""
         return [part.study for part in self.parts if part.voter is None] or [self]
 
     @property
     def last_phase(self) -> int:
-        """The number of rounds before the last phase of the method begins.
+        """The number of rounds before the method's last phase.
 
-        Scores up to this round are not yet scores of the method. For example, the meta model of a stack begins to train
-        after its bases.
+        Scores up to this round are not yet scores of the method.
+
+        The meta model of a stack, for example, is trained after its bases.
         """
         begins = [*(part.begins for part in self.parts), *(piece.begins for piece in self.method.phase.pieces)]
         return max(begins, default=0)
@@ -328,7 +321,7 @@ class Study:
 
     @property
     def per_replicate(self) -> int:
-        """Number of worlds of one replicate: one world for each fold."""
+        """Number of worlds of a replicate, which is the number of folds."""
         return len(set(self.folds.tolist()))
 
     def place(self, world: int) -> tuple[int, int]:
@@ -337,25 +330,25 @@ class Study:
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """The names of the N clients; empty if the data do not name them."""
+        """The names of the N clients. It is empty if the data do not name them."""
         data = self.scenario.get("data")
         return name_clients(self.shards, data.get("group") if isinstance(data, dict) else None)
 
     def client_ids(self, world: int | IntArray, client: IntArray) -> IntArray:
-        """Returns the numbers `[n]` that clients have in the whole population, which includes clients that never train.
+        """Returns the ids of clients in the whole population, which includes clients that never train, `[n]`.
 
         Args:
-            world: The world of the clients: one number for all of them, or one for each, `[n]`.
+            world: The world of all clients, or the world of each client, `[n]`.
             client: Ids of the clients among those that train, `[n]`.
         """
         ids = self.shards.dealt.ids if isinstance(self.shards, StoredShards) else []
         return np.stack(ids)[world, client] if ids else client
 
     def find_client(self, client: int | str, world: int) -> int:
-        """Returns the id that a client has among the clients that train in a world.
+        """Returns the id of a client among the clients that train in a world.
 
         Args:
-            client: The client's name, or its number in the whole population.
+            client: The client's name, or its id in the whole population.
             world: The world.
 
         Raises:
@@ -370,17 +363,17 @@ class Study:
 
     @property
     def tests_other_rows(self) -> bool:
-        """Whether clients predict with models or weights of their own, but are tested on samples unlike their own."""
+        """Whether clients predict with their own models or weights, but are tested on samples unlike their own."""
         own = self.method.phase.is_personal or self.method.one_model_per_client or self.evaluation.gamma is not None
         tested = [self.shards.client_test(0, 0), self.shards.cluster_test(0, 0)]
         return own and self.shards.clusters(0) is not None and all(rows is None for rows in tested)
 
     def local(self, local: Local, world: int) -> Local:
-        """Returns `local` with the learning rate of a world. It is unchanged if all worlds have the same rate."""
+        """Returns `local` with the learning rate of a world."""
         return local if self.rates is None else replace(local, lr=float(self.rates[world]))
 
     def rate_group(self, world: IntArray) -> IntArray:
-        """Returns a number for each given world, `[J]`; worlds with equal learning rates get equal numbers."""
+        """Numbers worlds, `[J]`, so that worlds with equal learning rates have equal numbers."""
         return np.zeros_like(world) if self.rates is None else np.unique(self.rates, return_inverse=True)[1][world]
 
     def answer(self, state: State) -> Answer:
@@ -390,9 +383,9 @@ class Study:
         return Answer(state, self.method.phase.models)
 
     def split(self, name: str, world: int) -> tuple[Tensor, Tensor]:
-        """Returns raw inputs and targets of a split of a world: `test`, `hold_out` or `ood`.
+        """Returns raw inputs and targets of a world's split `test`, `hold_out` or `ood`.
 
-        Out-of-distribution inputs have no labels, so their labels are 0 here.
+        Out-of-distribution inputs (`ood`) have no labels, so their labels are 0 here.
 
         Raises:
             BadInput: There is no split of this name.
@@ -410,12 +403,12 @@ class Study:
 
         Args:
             world: The world.
-            clients: Number of clients, from client 0 on, whose samples are returned; None means all clients.
+            clients: Number of clients, from client 0 on, whose samples are returned. None means all clients.
         """
         number = self.clients.number if clients is None else min(clients, self.clients.number)
         client, where = np.arange(number), torch.tensor([world])
         fetched = self.shards.fetch(np.full_like(client, world), client)
-        real = np.arange(fetched.rows.shape[1]) < fetched.size[:, None]  # the rest is padding
+        real = np.arange(fetched.rows.shape[1]) < fetched.size[:, None]  # the others are padding
         rows = fetched.rows[torch.from_numpy(real)]
         x = self.shards.normalize(fetched.x[rows][None], where)[0]
         return x, self.shards.targets(fetched.labels(rows, 0)[None], where)[0]
@@ -452,12 +445,12 @@ def choose_study_engine(study: Study, device: str = "cpu") -> Engine:
 
 
 class AnswerCost(NamedTuple):
-    """What it costs a device without models to predict with the ensemble of one world.
+    """The cost of predictions of one world's ensemble on a device that has no models yet.
 
     Attributes:
         models: Number of models that predict.
         bytes: Bytes of these models, which the device downloads once.
-        passes: Forward passes for each sample; 0 if the models are no networks.
+        passes: Forward passes for each sample. It is 0 if the models are no networks.
     """
 
     models: int
@@ -472,11 +465,11 @@ class AnswerCost(NamedTuple):
 
 
 def cost_answer(study: Study, state: State | None = None) -> AnswerCost:
-    """Returns what it costs to predict with the ensemble. The count is that of the world with most models.
+    """Returns the cost of the ensemble's predictions in the world with most models.
 
     Args:
         study: The study.
-        state: The state whose models predict. Models with the weight 0 do not count. None means a state before any
+        state: The state whose models predict. Models with the weight 0 do not count. None means a state before
             training, in which all models that may predict count.
 
     Example:
@@ -502,30 +495,28 @@ def cost_answer(study: Study, state: State | None = None) -> AnswerCost:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the round loop gets from its caller: a runtime, a recorder, and the progress of the run.
+# The runtime, the recorder and the progress of a run, which the round loop gets from its caller.
 
-Pieces = dict[tuple[int, int], Tensor]  # (world, index of the piece's first sample or client) -> answer for the piece
+Pieces = dict[tuple[int, int], Tensor]  # (world, index of the piece's first sample or client) -> answer
 
 
 class Question(NamedTuple):
     """A function of models that a runtime computes on the samples of a split or on the data of clients.
 
-    The runtime divides the samples or clients into pieces of a fixed size. So the result (the answer) does not depend
-    on the number of processes or on their order.
+    The runtime divides the samples or clients into pieces of a fixed size. So the result (the *answer*) does not depend
+    on the number or the order of processes.
 
     Attributes:
-        compute: A function at the top of a module, or a `partial` of such a function, because it is sent to other
-            processes by name. For a split, its arguments are (host, state, world, x) with raw inputs `x`, `[n, ...]`.
-            For clients, its arguments are (host, state, world, client) with client ids `[c]`, and its result is
-            `[numbers, c]`, or with `at_home` one tensor for each client.
-        split: The split on which the function is computed: `test`, `hold_out` or `ood`. None means that the function is
-            computed for clients.
-        worlds: For how many worlds the function is computed, from world 0 on; None means all worlds.
-        clients: Ids of the clients of each world for which the function is computed, `[n]` each. None means the clients
-            of the run, at most the first `EVALUATED_CLIENTS`.
-        numbers: Number of values that the function returns for a client. The values are NaN for a client that fails and
-            is left out.
-        at_home: Whether the function runs in the process that holds the private vectors of the client.
+        compute: A function of a module, or a `partial` of it, because it is sent to other processes by name. For a
+            split its arguments are (host, state, world, raw inputs `[n, ...]`). For clients its arguments are (host,
+            state, world, client ids `[c]`), and its result is `[numbers, c]`, or with `at_home` one tensor per client.
+        split: The split `test`, `hold_out` or `ood`. None means that the function is computed for clients.
+        worlds: Number of worlds, from world 0 on. None means all worlds.
+        clients: Ids of the clients of each world, `[n]` each. None means the first `EVALUATED_CLIENTS` clients of the
+            run.
+        numbers: Number of values that the function returns for a client. They are NaN for a client that fails and is
+            left out.
+        at_home: Whether the function runs in the process that holds the client's private vectors.
     """
 
     compute: Callable[..., Any]
@@ -537,57 +528,57 @@ class Question(NamedTuple):
 
 
 class Host(Site, Protocol):
-    """A process that answers questions. It has the data, and the private vectors of the clients assigned to it."""
+    """A process that answers questions. It has the data, and the private vectors of its clients."""
 
     study: Study
 
     def own_models(self, state: State, world: int, client: int) -> Tensor:
         """Returns the models with which a client of this process predicts, `[P * K, d]`.
 
-        P is the number of trainings whose models stay at the client. Each of them gives K models.
+        P is the number of trainings whose K models stay at the client.
         """
 
 
 class Runtime(Protocol):
-    """Runs jobs and answers questions. All runtimes give results that are equal bit for bit."""
+    """Runs jobs and answers questions. All runtimes give the same bits."""
 
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of one round.
 
         Args:
             t: The round, from 0.
-            jobs: Clients, models and worlds of the jobs, their samples and their steps, `[J]` each.
+            jobs: The jobs with their samples and steps, `[J]` each.
             state: The state of the server before the round.
             phase: The training that the jobs belong to.
 
         Returns:
-            The statistics of all uploads, added up; and the loss and the error of each job, in the order of `jobs`.
+            The sums of the statistics of all uploads. Then the losses and errors of the jobs, in the order of `jobs`.
         """
 
     def ask(self, question: Question, state: State) -> Pieces:
         """Answers a question about models.
 
         Args:
-            question: The question, and the clients or the split that it is about.
-            state: The models, `[worlds * K, d]`, and the tensors that are broadcast with the models.
+            question: The question.
+            state: The models, `[worlds * K, d]`, and the tensors that are broadcast with them.
 
         Returns:
-            The answer for each piece. A piece is a run of consecutive samples or clients, and its key is (world, index
-            of its first sample or client). With `at_home` each client is a piece.
+            The answer for each piece. A piece is a range of samples or clients, and its key is (world, index of its
+            first sample or client). With `at_home` a piece is one client.
         """
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Returns the private vectors of all clients for a checkpoint. They do not depend on the number of processes.
 
         Args:
-            names: Names of the vectors that are returned; None means all vectors.
+            names: Names of the vectors to return. None means all vectors.
         """
 
     def restore(self, private: dict[str, Tensor]) -> None:
         """Replaces the private vectors of all clients by those of a checkpoint."""
 
     def close(self) -> None:
-        """Releases the processes of the runtime. The runtime must not be used afterwards."""
+        """Ends the processes of the runtime, which must not be used afterwards."""
 
 
 @dataclass
@@ -601,13 +592,13 @@ class Progress:
         down_bytes: Bytes that clients have received so far, `[worlds]`.
         sim_seconds: Virtual seconds since the start, `[worlds]`.
         wall_seconds: Real seconds since the start, including earlier processes of a resumed run.
-        metrics: The newest metrics of each world, by name; empty before the first evaluation.
+        metrics: The newest metrics of each world by name. It is empty before the first evaluation.
         failed: Number of jobs that were left out because they failed.
-        courses: The best values so far and their rounds, by rule: early stopping and the choice of the best round
+        courses: The best values so far and their rounds, for early stopping and for the choice of the best round
             (`fedray.simulation.rounds`).
-        stopped: Why the run ended before its last round; empty if it did not end early.
+        stopped: The reason why the run ended early. It is empty if the run did not end early.
         flight: A function for checkpoints of asynchronous training. It returns the older versions of models from which
-            jobs started whose uploads the server has not used yet (`fedray.simulation.asynchronous.Versions`).
+            unfinished jobs started (`fedray.simulation.asynchronous.Versions`).
     """
 
     round: int
@@ -624,35 +615,35 @@ class Progress:
 
 
 class Recorder(Protocol):
-    """Keeps finished jobs, evaluated rounds and checkpoints."""
+    """Stores finished jobs, metrics and checkpoints."""
 
     def jobs(self, round: int | IntArray, plan: Plan, table: "JobTable") -> None:
-        """Keeps the jobs of a round, or of several rounds.
+        """Stores the jobs of a round, or of several rounds.
 
         Args:
             round: The round, from 1, or the round of each job, `[J]`.
-            plan: All planned jobs, `[J]`, including jobs whose uploads were not used.
+            plan: The jobs, `[J]`, including those whose uploads were not used.
             table: The record of these jobs, in the same order.
         """
 
     def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None:
-        """Keeps the metrics of a round: one dictionary for each world."""
+        """Stores the metrics of a round. `rows` has one dictionary for each world."""
 
     def checkpoint(self, progress: Progress) -> None:
-        """Saves all that is needed to resume the run from this round."""
+        """Saves everything that is needed to resume the run from this round."""
 
     def keep_best(self, progress: Progress) -> None:
-        """Keeps the models of the best round so far."""
+        """Saves the models of the best round so far."""
 
 
 class ClientScores(NamedTuple):
-    """Scores of each of some known clients of one world.
+    """Individual scores of some known clients of one world.
 
     Attributes:
         client: Ids of the clients in ascending order, `[n]`.
         samples: Number of training samples of each client, `[n]`.
         scores: Scores by column name, `[n]` each: `accuracy` or `rmse`, and the same score on held-out samples
-            (`hold_out_...`). NaN if a client has no samples to be scored on.
+            (`hold_out_...`). A client without such samples has NaN.
     """
 
     client: IntArray
@@ -665,9 +656,9 @@ class FlightTable(NamedTuple):
 
     Attributes:
         start_seconds: Virtual seconds at which the job started.
-        arrival_seconds: Virtual seconds at which the upload of the job arrived or would have arrived.
-        version: Number of steps that the job's model had taken when the job started.
-        staleness: Number of steps that the model took between the job's start and the use of the job's upload; -1 if
+        arrival_seconds: Virtual seconds at which the job's upload arrived or would have arrived.
+        version: Number of server steps of the job's model before the job started.
+        staleness: Number of server steps of the model between the job's start and the use of the upload. It is -1 if
             the upload was not used.
     """
 
@@ -682,18 +673,15 @@ class JobTable(NamedTuple):
 
     Attributes:
         samples: Number of training samples of the job.
-        steps: Number of optimizer steps; 0 if the upload was not used.
-        loss: Mean loss over the steps; NaN if the job was not trained.
-        up_bytes: Bytes of the upload; 0 if the server did not use the upload. A late upload has 0, because the server
-            tells late clients to stop.
-        down_bytes: Bytes received; 0 if the client was never reached. Late clients and jobs that failed in training
-            have received their models. In a random walk these are the bytes that the next client receives from this
-            client, equal to `up_bytes`.
+        steps: Number of optimizer steps. It is 0 if the upload was not used.
+        loss: Mean loss over the steps. It is NaN if the job was not trained.
+        up_bytes: Bytes of the upload that count (`fedray.simulation.rounds.count_bytes`).
+        down_bytes: Received bytes that count. In a random walk these are the bytes that the next client receives, equal
+            to `up_bytes`.
         sim_seconds: Virtual seconds that the job takes.
-        status: How the job ended: an index into `fedray.simulation.devices.STATUS`, which says whether the upload was
-            used, and if not, why.
+        status: Index into `fedray.simulation.devices.STATUS`, which says whether the upload was used, or why not.
         error: Traceback of a job that failed, else None.
-        flight: When the jobs of asynchronous training started and arrived; None if training goes in rounds.
+        flight: Starts and arrivals of jobs in asynchronous training. None means that training is synchronous.
     """
 
     samples: IntArray
@@ -708,18 +696,18 @@ class JobTable(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The two most frequent questions: outputs of models on the samples of a split, and losses on the data of clients.
+# The two most frequent questions: outputs of models on a split, and losses on the data of clients.
 
 Score = Callable[[Tensor, Tensor], Tensor]  # (raw inputs `[n, ...]`, targets `[n, ...]`) -> scores `[q, n]`
 
 
 def outputs_on(split: str, models: int, worlds: int | None = None) -> Question:
-    """Makes the question for the raw outputs of all models on a split. The answer for a piece is `[K, n, C]`.
+    """Makes the question for the raw outputs of all models on a split. The answer of a piece is `[K, n, C]`.
 
     Args:
         split: `test`, `hold_out` or `ood`.
         models: Number of models of each world, K.
-        worlds: For how many worlds outputs are computed, from world 0 on; None means all worlds.
+        worlds: Number of worlds, from world 0 on. None means all worlds.
     """
     return Question(partial(compute_outputs, models=models), split, worlds)
 
@@ -727,12 +715,12 @@ def outputs_on(split: str, models: int, worlds: int | None = None) -> Question:
 def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray] | None = None) -> Question:
     """Makes the question for the mean loss of each model on each client's training samples.
 
-    The answer for a piece is `[K, c]`, with c clients.
+    The answer of a piece with c clients is `[K, c]`.
 
     Args:
         models: Number of models of each world, K.
-        worlds: For how many worlds losses are computed, from world 0 on; None means all worlds.
-        clients: Ids of the clients of each world, `[n]` each; None means the clients of the run, as in `Question`.
+        worlds: Number of worlds, from world 0 on. None means all worlds.
+        clients: Ids of the clients of each world, `[n]` each. None means the clients of the run, as in `Question`.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -749,7 +737,7 @@ def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray
 
 
 def join_pieces(pieces: Pieces, world: int) -> Tensor:
-    """Joins the answers for the pieces of a world to one tensor `[K, n, ...]`, in the order of the samples.
+    """Joins the answers of a world's pieces to one tensor `[K, n, ...]`, in the order of the samples.
 
     Example:
         >>> pieces = {(0, 500): torch.ones(1, 2, 3), (0, 0): torch.zeros(1, 500, 3), (1, 0): torch.zeros(1, 9, 3)}
@@ -774,7 +762,7 @@ def compute_outputs(host: Host, state: State, world: int, x: Tensor, *, models: 
 
 
 def mean_losses(host: Host, state: State, world: int, client: IntArray, *, models: int) -> Tensor:
-    """Computes the mean loss of each model on each client's training samples, l_i(w_k) of Fed-ensemble's equation 4.
+    """Computes the mean loss of each model on each client's training samples (l_i(w_k) in Fed-ensemble's equation 4).
 
     Args:
         host: The process that computes.
@@ -784,7 +772,7 @@ def mean_losses(host: Host, state: State, world: int, client: IntArray, *, model
         models: Number of models of each world, K.
 
     Returns:
-        The losses, `[K, c]`; 0 for a client without samples.
+        The losses, `[K, c]`. A client without samples has 0.
     """
 
     def loss(x: Tensor, targets: Tensor) -> Tensor:
@@ -795,7 +783,7 @@ def mean_losses(host: Host, state: State, world: int, client: IntArray, *, model
 
 
 def mean_scores(host: Host, world: int, client: IntArray, score: Score, number: int) -> Tensor:
-    """Returns scores averaged over each client's training samples, `[number, c]`; 0 for a client without samples.
+    """Averages scores over each client's training samples, `[number, c]`. A client without samples has 0.
 
     Args:
         host: The process that computes.
