@@ -18,6 +18,7 @@ from fedray.models.trial import find_mixing
 from fedray.training import client_code, compiled, layers, loop
 from fedray.training.block import MIN_LANES, Block, Trained
 from fedray.training.chain import Recognized, recognize
+from fedray.training.client_code import make_trial, train_client_lanes, train_client_loop
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A user's network need not know about lanes, and may be written in any way. `chain.py` finds out what the method
@@ -211,9 +212,9 @@ def _choose_for_code(
     if refused and couples:
         raise BadInput(f"model.name = {net.name} cannot move together with others: {refused}: choose another one")
     if refused is not None:
-        return replace(_loop_engine(net.layout.d, f"{what}; {refused}"), train=client_code.train_client_loop)
+        return replace(_loop_engine(net.layout.d, f"{what}; {refused}"), train=train_client_loop)
     width = max(general.width, models * couples)
-    engine = replace(general, why=f"{what}, mapped over lanes", train=client_code.train_client_lanes, width=width)
+    engine = replace(general, why=f"{what}, mapped over lanes", train=train_client_lanes, width=width)
     return replace(engine, outputs=plain.outputs, evaluates=plain.evaluates)
 
 
@@ -291,7 +292,7 @@ def check_invariance(
         return True
 
     def train(lanes: list[int]) -> Tensor:
-        block = client_code.make_trial(net, example, local, lanes, models, dtype=dtype)
+        block = make_trial(net, example, local, lanes, models, dtype=dtype)
         final = engine.train(net, block._replace(lr=_RATE)).final
         return final.view(torch.int64 if dtype == torch.float64 else torch.int32)  # NaN equals itself
 

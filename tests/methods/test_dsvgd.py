@@ -19,7 +19,7 @@ from fedray.runtime.session import Inline
 from fedray.runtime.worker import Worker
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import size_jobs
-from fedray.training import client_code
+from fedray.training import choice, client_code
 from fedray.training.block import Block, Trained
 
 LINE: dict[str, Any] = {  # a linear model of one input, all rows in a step
@@ -124,7 +124,7 @@ def test_all_particles_of_a_client_see_the_same_batches(monkeypatch: pytest.Monk
         seen.append(block.read(0, int(block.steps[0]))[0])
         return train_lanes(net, block)
 
-    monkeypatch.setattr(client_code, "train_client_lanes", watch)
+    monkeypatch.setattr(choice, "train_client_lanes", watch)
     train(2, keys())
     assert len(seen) == 2
     for x in seen:
