@@ -1,4 +1,4 @@
-"""Makes the simulated devices of a scenario, and the functions that choose the clients of a round."""
+"""Makes the simulated devices of a scenario, and the function that chooses the clients of a round."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -34,11 +34,11 @@ from fedray.simulation.devices import (
 from fedray.training.block import count_client_steps, samples_seen
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The simulated devices of a scenario: their speeds, the number of clients chosen in a round, and which uploads count.
+# The simulated devices of a scenario, the number of participants of a round, and the uploads that count.
 
 
 def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
-    """Returns, for each tier, the number of clients that a round waits for.
+    """Returns for each tier the number of clients for which a round waits.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -56,19 +56,19 @@ def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
 
 
 def invited_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
-    """Returns, for each tier, the number of clients that are invited to a round, including over-commitment."""
+    """Returns for each tier the number of clients that are invited to a round, including over-commitment."""
     return schedule.overcommit(clients, participants_per_tier(scenario, clients), scenario.participation.overcommit)
 
 
 def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:
-    """Returns the rule that decides which uploads of the participants the server uses."""
+    """Returns the rule that decides which uploads the server uses."""
     keys = scenario.participation
     first = tuple(participants_per_tier(scenario, clients)) if keys.overcommit > 1 else None
     return CountingRule(first, keys.dropout, keys.deadline, keys.partial)
 
 
 def make_devices(scenario: Scenario, clients: Clients) -> Devices:
-    """Returns the simulated devices; their speeds and links are taken from a profile, a trace or the tiers."""
+    """Returns the simulated devices. A profile, a trace or the tiers define their speeds and links."""
     keys = scenario.clients
     if keys.profile is not None:
         devices = make_profile(keys.profile, clients, scenario.seed)
@@ -82,7 +82,7 @@ def make_devices(scenario: Scenario, clients: Clients) -> Devices:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The choice of the participants of a round. They are drawn uniformly, drawn from strata, or chosen by a rule.
+# The choice of a round's participants. They are drawn uniformly, drawn from strata, or chosen by a rule.
 
 Sizes = Callable[[int], IntArray]
 RULES: dict[str, Callable[..., rules.Rule]] = {
@@ -102,13 +102,13 @@ def make_participation(
     """Returns the function that chooses the clients of a round.
 
     Args:
-        scenario: the scenario.
-        own: the user's objects. A selection rule among them replaces the scenario's rule.
-        clients: all clients, with their tiers.
-        sizes: a function from a world (one seed of one fold) to the number of training samples of each client, `[N]`.
-            Selections other than `uniform`, `fair` and `round_robin` require this function.
-        seconds: a function from a world to the virtual seconds that a round takes on each client, `[N]`. Rules that use
-            these times require this function.
+        scenario: The scenario.
+        own: The user's objects. A selection rule among them replaces the scenario's rule.
+        clients: All clients, with their tiers.
+        sizes: A function from a world (one seed of one fold) to each client's number of training samples, `[N]`. All
+            selections but `uniform`, `fair` and `round_robin` require it.
+        seconds: A function from a world to the virtual seconds of a round on each client, `[N]`. Rules that use these
+            times require it.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -141,7 +141,7 @@ def make_participation(
 
 
 def _share_candidates(candidates: int | None, clients: Clients, counts: list[int]) -> rules.Rule:
-    """Returns the power-of-choice rule, with the candidates divided among the tiers like the participants."""
+    """Returns the power-of-choice rule. The tiers share the candidates as they share the participants."""
     if candidates is None:
         return rules.power_of_choice()
     if not sum(counts) <= candidates <= clients.number:
@@ -158,13 +158,13 @@ def _share_candidates(candidates: int | None, clients: Clients, counts: list[int
 
 
 def count_age(scenario: Scenario) -> int:
-    """Returns the rounds of an age, in which each model is trained once: K, or in a stack the lcm of its bases' K."""
+    """Returns the number of rounds in which each model is trained once: K, or for a stack the lcm of its bases' K."""
     models = scenario.method.models
     return math.lcm(*(base.get("models", models) for base in scenario.method.options.get("bases", ())), models)
 
 
 def measure_sizes(shards: Shards) -> Sizes:
-    """Returns a function from a world to the number of training samples of each client, `[N]`."""
+    """Returns a function from a world to each client's number of training samples, `[N]`."""
 
     @cache
     def sizes(world: int) -> IntArray:
@@ -184,16 +184,15 @@ def expect_seconds(
 ) -> Callable[[int], FloatArray]:
     """Returns a function from a world to the virtual seconds of a round on each client, `[N]`.
 
-    The seconds are those of training and sending one model without compression. If the speed of a link changes over
-    time, the speed at the start is used.
+    The seconds are those of training and sending one model without compression. Links have their speed at second 0.
 
     Args:
         devices: The simulated devices of the clients.
-        sizes: A function from a world to the number of training samples of each client, `[N]`.
+        sizes: A function from a world to each client's number of training samples, `[N]`.
         local: The description of local training.
         seeds: One seed for each world.
         numbers: The number of parameters of a model, d.
-        nets: The network of each tier, if tiers train slices of the network; else empty.
+        nets: The network of each tier. It is empty if all tiers train the whole network.
     """
     each = np.array([one.net.layout.d for one in nets] or [numbers] * len(devices.clients.tiers))
     share = np.array([one.work for one in nets] or [1.0] * len(devices.clients.tiers))
@@ -211,14 +210,14 @@ def expect_seconds(
 
 
 def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: int, shards: Shards) -> Method:
-    """Returns the method, whose state also holds the losses of all clients if the client selection uses losses.
+    """Adds the losses of all clients to the method's state, if the client selection uses losses.
 
     Args:
-        scenario: the scenario, which names the selection.
-        own: the user's objects.
-        method: the method.
-        worlds: the number of worlds, R.
-        shards: the clients' data.
+        scenario: The scenario, which names the selection.
+        own: The user's objects.
+        method: The method.
+        worlds: The number of worlds, R.
+        shards: The clients' data.
     """
     name = scenario.participation.selection.name
     if find_own("selection", scenario, own) is None and name not in READS_LOSSES:
@@ -227,14 +226,14 @@ def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: in
 
 
 def _hold_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool) -> rules.Rule:
-    """Returns a user's selection rule with checks of the clients that it chooses; refuses options that it does not use.
+    """Returns a user's selection rule with checks of the clients that it chooses.
 
-    If the rule declares its options, unused options are accepted.
+    A rule that does not declare its options raises an error if it does not use one of them.
 
     Args:
-        function: the user's rule.
-        options: the options of the rule in the scenario.
-        declares: whether the rule declares its options.
+        function: The user's rule.
+        options: The options of the rule in the scenario.
+        declares: Whether the rule declares its options.
     """
     name, recorded, tried = name_callable(function), RecordedOptions(options), list[bool]()
     given = options if declares else recorded

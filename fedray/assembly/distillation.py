@@ -1,4 +1,4 @@
-"""Makes what a server needs for distillation: its inputs, and the functions that train students."""
+"""Makes the inputs of a server's distillation, and the functions that train students."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from fedray.scenario.names import method_spec_of
 from fedray.scenario.schema import Scenario
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A second data set, named by a key of the scenario. The network must also accept the inputs of this data set.
+# A second data set that a key of the scenario names. The network must accept its inputs, too.
 
 NOISE = "noise"
 
@@ -33,14 +33,14 @@ def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: 
     """Opens a second data set and checks that its inputs have the kind and shape of the clients' inputs.
 
     Args:
-        key: the key that names the second data set, for messages.
-        name: name of the second data set.
-        scenario: the scenario, whose key `data.root` names the folder of data files.
-        data: the clients' data set.
-        choices: other values that the key may have, for the message.
+        key: The key that names the second data set, for messages.
+        name: Name of the second data set.
+        scenario: The scenario, whose key `data.root` names the folder of data files.
+        data: The clients' data set.
+        choices: Other possible values of the key, for the message.
 
     Raises:
-        BadInput: there is no such data set, the data set cannot be read, or its inputs have a different shape.
+        BadInput: There is no such data set, the data set cannot be read, or its inputs have a different shape.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -68,18 +68,18 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
     """Adds out-of-distribution inputs to the data set, if the scenario names such inputs.
 
     The inputs are test samples of a second data set (all samples if that set has folds), or noise with the mean and
-    standard deviation of the training samples. There are at most as many inputs as the clients' data set has test
-    samples. If the second data set has more samples, evenly spaced samples are taken.
+    standard deviation of the training samples. They are at most as many as the clients' data set has test samples. From
+    a larger second data set, evenly spaced samples are taken.
 
     Args:
-        scenario: the scenario; `evaluate.ood` names the inputs.
-        data: the clients' data set.
+        scenario: The scenario, whose key `evaluate.ood` names the inputs.
+        data: The clients' data set.
 
     Raises:
-        BadInput: the task has real targets, or the named inputs do not fit.
+        BadInput: The task has real targets, or the named inputs do not fit.
     """
     name = scenario.evaluate.ood
-    if name is None or data.ood is not None:  # another process has added them
+    if name is None or data.ood is not None:  # `data.ood` was added by a different process
         return data
     if not data.classes or data.kind == "tokens":
         has = "text" if data.classes else "real targets"
@@ -103,7 +103,7 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The inputs on which a server distils: a share of the training samples, a second data set, or noise.
+# The inputs of a server's distillation: a share of the training samples, a second data set, or noise.
 
 Learn = Callable[[int, Tensor, Tensor, rng.Keys], Tensor]  # (world, start, teachers [S, d], key) -> student [d]
 Fuser = Callable[
@@ -111,19 +111,19 @@ Fuser = Callable[
 ]  # (world, students, key) -> weights [d] of each
 ReadRows = Callable[[int], tuple[Tensor, Tensor]]  # world -> network inputs and targets
 WITHHELD = "withheld"
-_MOST_INPUTS = 10_000  # inputs from noise or a second data set, if a user's method has no option `input_rows`
+_MOST_INPUTS = 10_000  # number of inputs if a user's method has no option `input_rows`
 
 
 def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float:
     """Returns the share of the training samples that the server holds instead of the clients.
 
     Args:
-        scenario: the scenario, with the method's options.
-        own: the user's objects. For a user's own method without a specification of `server_data`, the share
-            is simply the value of `server_data`.
+        scenario: The scenario, with the method's options.
+        own: The user's objects. For a user's method whose specification lacks `server_data`, the share is the value of
+            this option.
 
     Raises:
-        BadInput: the value of the option is not a share from 0 to below 1.
+        BadInput: The value of the option is not a share from 0 to below 1.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -148,17 +148,17 @@ def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float
 
 
 def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Learn | None:
-    """Returns the function that trains a model at the server; None if the method has no options for distillation.
+    """Returns the function that trains a model at the server, or None if the method has no options for distillation.
 
     Args:
-        scenario: the scenario, with the method's options.
-        net: the network.
-        shards: the data of all clients, and the server's samples.
-        seeds: one seed for each world.
-        own: the user's objects.
+        scenario: The scenario, with the method's options.
+        net: The network.
+        shards: The data of all clients, and the server's samples.
+        seeds: One seed for each world.
+        own: The user's objects.
 
     Raises:
-        BadInput: the server has no inputs, or the network does not accept these inputs.
+        BadInput: The server has no inputs, or the network does not accept these inputs.
     """
     options = scenario.method.options
     if fuse := make_fuser(scenario, shards, seeds, own):
@@ -171,7 +171,7 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
     engine = choose_students(scenario.lanes)(net)
 
     def learn(world: int, _start: Tensor, teachers: Tensor, key: rng.Keys) -> Tensor:
-        """Trains FedBE's student, which starts from the first of its teachers."""
+        """Trains FedBE's student, which starts from its first teacher."""
         x = shards.normalize(shards.server(world)[0][None], torch.tensor([world]))[0]
         return distillation.train_student(net, how, x, teachers, key, engine=engine)
 
@@ -181,13 +181,13 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
 def count_distillation(scenario: Scenario, shards: Shards, seed: int, teachers: float) -> ServerWork:
     """Returns the largest number of steps that train a student at the server, and the number of samples in these steps.
 
-    A teacher's forward pass over the inputs counts as a third of a training pass.
+    The forward passes of teachers count as samples, each as a third of a sample in training.
 
     Args:
-        scenario: the scenario, with the method's options.
-        shards: the data of all clients, and the server's samples.
-        seed: seed of the first world.
-        teachers: number of teachers of the student.
+        scenario: The scenario, with the method's options.
+        shards: The data of all clients, and the server's samples.
+        seed: Seed of the first world.
+        teachers: Number of teachers of the student.
     """
     options = scenario.method.options
     if "distil_epochs" in options:
@@ -201,24 +201,24 @@ def count_distillation(scenario: Scenario, shards: Shards, seed: int, teachers: 
 
 
 def _list_specified(scenario: Scenario, own: UserObjects) -> set[str]:
-    """Lists the method's options that have a specification; fedray does not know the meaning of other options."""
+    """Lists the method's options that have a specification. fedray does not know the meaning of other options."""
     specified = {} if own.method is not None else method_spec_of(scenario.method.name).options
     return set(scenario.method.options) & set(specified)
 
 
 def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Fuser | None:
-    """Returns the function that trains FedDF's students to predict like the mean of all uploads, or None.
+    """Returns the function that trains FedDF's students to predict like the mean of all uploads.
 
-    None means that the method does not train such students.
+    It returns None if the method does not train such students.
 
     Args:
-        scenario: the scenario, with the method's options.
-        shards: the data of all clients, and the server's samples.
-        seeds: one seed for each world.
-        own: the user's objects.
+        scenario: The scenario, with the method's options.
+        shards: The data of all clients, and the server's samples.
+        seeds: One seed for each world.
+        own: The user's objects.
 
     Raises:
-        BadInput: the server has no inputs, or the network does not accept these inputs.
+        BadInput: The server has no inputs, or the network does not accept these inputs.
     """
     options = scenario.method.options
     if "distil_steps" not in _list_specified(scenario, own):
@@ -230,7 +230,7 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
         )
     rows = cache(lambda world: _server_rows(scenario, shards, world, seeds[world]))
     if own.dealt is None and options["inputs"] not in (WITHHELD, NOISE):
-        _read_other(scenario, shards)  # reports errors early; actors do not need this
+        _read_other(scenario, shards)  # finds errors early, which actors need not do
     keys = ("steps", "lr", "batch")
     steps, lr, batch = (options[f"distil_{key}"] for key in keys)
     how = distillation.Fusion(steps, lr, batch, options["patience"], options["teacher"])
@@ -244,13 +244,13 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Re
     """Returns a function from a world to the network inputs and targets of the server's samples.
 
     Args:
-        scenario: the scenario, with the method's options.
-        shards: the data of all clients, and the server's samples.
-        own: the user's objects.
+        scenario: The scenario, with the method's options.
+        shards: The data of all clients, and the server's samples.
+        own: The user's objects.
 
     Raises:
-        BadInput: the share is too small to give the server a sample. The returned function raises
-            the same error if the share is 0.
+        BadInput: The share is too small to give the server a sample. If the share is 0, the returned function raises
+            it.
     """
     share = share_of_server(scenario, own)
     if share and not len(shards.server(0)[1]):
@@ -271,41 +271,39 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Re
 def make_server_inputs(
     scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects, read: ReadRows
 ) -> Callable[[int], Tensor]:
-    """Returns a function from a world to the server's inputs without labels, for a user's own method.
+    """Returns a function from a world to the server's inputs without labels, for a user's method.
 
-    The method's option `inputs` names the source of these inputs, as in FedDF. `withheld` (the default) takes the
-    server's samples, `noise` draws random numbers, and any other value is the name of a data set. The option
-    `input_rows` is the number of inputs that are taken from noise or from a data set.
+    The method's option `inputs` names the source of these inputs, as in FedDF. `withheld` (the default) means the
+    server's samples, and `noise` means random inputs. Any other value is the name of a data set. The option
+    `input_rows` is the number of random inputs, or of inputs of a data set.
 
     Args:
-        scenario: the scenario, with the method's options.
-        shards: the data of all clients, and the server's samples.
-        seeds: one seed for each world.
-        own: the user's objects.
-        read: a function from a world to the network inputs and targets of the server's samples.
+        scenario: The scenario, with the method's options.
+        shards: The data of all clients, and the server's samples.
+        seeds: One seed for each world.
+        own: The user's objects.
+        read: A function from a world to the network inputs and targets of the server's samples.
 
     Raises:
-        BadInput: the options name no inputs, or the network does not accept these inputs.
+        BadInput: The options name no inputs, or the network does not accept these inputs.
     """
     options = scenario.method.options
     named, number = options.get("inputs", WITHHELD), options.get("input_rows", _MOST_INPUTS)
     if named == WITHHELD or not name_own_method(scenario, own):
         return lambda world: read(world)[0]
     if own.dealt is None and named != NOISE:
-        _read_other(scenario, shards)  # reports errors early; actors do not need this
+        _read_other(scenario, shards)  # finds errors early, which actors need not do
     return cache(lambda world: _draw_inputs(scenario, shards, seeds[world], number))
 
 
 def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -> Callable[[int, Tensor], float] | None:
-    """Returns a function that scores a model on the server's samples; None if the server scores no models.
-
-    The arguments of the returned function are a world and a model `[d]`.
+    """Returns a function (world, model `[d]`) -> score on the server's samples, or None if the server scores no models.
 
     Args:
-        scenario: the scenario, with the method's options.
-        net: the network.
-        read: a function from a world to the network inputs and targets of the server's samples.
-        own: the user's objects.
+        scenario: The scenario, with the method's options.
+        net: The network.
+        read: A function from a world to the network inputs and targets of the server's samples.
+        own: The user's objects.
     """
     if "solver" not in _list_specified(scenario, own) or not share_of_server(scenario):
         return None
@@ -313,7 +311,7 @@ def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -
 
 
 def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> distillation.ServerRows:
-    """Returns the server's data in a world: inputs without labels, and labeled samples that decide when to stop."""
+    """Returns the server's data in a world: inputs without labels, and labeled samples for early stopping."""
     options, where = scenario.method.options, torch.tensor([world])
     raw, labels = shards.server(world)
     x, y = shards.normalize(raw[None], where)[0], shards.targets(labels[None], where)[0]
@@ -330,7 +328,7 @@ def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> d
 
 
 def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> Tensor:
-    """Returns inputs that are not the clients': noise, or samples of the data set that `method.inputs` names."""
+    """Returns noise, or inputs of the data set that `method.inputs` names."""
     key = rng.keys(seed, "server inputs")
     if scenario.method.options["inputs"] != NOISE:
         other = _read_other(scenario, shards)
@@ -345,7 +343,10 @@ def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> 
 
 
 def _read_other(scenario: Scenario, shards: Shards) -> Tensor:
-    """Returns the inputs of a second data set, standardized by its statistics if clients' inputs are standardized."""
+    """Returns the inputs of a second data set.
+
+    If clients' inputs are standardized, these are too, with its own statistics.
+    """
     data = open_alike("method.inputs", scenario.method.options["inputs"], scenario, shards.data, "withheld or noise")
     x = torch.from_numpy(data.train.x if data.train.x.flags.writeable else data.train.x.copy())
     data = data._replace(standardized=shards.data.standardized, unit=shards.data.unit)

@@ -1,4 +1,4 @@
-"""Makes the objects of a scenario's features: private layers, slices, walks, stacks and conformal sets."""
+"""Makes the private layers, slices, walks, stacks and conformal sets of a scenario."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -41,15 +41,15 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalRes
 
 
 def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of the layers that the given words select in a network.
+    """Returns the names of the layers that some words select in a network.
 
     Args:
-        net: the network.
-        wanted: the words. Each is `norm` (all normalization layers), `head` (the last layer), or a pattern of layer
-            names such as `fc*`.
+        net: The network.
+        wanted: The words: `norm` (all normalization layers), `head` (the last layer), or patterns of layer names such
+            as `fc*`.
 
     Raises:
-        BadInput: a word selects no layer.
+        BadInput: A word selects no layer.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -90,17 +90,17 @@ def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
 def cut_network(
     scenario: Scenario, net: Net, tiers: Sequence[Tier], sample: tuple[int, ...], *, is_own: bool = False
 ) -> tuple[TierNet, ...]:
-    """Returns the part of the network that each tier trains; an empty tuple if every tier trains the whole network.
+    """Returns the part of the network that each tier trains. It is empty if all tiers train the whole network.
 
     Args:
-        scenario: the scenario, which names the method.
-        net: the whole network.
-        tiers: the tiers of the population.
-        sample: the shape of a network input.
-        is_own: whether the method is a user's own function, which may also slice the network.
+        scenario: The scenario, which names the method.
+        net: The whole network.
+        tiers: The tiers.
+        sample: The shape of a network input.
+        is_own: Whether the method is a user's function, which may slice the network itself.
 
     Raises:
-        BadInput: the network has to be sliced, but does not consist of plain layers.
+        BadInput: The network has to be sliced, but does not consist of plain layers.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -127,7 +127,7 @@ def cut_network(
 
 
 def refuse_unread_widths(method: Method, tiers: Sequence[Tier]) -> None:
-    """Refuses a tier with a width below 1 if the method does not slice the network; raises `BadInput`."""
+    """Raises `BadInput` for a tier with a width below 1 if the method does not slice the network."""
     narrow = [tier for tier in tiers if tier.width != 1]
     if narrow and not method.phase.nets:
         raise BadInput(
@@ -137,27 +137,27 @@ def refuse_unread_widths(method: Method, tiers: Sequence[Tier]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Training without a server: the graph over the clients, the failures of nodes and edges, and the walks of models.
+# Training without a server: the graph of clients, the failures of nodes and edges, and the walks of models.
 #
-# An edge file (`graph.edges`, CSV or Parquet) has the columns `node` and `neighbour`, and one row for each edge. A
-# failure table (`graph.failures`) has the columns `first` and `last` (steps, inclusive, from 0) and `node`. If only one
-# edge of the node fails, the row also has a `neighbour`.
+# An edge file (`graph.edges`, CSV or Parquet) has the columns `node` and `neighbour`, and one row per edge. A table of
+# failures (`graph.failures`) has the columns `first` and `last` (the first and last step, from 0) and `node`. If only
+# one edge of the node fails, the row also has a `neighbour`.
 
 MOST_EDGES = 200_000  # networkx uses about a kilobyte per edge
-TRIES = 100  # a random graph is drawn so many times at most, until it is connected
-DRAWN = ("erdos_renyi", "watts_strogatz")  # random graphs: each replicate draws its own
+TRIES = 100  # most draws of a random graph until it is connected
+DRAWN = ("erdos_renyi", "watts_strogatz")  # random graphs, which each replicate draws
 
 
 def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
     """Returns the walks of a scenario's models over N clients.
 
     Args:
-        scenario: the scenario.
-        nodes: number of clients, N.
-        seeds: one seed for each of R worlds.
+        scenario: The scenario.
+        nodes: Number of clients, N.
+        seeds: One seed for each world.
 
     Raises:
-        BadInput: the graph cannot be made or is not connected, or one of its files cannot be used.
+        BadInput: The graph cannot be made or is not connected, or one of its files cannot be used.
     """
     keys = scenario.graph
     drawn: dict[int, Graph] = {}
@@ -173,15 +173,15 @@ def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
 
 
 def make_graph(keys: GraphKeys, nodes: int, seed: int) -> Graph:
-    """Returns the graph over N nodes; draws a random graph until it is connected, at most `TRIES` times.
+    """Returns the graph of N nodes. Draws a random graph until it is connected, at most `TRIES` times.
 
     Args:
-        keys: the section `graph` of the scenario.
-        nodes: number of nodes, N.
-        seed: seed of the random numbers.
+        keys: The section `graph` of the scenario.
+        nodes: Number of nodes, N.
+        seed: Seed of the random numbers.
 
     Raises:
-        BadInput: the graph cannot be made, or is not connected.
+        BadInput: The graph cannot be made, or is not connected.
 
     Example:
         >>> make_graph(GraphKeys(kind="ring"), nodes=4, seed=0).neighbor.tolist()
@@ -237,7 +237,7 @@ def _make_with_networkx(keys: GraphKeys, nodes: int, seed: int) -> Any:
 
 
 def _probability(keys: GraphKeys, nodes: int) -> float:
-    """Returns the probability of an edge (default 2 log(N) / N), or of rewiring an edge (default 0.1).
+    """Returns the probability of an edge (2 log(N) / N by default), or of rewiring an edge (0.1 by default).
 
     A large random graph is almost surely connected if the probability of an edge is above log(N) / N.
     """
@@ -253,7 +253,7 @@ def _list_neighbors(graph: Any) -> Graph:
 
 
 def read_failures(path: Path, nodes: int) -> IntArray:
-    """Reads a table of failures for `Outages`; each row is (first step, last step, node, neighbor or -1)."""
+    """Reads a table of failures for `Outages`. Each row is (first step, last step, node, neighbor or -1)."""
     key = "graph.failures"
     table = read_number_table(key, path, ("first", "last", "node"), ("neighbour",))
     first, last = (_read_whole(key, path, name, table[name], 2**53) for name in ("first", "last"))
@@ -261,13 +261,13 @@ def read_failures(path: Path, nodes: int) -> IntArray:
         raise BadInput(f"graph.failures = {path}: a row lacks first <= last: correct it")
     neighbor = np.full(len(first), -1)
     if "neighbour" in table:
-        given = ~np.isnan(table["neighbour"])  # an empty cell: the whole node fails
+        given = ~np.isnan(table["neighbour"])  # an empty cell means that the whole node fails
         neighbor[given] = _read_whole(key, path, "neighbour", table["neighbour"][given], nodes)
     return np.stack([first, last, _read_whole(key, path, "node", table["node"], nodes), neighbor], axis=1)
 
 
 def _read_whole(key: str, path: Path, name: str, column: FloatArray, number: int) -> IntArray:
-    """Returns a column as integers; refuses values that are not whole numbers from 0 to `number` - 1."""
+    """Returns a column as integers. Raises `BadInput` for values that are not whole numbers from 0 to `number` - 1."""
     wrong = column[~((column >= 0) & (column < number) & (column == np.floor(column)))]  # NaN is wrong too
     if len(wrong):
         raise BadInput(
@@ -277,27 +277,27 @@ def _read_whole(key: str, path: Path, name: str, column: FloatArray, number: int
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The bases of stacking, and the meta model that combines the bases.
+# Stacks: the bases, and the meta model that combines them.
 
-MOST_LEFT_OUT = 1000  # clients, if a sub model is trained for each left-out client
-MOST_CLIENTS = 1000  # clients, if a process keeps and evaluates the networks of all of them
-MOST_FITTED = 10_000  # classifiers of a base that a process keeps for each world
+MOST_LEFT_OUT = 1000  # most clients, if a sub model is trained for each left-out client
+MOST_CLIENTS = 1000  # most clients, if a process evaluates the networks of all clients
+MOST_FITTED = 10_000  # most classifiers of a base that a process keeps per world
 META: dict[str, tuple[str, dict[str, Any]]] = {"softmax": ("linear", {}), "mlp": ("mlp", {"hidden": (50,)})}
 
 
 def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable[[Scenario], Net]) -> Stack:
-    """Makes the stack of a scenario, which combines several networks or classifiers (its bases) by a meta model.
+    """Makes the stack of a scenario, which combines several networks or classifiers (its bases) with a meta model.
 
-    The bases are those of `method.bases`; without this key the scenario's model is the only base.
+    `method.bases` names the bases. Without this key the scenario's model is the only base.
 
     Args:
-        scenario: the scenario.
-        classes: number of classes, C; 0 for regression.
-        clients: number of clients, N.
-        network: function that makes the network of a scenario.
+        scenario: The scenario.
+        classes: Number of classes, C. It is 0 for regression.
+        clients: Number of clients, N.
+        network: Function that makes the network of a scenario.
 
     Raises:
-        BadInput: `folds` is `client`, but there are too few or too many clients to leave out each client once.
+        BadInput: `folds` is `client`, and there are too few or too many clients to leave out each client once.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -346,15 +346,15 @@ def _model_keys(base: dict[str, Any]) -> ModelKeys:
 
 
 def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
-    """Returns the base for a classifier of scikit-learn; None if `model` names a network.
+    """Returns the base of a scikit-learn classifier, or None if `model` names a network.
 
-    Every process that predicts fits the classifiers of all clients; with `folds: within` there are F classifiers for
-    each client. So the number of classifiers is limited.
+    Every process that predicts fits the classifiers of all clients, and of all folds with `folds: within`. So the
+    number of classifiers is limited.
 
     Args:
-        model: the section that describes the base.
-        classes: number of classes, C.
-        fits: the number of classifiers that a process would fit.
+        model: The section that describes the base.
+        classes: Number of classes, C.
+        fits: The number of classifiers that a process would fit.
     """
     if model.name not in CLASSIFIERS:
         return None
@@ -367,20 +367,19 @@ def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The rule that makes conformal sets, and a check that enough samples are held out for this rule.
+# The rule that makes conformal sets, and a check that enough samples are held out.
 
 
 def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
     """Returns the conformal rule that the keys describe for a data set.
 
     Args:
-        keys: the section `predict.conformal` of the scenario.
-        classes: number of classes, C; 0 for a regression.
-        data: name of the data set, for the message.
+        keys: The section `predict.conformal` of the scenario.
+        classes: Number of classes, C. It is 0 for regression.
+        data: Name of the data set, for the message.
 
     Raises:
-        BadInput: the score is for regression and the data have classes, or the score is for classes and the data have
-            real targets.
+        BadInput: The score does not fit the task.
     """
     score = ("lac" if classes else "regression") if keys.score == "auto" else keys.score
     if (score == "regression") == bool(classes):
@@ -390,18 +389,18 @@ def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
 
 
 def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) -> None:
-    """Refuses an alpha that is too small for the number of held-out samples.
+    """Raises an error if alpha is too small for the number of held-out samples.
 
-    With such an alpha every conformal set would contain every label, at least in one world (one seed of one fold).
+    With such an alpha, the conformal sets of at least one world (one seed of one fold) would contain every label.
 
     Args:
-        rule: the rule by which conformal sets are made.
-        shards: the clients' data.
+        rule: The rule that makes conformal sets.
+        shards: The clients' data.
         hold_out: `data.hold_out`, for the message.
 
     Raises:
-        BadInput: too few samples are held out for this alpha. Unless the quantile is `qq`, the message names the least
-            possible alpha.
+        BadInput: Too few samples are held out. Unless the quantile is `qq`, the message names the smallest possible
+            alpha.
     """
     for world in range(shards.worlds):
         sizes = [len(shards.client_holdout(world, c)) for c in range(min(shards.number, EVALUATED_CLIENTS))]
@@ -421,19 +420,19 @@ def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) ->
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Training steps that clients of the run make on their own samples before they predict.
+# Training steps of clients of the run on their own samples before they predict.
 
 
 def add_tuning(scenario: Scenario, pieces: Setting, method: Method) -> Method:
-    """Returns the method; with `evaluate.personal_steps` clients of the run train for these steps before they predict.
+    """Adds the steps of `evaluate.personal_steps`, for which clients of the run train before they predict.
 
     Args:
-        scenario: the scenario.
-        pieces: the ingredients from which the method was composed; `local` describes the training steps.
-        method: the method.
+        scenario: The scenario.
+        pieces: The setting of the method. Its `local` describes the training steps.
+        method: The method.
 
     Raises:
-        BadInput: clients of the run do not predict with the models that the method trains.
+        BadInput: Clients of the run do not predict with the models that the method trains.
     """
     steps, phase, spec = scenario.evaluate.personal_steps, method.phase, method_spec_of(scenario.method.name)
     if steps is None:
@@ -454,18 +453,18 @@ def add_tuning(scenario: Scenario, pieces: Setting, method: Method) -> Method:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Training without rounds: the rule for the server's steps, and sums of uploads for several server steps at once.
+# Asynchronous training: the rule of the server's steps, and sums of uploads for several server steps at once.
 
-MOST_NUMBERS = 4_000_000  # parameters in the sums of one call, about 32 MB
-IN_ROUNDS = ("choose", "remember", "ask", "walk")  # functions of a phase that are called in rounds only
+MOST_NUMBERS = 4_000_000  # most values in the sums of one call, about 32 MB
+IN_ROUNDS = ("choose", "remember", "ask", "walk")  # functions of a phase that only synchronous training calls
 
 
 def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:
-    """Returns the rule that decides when the server makes a step; None if training has rounds.
+    """Returns the rule of asynchronous training, or None if training is synchronous.
 
     Args:
-        scenario: the scenario.
-        clients: the population.
+        scenario: The scenario.
+        clients: All clients.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -502,17 +501,17 @@ def count_buffered(scenario: Scenario, clients: Clients) -> int:
 def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Callable[[Setting], Method]) -> Method:
     """Returns the method with a server that adds up the uploads of several server steps in one call.
 
-    A group is the uploads of one model in one server step. To compute the sums of all groups in one call, the server
-    treats each group as a world of a method with one model.
+    A group is the uploads of one model in one server step. The server treats each group as a world of a method with one
+    model.
 
     Args:
-        scenario: a scenario that trains without rounds.
-        pieces: the ingredients from which the method was composed.
-        method: the method, as composed for rounds.
-        compose: a function that composes the method from given ingredients.
+        scenario: A scenario with asynchronous training.
+        pieces: The setting of the method.
+        method: The method for synchronous training.
+        compose: A function that composes the method from a setting.
 
     Raises:
-        BadInput: the method cannot train without rounds.
+        BadInput: The method cannot be trained asynchronously.
     """
     rule = make_async_rule(scenario, pieces.clients)
     assert rule is not None

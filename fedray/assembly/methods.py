@@ -1,4 +1,4 @@
-"""Makes the ingredients of a method (network, schedule, compression, ...) from a scenario, and composes the method."""
+"""Makes the setting of a method (the arguments of its function) from a scenario, and composes the method."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -32,16 +32,16 @@ from fedray.simulation.devices import Devices
 def make_setting(
     scenario: Scenario, net: Net, shards: Shards, devices: Devices, seeds: tuple[int, ...], *, own: UserObjects
 ) -> Setting:
-    """Returns the ingredients from which a method is composed.
+    """Returns the setting from which a method's function composes the method.
 
     Args:
-        scenario: the scenario, which decides the ingredients.
-        net: the network.
-        shards: the clients' data.
-        devices: the simulated devices.
-        seeds: one seed for each world.
-        own: the user's objects. A loss, an optimizer, augmentations, a selection or a schedule among them replaces
-            what the scenario names.
+        scenario: The scenario.
+        net: The network.
+        shards: The clients' data.
+        devices: The simulated devices.
+        seeds: One seed for each world.
+        own: The user's objects. A loss, an optimizer, augmentations, a selection or a schedule among them replaces the
+            scenario's.
     """
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = features.cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
@@ -76,7 +76,7 @@ def make_setting(
             if scenario.participation.mode == "sync"
             else features.count_buffered(scenario, clients)
         ),
-        # linear in its weights and fitted to one target by least squares: closed forms exist
+        # a linear model that is fitted to one target by least squares has closed forms
         features=partial(last_layer_inputs, net.module) if is_least_squares else None,
         distil=distillation.make_learner(scenario, net, shards, seeds, own),
         fuse=distillation.make_fuser(scenario, shards, seeds, own),
@@ -91,13 +91,13 @@ def make_setting(
 
 
 def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setting) -> Setting:
-    """Returns the ingredients of a method, with a stack of networks if the method trains several networks.
+    """Adds a stack of networks to a setting if the method trains several networks.
 
     Args:
-        scenario: the scenario, which names the networks.
-        data: the data set.
-        own: the user's objects.
-        pieces: the ingredients of the method.
+        scenario: The scenario, which names the networks.
+        data: The data set.
+        own: The user's objects.
+        pieces: The setting.
     """
     if not is_stack(scenario) or own.method is not None:
         return pieces
@@ -126,16 +126,16 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
 
 
 def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards: Shards) -> Method:
-    """Returns the method, with the number of models that the scenario sets.
+    """Composes the method, with the number of models that the scenario sets.
 
     Args:
-        scenario: the scenario, which names the method.
-        own: the user's objects. A method among them replaces the scenario's method.
-        pieces: the ingredients of the method.
-        shards: the clients' data.
+        scenario: The scenario, which names the method.
+        own: The user's objects. A method among them replaces the scenario's method.
+        pieces: The setting.
+        shards: The clients' data.
 
     Raises:
-        BadInput: the method does not fit the data or the number of models.
+        BadInput: The method does not fit the data or the number of models.
     """
     defaults = {} if own.method is not None else method_spec_of(scenario.method.name).defaults
     pieces, users = leave_open(scenario, pieces, defaults), name_own_method(scenario, own)
@@ -163,7 +163,7 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
 
 
 def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
-    """Composes the method; refuses options that a user's method neither declares nor uses."""
+    """Composes the method. Raises `BadInput` for options that a user's method neither declares nor uses."""
     name, compose, where = scenario.method.name, find_composition(scenario, own), name_own_method(scenario, own)
     if not where:
         return compose(pieces)
@@ -179,14 +179,14 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
 
 
 def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any]) -> Setting:
-    """Returns the ingredients, with None for a schedule, compression or coefficients whose keys have default values.
+    """Sets the schedule, compression and coefficients of a setting to None if their keys have default values.
 
-    Where an ingredient is None, the method uses its own.
+    Where they are None, the method uses its own.
 
     Args:
-        scenario: the scenario, with all defaults filled in.
-        pieces: the ingredients that the keys of the scenario describe.
-        defaults: the default keys of the method, as nested mappings.
+        scenario: The scenario with all defaults.
+        pieces: The setting that the scenario describes.
+        defaults: The default keys of the method, as nested mappings.
     """
     usual = {section: defaults.get(section, {}) for section in ("schedule", "compress", "server")}
     return replace(
@@ -239,9 +239,9 @@ def make_rate_schedule(section: str, keys: RateKeys, rounds: int) -> RateSchedul
     """Returns the schedule of the learning rate.
 
     Args:
-        section: the section to which the learning rate belongs, `local` or `server`.
-        keys: the scenario's keys of the schedule.
-        rounds: the number of rounds of the scenario, used if `keys.rounds` is not set.
+        section: The section to which the learning rate belongs, `local` or `server`.
+        keys: The scenario's keys of the schedule.
+        rounds: The number of rounds of the scenario, which replaces `keys.rounds` if that is not set.
 
     Raises:
         BadInput: `keys.at` is missing for the kind `step`, or `keys.rounds` is missing for restarts.

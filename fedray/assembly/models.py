@@ -40,7 +40,7 @@ from fedray.training.block import PIECE_NUMBERS, choose_batch_width, count_steps
 from fedray.training.compiled import CONV_KERNEL, ask_compiled, begin_compiled, find_student_kernel
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Initial models from given weights (`model.weights`), which are in a run directory or a safetensors file.
+# Initial models from weights in a run directory or a safetensors file (`model.weights`).
 
 
 def hash_layers(layout: Layout) -> str:
@@ -52,14 +52,14 @@ def hash_layers(layout: Layout) -> str:
 def read_weights(weights: str, net: Net) -> Tensor:
     """Reads the models from which training starts, `[worlds, K, d]`.
 
-    Batch counters of BatchNorm (`num_batches_tracked`) start at 0 in any case.
+    Batch counters of BatchNorm (`num_batches_tracked`) always start at 0.
 
     Args:
-        weights: a run directory, whose newest models are read, or a safetensors file with the state dict of one model.
-        net: the network.
+        weights: A run directory with models, or a safetensors file with the state dict of one model.
+        net: The network.
 
     Raises:
-        BadInput: there are no such models, or they do not fit the network.
+        BadInput: There are no such models, or they do not fit the network.
     """
     path, key = expand_user_path("model.weights", weights), f"model.weights = {weights}"
     remedy = "give the directory of a run, or a .safetensors file"
@@ -91,16 +91,16 @@ def _load(file: Path, key: str, remedy: str) -> dict[str, Tensor]:
 
 
 def start_from(net: Net, weights: str, seeds: Sequence[int], models: int) -> Net:
-    """Returns the network with an initialization that takes the models that `weights` names.
+    """Returns the network, whose initial models are those that `weights` names.
 
-    Replicate r starts from the models of replicate r of the run; if the run has fewer replicates, these are used in
-    turn. If there is only one model, all K models start from it.
+    World w starts from the models of world w of the run. If the run has fewer worlds, their models are used in turn. If
+    there is only one model, all K models start from it.
 
     Args:
-        net: the network.
-        weights: as in `read_weights`.
-        seeds: the seed of each world's initial models.
-        models: number of models, K.
+        net: The network.
+        weights: As in `read_weights`.
+        seeds: The seed of each world's initial models.
+        models: Number of models, K.
 
     Raises:
         BadInput: `weights` has neither one model nor K models.
@@ -120,15 +120,15 @@ def start_from(net: Net, weights: str, seeds: Sequence[int], models: int) -> Net
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Estimates of the memory that a scenario needs, made before any of it is allocated.
-# Each key has a range, but several keys together may still request 10^4 models of 10^9 parameters, a round of 10^9
-# jobs, or a client with 10^12 samples. `estimate_scenario` estimates the memory that follows from the keys alone.
-# `check_network_memory` estimates the models before the first model is made. `estimate_study` estimates everything. If
-# this machine has too little memory for a scenario, the scenario is refused, and the message names the deciding keys.
+# Estimates of the memory that a scenario needs, before any of it is allocated. Each key has a range, but several keys
+# together may still request 10^4 models of 10^9 parameters, a round of 10^9 jobs, or a client with 10^12 samples.
+# `estimate_scenario` estimates the memory that follows from the keys alone. `check_network_memory` estimates the models
+# before the first model is made. `estimate_study` estimates everything. If this machine has too little memory, an error
+# names the deciding keys.
 
-SIZED_CLIENTS = 100_000  # clients whose sizes are computed; the largest size among them is used for all clients
-JOB, CHOICE = 400, 24  # bytes of a job's columns, and of each model from which the job's model was chosen
-SCORED = 250.0  # bytes of a client's scores: buffered, joined, and in `client_scores.parquet`
+SIZED_CLIENTS = 100_000  # most clients whose sizes are computed; their largest size stands for all clients
+JOB, CHOICE = 400, 24  # bytes of a job's columns, and of each model that the job's client could choose
+SCORED = 250.0  # bytes of a client's scores in buffers and in `client_scores.parquet`
 MODEL = 64  # bytes per parameter of a model in a round: old and new state, exact sums in three float64 limbs, mean
 LANE = 28  # bytes per parameter of a lane: start, stack, gradient, optimizer, upload
 BATCH = 64  # bytes per sample of a lane's batches: position in the permutations, index, weight
@@ -138,9 +138,9 @@ class Need(NamedTuple):
     """The memory that a run needs for one purpose.
 
     Attributes:
-        what: the purpose of the memory, in words.
-        keys: the keys of the scenario that decide the size.
-        bytes: size in bytes.
+        what: Words for the purpose.
+        keys: The keys of the scenario that decide the size.
+        bytes: Size in bytes.
     """
 
     what: str
@@ -149,7 +149,7 @@ class Need(NamedTuple):
 
 
 def read_machine_memory() -> float:
-    """Returns the memory of this machine, or of its container if that is less, in bytes."""
+    """Returns the memory of this machine, or of its container if that has less, in bytes."""
     available = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -160,10 +160,10 @@ def read_machine_memory() -> float:
 
 
 def check_memory(needs: Iterable[Need]) -> None:
-    """Checks that the memory of this machine is enough for all needs together.
+    """Checks that this machine has enough memory for all needs together.
 
     Raises:
-        BadInput: the memory is not enough; the message names the largest need.
+        BadInput: The memory is not enough. The message names the largest need.
 
     Example:
         >>> check_memory([Need("5 models of 10 numbers", "method.models", 200.0)])
@@ -183,13 +183,13 @@ def check_memory(needs: Iterable[Need]) -> None:
 
 
 def estimate_rows(scenario: Scenario, data: Dataset, worlds: int, *, copied: bool = False) -> list[Need]:
-    """Estimates the memory for the clients' samples: for the partitions, and for copied or changed samples.
+    """Estimates the memory for the partitions, and for copied or changed samples of clients.
 
     Args:
-        scenario: the scenario. Its partition may request copies, or changes that differ between clients.
-        data: the data set.
-        worlds: number of worlds R, replicates x folds.
-        copied: whether `data` already includes the copies that `data.partition.copies` requests.
+        scenario: The scenario, whose partition may request copies, or changes that differ between clients.
+        data: The data set.
+        worlds: Number of worlds, R = replicates x folds.
+        copied: Whether `data` already includes the copies that `data.partition.copies` requests.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -217,12 +217,12 @@ def estimate_rows(scenario: Scenario, data: Dataset, worlds: int, *, copied: boo
 
 
 def count_jobs(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]:
-    """Returns the largest possible number of jobs in a round, and whether every client takes part in every round.
+    """Returns the largest possible number of jobs in a round, and whether all clients take part in every round.
 
     Args:
-        scenario: the scenario.
-        number: number of clients, N.
-        worlds: number of worlds R, replicates x folds.
+        scenario: The scenario.
+        number: Number of clients, N.
+        worlds: Number of worlds, R = replicates x folds.
     """
     tiers = tier_table(scenario, number)
     invited = invited_per_tier(scenario, Clients(tiers))
@@ -235,9 +235,9 @@ def estimate_scenario(scenario: Scenario, clients: int | None = None, worlds: in
     """Estimates the memory that follows from the keys alone: generated data, and tables of clients, jobs and scores.
 
     Args:
-        scenario: the scenario.
-        clients: the number of clients N; None if it is not known yet.
-        worlds: the number of worlds R; None if it is not known yet.
+        scenario: The scenario.
+        clients: The number of clients, N. None means that it is not known yet.
+        worlds: The number of worlds, R. None means that it is not known yet.
     """
     keys, number, needs = scenario.data.options, clients or scenario.clients.number, list[Need]()
     if scenario.data.name in ("sine", "interval", "cubic"):
@@ -276,47 +276,47 @@ def estimate_scenario(scenario: Scenario, clients: int | None = None, worlds: in
 
 
 def estimate_rbf(features: int, shape: tuple[int, ...]) -> Need:
-    """Estimates the memory for radial features: the centers, and their distances to the samples of a forward pass.
+    """Estimates the memory for the centers of radial features, and their distances to the samples of a forward pass.
 
     Args:
-        features: number of radial features.
-        shape: shape of one input.
+        features: Number of radial features.
+        shape: Shape of one input.
     """
     wide = float(features) * math.prod(shape)
     return Need(f"{features:,} radial features", "model.features", 24.0 * wide + 8.0 * wide * EVALUATED_ROWS)
 
 
 def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], worlds: int) -> None:
-    """Checks that this machine can hold the models, before the first one is made.
+    """Checks that this machine can hold the models, before the first model is made.
 
-    The module is made on torch's meta device, which uses no memory. A module that cannot be made on this device is not
-    checked; this may happen for a user's own module.
+    The module is made on torch's meta device, which uses no memory. A module that cannot be made there, which may be a
+    user's, is not checked.
 
     Args:
-        scenario: the scenario.
-        factory: function that makes the module.
-        worlds: number of worlds R, replicates x folds.
+        scenario: The scenario.
+        factory: Function that makes the module.
+        worlds: Number of worlds, R = replicates x folds.
 
     Raises:
-        BadInput: this machine cannot hold the models.
+        BadInput: This machine cannot hold the models.
     """
     try:
         with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of loading weights, which the meta device cannot hold
+            warnings.simplefilter("ignore")  # loading weights into the meta device warns
             d = layout_of(factory()).d
-    except Exception:  # the error is reported when the module is made later
+    except Exception:  # the module will raise the error again later
         return
     check_memory([*estimate_scenario(scenario), _estimate_models(scenario.method.models * worlds, d)])
 
 
 def _estimate_models(number: int, d: int, lane: int | None = None) -> Need:
-    """Estimates the memory for models of d parameters in the state, and for three lanes of `lane` parameters each."""
+    """Estimates the memory for models of d values in the state, and for three lanes of `lane` values each."""
     what = f"{number:,} models of {d:,} numbers"
     return Need(what, "method.models x replicates x model", float(MODEL * number) * d + 3.0 * LANE * (lane or d))
 
 
 def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
-    """Estimates all memory that one process needs at the same time in a run."""
+    """Estimates all memory that a process of a run needs at the same time."""
     phase, number, worlds, d = study.method.phase, study.clients.number, study.worlds, study.net.layout.d
     trained = [part.study for part in study.parts if part.voter is None and part.trained_before is None] or [study]
     work = [_estimate_work(one) for one in trained]  # these are trained one after another
@@ -338,7 +338,7 @@ def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
 
 
 def _extra_tensors(study: Study) -> dict[str, Tensor]:
-    """Returns the server's tensors besides the models, on the meta device; empty if they cannot be made there."""
+    """Returns the server's tensors besides the models, on the meta device. It is empty if they cannot be made there."""
     phase = study.method.phase
     try:
         with torch.device("meta"):
@@ -351,7 +351,7 @@ def _extra_tensors(study: Study) -> dict[str, Tensor]:
 def _estimate_work(study: Study) -> list[Need]:
     """Estimates the memory for training and for test predictions.
 
-    Training needs the weights, batches and layer outputs of the clients that are trained together.
+    Training needs weights, batches and layer outputs of the clients that are trained together.
     """
     (all_layers, widest), engine = measure_layers(study.net.module, study.example), choose_study_engine(study)
     phase = study.method.phase
@@ -392,22 +392,22 @@ def _estimate_work(study: Study) -> list[Need]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The network of a study. Its inputs and outputs have the sizes of the data.
+# The network of a study. The data decide the sizes of its inputs and outputs.
 
-TRIAL_ROWS = 8  # samples on which a network is tried
+TRIAL_ROWS = 8  # number of samples for a trial of a network
 
 
 def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: int) -> Net:
-    """Returns the network, with the input shape and number of outputs that the data require.
+    """Makes the network, with the input shape and number of outputs that the data require.
 
     Args:
-        scenario: the scenario.
-        data: the data set.
-        own: the user's Python objects.
-        worlds: number of worlds R, replicates x folds.
+        scenario: The scenario.
+        data: The data set.
+        own: The user's Python objects.
+        worlds: Number of worlds, R = replicates x folds.
 
     Raises:
-        BadInput: the network does not fit the data, or this machine cannot hold the models.
+        BadInput: The network does not fit the data, or this machine cannot hold the models.
 
     Example:
         >>> from fedray.assembly.registry import UserObjects
@@ -420,7 +420,7 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     objective = _choose_objective(scenario, data)
     outputs = 2 * data.outputs if objective == "gaussian_nll" else data.outputs
     name, shape, options = scenario.model.name, data.input_shape, scenario.model.options
-    if name == "rbf" and own.model is None:  # its centers are drawn, so that the meta device does not help
+    if name == "rbf" and own.model is None:  # draws its centers, for which the meta device does not help
         check_memory([*estimate_scenario(scenario), estimate_rbf(options["features"], shape)])
     if name == "lstm" and own.model is None and data.kind == "tokens":
         known = options.get("vocabulary") or outputs
@@ -454,22 +454,22 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
 def _as_trained(
     scenario: Scenario, own: UserObjects, make: Callable[[], nn.Module], shape: tuple[int, ...]
 ) -> Callable[[], nn.Module]:
-    """Returns the function that makes networks in the form that fedray's method trains.
+    """Returns a function that makes networks in the form that fedray's method trains.
 
-    For a user's own method the given function is returned unchanged.
+    For a user's method it is `make`.
 
     Args:
-        scenario: the scenario, which names the method.
-        own: the user's Python objects.
-        make: function that makes the network.
-        shape: shape of a network input.
+        scenario: The scenario, which names the method.
+        own: The user's Python objects.
+        make: Function that makes the network.
+        shape: Shape of a network input.
     """
     around = None if own.method is not None else method_spec_of(scenario.method.name).network
     return make if around is None else wrap_networks(make, around, scenario.method.options, shape, scenario.model.name)
 
 
 def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
-    """Returns the loss that training minimizes; raises `BadInput` if the chosen loss does not fit the data."""
+    """Returns the loss that training minimizes. Raises `BadInput` if the chosen loss does not fit the data."""
     objective = scenario.model.objective
     if objective == "auto":
         return "cross_entropy" if data.classes else "mse"
@@ -483,7 +483,7 @@ def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
 
 
 def _draw_trial_rows(data: Dataset) -> Tensor:
-    """Returns a few network inputs `[n, ...]`: samples of the data if these are tokens, else small random numbers."""
+    """Returns a few network inputs `[n, ...]`. They are samples if the data are tokens, else small random numbers."""
     stored = data.test.x if data.population else data.train.x
     if data.kind == "tokens":
         return torch.from_numpy(stored[:: max(1, len(stored) // TRIAL_ROWS)][:TRIAL_ROWS].astype(np.int64))
@@ -492,7 +492,7 @@ def _draw_trial_rows(data: Dataset) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The networks of FedDF's clients, if clients have different networks, and the choice of a network for each client.
+# FedDF's clients with different networks, and the choice of each client's network.
 
 
 def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[Scenario], Net]) -> Stack:
@@ -501,13 +501,13 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
     The ensemble averages the predictions of the bases.
 
     Args:
-        scenario: the scenario.
-        clients: the population.
-        network: function that makes the network of a scenario.
+        scenario: The scenario.
+        clients: All clients.
+        network: Function that makes the network of a scenario.
 
     Raises:
-        BadInput: there are more networks than clients. A network of a tier without clients is allowed, because only
-            the server uses it.
+        BadInput: There are more networks than clients. A network of a tier without clients is allowed, which only the
+            server uses.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -537,7 +537,7 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
 
 
 def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
-    """Raises `BadInput`; this function is `Setting.outputs` if there are several networks."""
+    """Raises `BadInput`, as `Setting.outputs` if there are several networks."""
     raise BadInput(
         "setting.outputs asks one network, but method.networks has several: call "
         "fedray.models.net.compute_raw_outputs(base.net, models, inputs) with a base of setting.stack.bases"
@@ -545,34 +545,33 @@ def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
 
 
 def _choose_members(clients: Clients, i: int, number: int, tier: int | None) -> Members:
-    """Returns a function from client ids to whether each client trains network i.
+    """Returns a function: client ids -> whether each client trains network i.
 
     Args:
-        clients: all clients, with their tiers.
-        i: the index of the network.
-        number: the number of networks.
-        tier: the tier whose clients train the network. None means that the clients j with `j mod number = i` train it.
+        clients: All clients, with their tiers.
+        i: The index of the network.
+        number: The number of networks.
+        tier: The tier whose clients train the network. None means that each client j with `j mod number = i` trains it.
     """
     return lambda client: np.asarray(client % number == i if tier is None else clients.tier_of(client) == tier)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The engine that trains students at a server and computes the outputs of teachers: compiled kernels, or torch.
+# The engine (compiled kernels or torch) that trains a server's students and computes outputs of teachers.
 
 
 def choose_students(lanes: Lanes) -> EngineOf:
-    """Returns a function from a network to the engine that trains its students.
+    """Returns a function: network -> the engine that trains its students.
 
-    Args:
-        lanes: the key `lanes` of the scenario, which says whether compiled kernels may train.
+    The key `lanes` says whether kernels may train.
     """
     return use_torch if lanes == "torch" else _choose_compiled
 
 
 def _choose_compiled(net: Net) -> StudentEngine:
-    """Returns the engine for a network: compiled kernels if they can train it, else torch.
+    """Returns the engine of a network: compiled kernels if they can train it, else torch.
 
-    Compiled kernels compute predictions only for convolutional networks, for which torch is slower.
+    Compiled kernels compute outputs only of convolutional networks, for which torch is slower.
     """
     kernel = find_student_kernel(net)
     if kernel is None:
@@ -581,11 +580,7 @@ def _choose_compiled(net: Net) -> StudentEngine:
 
 
 def has_compiled_students(study: Study) -> bool:
-    """Returns whether compiled kernels train a student at the server of a study.
-
-    Args:
-        study: the study; it need not have students.
-    """
+    """Returns whether compiled kernels train a student at the server of a study, which may have no students."""
     options = study.scenario.get("method", {})
     if study.lanes == "torch" or not (options.get("distil_steps") or options.get("distil_epochs")):
         return False

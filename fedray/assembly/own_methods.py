@@ -1,4 +1,4 @@
-"""Checks the functions of a user's own method, and their results; each error is one line that names the function."""
+"""Checks the functions of a user's method and their results. Each error names the function in one line."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -21,24 +21,24 @@ from fedray.own_code.contract import Returns, check_fields, contract, find_chang
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks of the results of a user's own method. Each check returns what is wrong, in words, or None if nothing is wrong.
+# Checks of the results of a user's method. Each check returns words that describe a mistake, or None if there is none.
 
 STATS = (ExactSum, Counts, Largest, Kept)
 
 
 def _describe(value: Any) -> str:
-    """Describes a value for messages: its type, or the dtype and the shape of an array or a tensor."""
+    """Describes a value for messages by its type, or by the dtype and shape of an array or tensor."""
     if isinstance(value, np.ndarray | torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} of shape {list(value.shape)}"
     return name_type(value)
 
 
 def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
-    """Returns what is wrong with the plan of a round's jobs; None if the plan is right.
+    """Returns what is wrong with the plan of a round's jobs, or None.
 
     Args:
-        found: the result of the user's function.
-        ranges: the number of clients, of models and of worlds.
+        found: The result of the user's function.
+        ranges: The numbers of clients, models and worlds.
     """
     if not isinstance(found, Plan):
         return f"{name_type(found)}: return a Plan of clients, models and worlds"
@@ -56,7 +56,7 @@ def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
 
 
 def check_choice(found: Any, plan: Plan, ranges: Mapping[str, int]) -> str | None:
-    """Returns what is wrong with a plan after the participants chose their models; None if the plan is right.
+    """Returns what is wrong with a plan after the participants chose their models, or None.
 
     Example:
         >>> plan = Plan(np.array([4, 7]), np.zeros(2, int), np.zeros(2, int))
@@ -72,12 +72,12 @@ def check_choice(found: Any, plan: Plan, ranges: Mapping[str, int]) -> str | Non
 
 
 def check_state(found: Any, rows: int, before: State | None) -> str | None:
-    """Returns what is wrong with a state; None if the state is right.
+    """Returns what is wrong with a state, or None.
 
     Args:
-        found: the result of the user's function.
-        rows: the number of models that the state must have.
-        before: the previous state, whose tensors must keep their names and shapes. None means the first state.
+        found: The result of the user's function.
+        rows: The required number of models.
+        before: The previous state, whose tensors must keep their names and shapes. None means the first state.
     """
     if not isinstance(found, State) or not isinstance(found.models, torch.Tensor):
         return f"{name_type(found)}: return a State of models, counters and extra"
@@ -100,7 +100,7 @@ def check_state(found: Any, rows: int, before: State | None) -> str | None:
 
 
 def check_stats(found: Any) -> str | None:
-    """Returns what is wrong with the statistics of a block of uploads; None if they are right."""
+    """Returns what is wrong with the statistics of a block of uploads, or None."""
     if not isinstance(found, dict) or not all(isinstance(value, STATS) for value in found.values()):
         known = ", ".join(kind.__name__ for kind in STATS)
         return f"{name_type(found)}: return a dict of statistics that add up in any order: {known}"
@@ -108,13 +108,13 @@ def check_stats(found: Any) -> str | None:
 
 
 def check_tensor(found: Any, shape: tuple[int, ...]) -> str | None:
-    """Returns what is wrong with a tensor that must have the given shape; None if the tensor is right."""
+    """Returns what is wrong with a tensor that must have this shape, or None."""
     fits = isinstance(found, torch.Tensor) and tuple(found.shape) == shape
     return None if fits else f"{_describe(found)}: return a tensor, {list(shape)}"
 
 
 def check_counts(found: Any, jobs: int, what: str) -> str | None:
-    """Returns what is wrong with an array of the bytes or samples of each job; None if the array is right.
+    """Returns what is wrong with an array of the bytes or samples of each job, or None.
 
     Example:
         >>> check_counts([3], 1, "bytes"), check_counts(np.array([3, -1]), 2, "bytes")
@@ -126,14 +126,14 @@ def check_counts(found: Any, jobs: int, what: str) -> str | None:
 
 
 def check_pair(found: Any, jobs: int, first: str, second: str) -> str | None:
-    """Returns what is wrong with two arrays of a number for each job, such as steps and samples; None if nothing is."""
+    """Returns what is wrong with two arrays of a value for each job, such as steps and samples, or None."""
     if not isinstance(found, tuple) or len(found) != 2:
         return f"{name_type(found)}: return a pair, the {first} and the {second} of each job"
     return check_counts(found[0], jobs, first) or check_counts(found[1], jobs, second)
 
 
 def check_work(found: Any) -> str | None:
-    """Returns what is wrong with a server's numbers of steps and samples; None if the numbers are right."""
+    """Returns what is wrong with a server's numbers of steps and samples, or None."""
     numbers = found if isinstance(found, tuple) and len(found) == 2 else (None,)
     if all(isinstance(one, int | float) and 0 <= one < math.inf for one in numbers):
         return None
@@ -141,12 +141,12 @@ def check_work(found: Any) -> str | None:
 
 
 def check_compressed(found: Compressed, uploads: Uploads, own: tuple[str, ...]) -> str | None:
-    """Returns what is wrong with compressed uploads; None if the uploads are right.
+    """Returns what is wrong with compressed uploads, or None.
 
     Args:
-        found: the result of the user's function.
-        uploads: the uploads before compression.
-        own: names of the vectors that the compression keeps at the clients.
+        found: The result of the user's function.
+        uploads: The uploads before compression.
+        own: Names of the private vectors that clients store for the compression.
     """
     if found.own.keys() != set(own):
         return f"own vectors {list(found.own)}, but Compress.own names {list(own)}: give a vector of each job for each"
@@ -159,15 +159,15 @@ def check_compressed(found: Compressed, uploads: Uploads, own: tuple[str, ...]) 
 
 
 def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bool, each: int = 0) -> str | None:
-    """Returns what is wrong with an `Answer` (the models that predict, and their weights); None if it is right.
+    """Returns what is wrong with an `Answer` (the models that predict, and their weights), or None.
 
     Args:
         found: The result of the function.
         worlds: Number of worlds, R.
         tiers: Number of tiers, T.
         trained: The trained state.
-        own: Whether clients of the run have models or weights of their own; weights of tiers are then not allowed.
-        each: N if client i predicts with model i; else 0.
+        own: Whether clients of the run have their own models or weights. If so, weights of tiers are not allowed.
+        each: N if client i predicts with model i, else 0.
     """
     if not isinstance(found, Answer) or not isinstance(found.models, int) or found.models < 1:
         return f"{name_type(found)}: return an Answer(state, models), models its number in a world"
@@ -197,7 +197,7 @@ def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bo
 
 
 def _check_weights(found: Any, name: str, shape: tuple[int, ...], where: str) -> str | None:
-    """Returns what is wrong with weights `[..., models]`; None if the weights are right, or if they are None."""
+    """Returns what is wrong with weights `[..., models]`, or None. Weights may be None."""
     if found is None:
         return None
     if not isinstance(found, np.ndarray) or found.shape != shape:
@@ -208,7 +208,7 @@ def _check_weights(found: Any, name: str, shape: tuple[int, ...], where: str) ->
 
 
 def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | None:
-    """Returns what is wrong with the ensemble's probabilities that a rule computed; None if they are right.
+    """Returns what is wrong with the ensemble's probabilities that `Answer.combine` computed, or None.
 
     Example:
         >>> check_joined_answer(np.array([[0.5, 0.6]]), 0, np.zeros((3, 1, 2)))
@@ -228,23 +228,24 @@ def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | N
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Detects objects that a user's own method changes, and that both its server and its clients use.
-# On Ray, server and clients are different processes, and a resumed run is a new process. Each process has its own copy
-# of the objects in a closure, so a change of an object in one process is missing in the others. With such a change the
-# results on Ray, or after a resumption, would differ from the results in a single process.
+# Detects objects that a user's method changes, and that both its server and its clients use. On Ray, server and clients
+# are different processes, and a resumed run is a new process. Each process has a copy of the objects in a closure, so
+# it misses changes of an object in other processes. Results on Ray, or after a resumption, would then differ from
+# results in a single process.
 
 
 def watch_shared(phase: Phase, where: str) -> Phase:
-    """Returns a phase that refuses changes of objects that both its server and its clients' code use.
+    """Returns a phase that raises an error if it changes an object that both its server and its clients use.
 
-    The checked objects are tensors, arrays, tables and variables of closures. A new entry in a table is allowed.
+    The checked objects are tensors, arrays, dicts, lists and variables of closures. New entries of a dict or list are
+    allowed.
 
     Args:
-        phase: A phase of the user's own method.
+        phase: A phase of the user's method.
         where: Name of the method in messages.
 
     Raises:
-        BadInput: An object was changed. The returned phase raises this error in training. The message names the object.
+        BadInput: The returned phase raises it in training if an object was changed. The message names the object.
     """
     step, server = phase.server.step, phase.server
     clients = find_changeable([phase.local, phase.pieces, phase.compress.apply, server.reduce], Setting)
@@ -277,21 +278,21 @@ def watch_shared(phase: Phase, where: str) -> Phase:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks around each function of a user's own method. The error of a wrong result is one line that names the function.
+# Checks around each function of a user's method. The error for a wrong result names the function in one line.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Checks before training that the method fits the scenario.
 
 
 def refuse_unread_code(given: Local, method: Method) -> None:
-    """Refuses a loss, an optimizer or augmentations that a user's method would not use.
+    """Raises an error if a user's method does not use the loss, optimizer or augmentations of the scenario.
 
     Args:
-        given: the local training that the scenario and the user's objects describe.
-        method: the user's own method.
+        given: The local training that the scenario and the user's objects describe.
+        method: The user's method.
 
     Raises:
-        BadInput: the method does not use a given loss, optimizer or augmentation; the message names its key.
+        BadInput: The method does not use one of them. The message names its key.
 
     Example:
         >>> from types import SimpleNamespace
@@ -317,10 +318,10 @@ NOT_BESIDE_PARTS = ("answer", "prepare", "one_model_per_client", "explain_end") 
 
 
 def fit_parts(method: Method, stack: Stack | None, where: str) -> Method:
-    """Checks that a method has one part for each network of a scenario; makes the first part the method's phase.
+    """Checks that a method has one part for each network of a scenario. Makes the first part the method's phase.
 
     Args:
-        method: The user's own method.
+        method: The user's method.
         stack: The networks. None means that there is one network, and that the method must have no parts.
         where: Name of the method in messages.
 
@@ -386,10 +387,10 @@ class _Method(NamedTuple):
     """Facts about a method that the checks need.
 
     Attributes:
-        where: name of the method in messages.
-        worlds: number of worlds, R.
-        clients: number of clients, N.
-        layers: names of the network's layers.
+        where: Name of the method in messages.
+        worlds: Number of worlds, R.
+        clients: Number of clients, N.
+        layers: Names of the network's layers.
     """
 
     where: str
@@ -401,13 +402,13 @@ class _Method(NamedTuple):
 def guard_method(
     method: Any, where: str, *, worlds: int, clients: Clients, layers: tuple[str, ...], stack: Stack | None = None
 ) -> Method:
-    """Returns a method with checks: an exception or a wrong result becomes one line that names the function.
+    """Adds checks to a method: an exception or a wrong result becomes an error of one line that names the function.
 
     Args:
         method: The result of the user's function.
         where: Name of the method in messages.
-        worlds: number of worlds, R.
-        clients: The population with its tiers.
+        worlds: Number of worlds, R.
+        clients: All clients, with their tiers.
         layers: Names of the network's layers.
         stack: The networks, if there are several.
 
@@ -450,16 +451,16 @@ def guard_method(
 def method_checks(
     worlds: int, models: int, tiers: int = 1, *, own: bool = False, each: int = 0
 ) -> dict[str, Returns | None]:
-    """Returns a check for each function of a method, which returns what is wrong with a result, or None.
+    """Returns a check for each function of a method.
 
-    The arguments of a check are the result and the arguments of the checked function.
+    A check takes the result and the arguments of the function, and returns what is wrong with the result, or None.
 
     Args:
-        worlds: number of worlds, R.
-        models: number of models, K.
-        tiers: number of tiers, T.
-        own: Whether clients of the run predict with models or weights of their own.
-        each: N if client i predicts with model i; else 0.
+        worlds: Number of worlds, R.
+        models: Number of models, K.
+        tiers: Number of tiers, T.
+        own: Whether clients of the run predict with their own models or weights.
+        each: N if client i predicts with model i, else 0.
     """
     return {
         "answer": lambda found, state: check_answer(found, worlds, tiers, state, own=own, each=each),
@@ -473,9 +474,9 @@ def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns | 
     """Returns a check for each function of a phase, as `method_checks` does for a method.
 
     Args:
-        worlds: number of worlds, R.
-        clients: number of clients, N.
-        models: number of models, K.
+        worlds: Number of worlds, R.
+        clients: Number of clients, N.
+        models: Number of models, K.
     """
     ranges = {"client": clients, "model": models, "world": worlds}
     return {
@@ -493,13 +494,13 @@ def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns | 
 
 
 def _hold(thing: Any, where: str, checks: Mapping[str, Returns | None], path: str = "") -> dict[str, Any]:
-    """Returns the functions in the fields of an object by the name of the field, each wrapped in its check.
+    """Returns the functions in an object's fields by the name of the field, wrapped in their checks.
 
     Args:
-        thing: a method, a phase, or a component of a phase.
-        where: name of the method in messages.
-        checks: the check of each function's result, by the name of the function.
-        path: the path of the object inside the method, such as `phase.server.`, with a dot at the end.
+        thing: A method, a phase, or a component of a phase.
+        where: Name of the method in messages.
+        checks: The check of each function's result, by the name of the function.
+        path: The path of the object inside the method, such as `server.`, with a dot at the end.
     """
     found: dict[str, Any] = {}
     for name, returns in checks.items():
@@ -553,7 +554,7 @@ def _guard_piece(piece: Piece, phase: Phase, about: _Method) -> Piece:
         )
     if isinstance(piece, Measure) and (phase.walk is not None or phase.nets or phase.find(Correction) is not None):
         raise BadInput(f"{where}: {kind} goes with no walk, no slices and no Correction: leave it out")
-    draws = isinstance(piece, ClientSums)  # draws random numbers by the job's key; checks its own result
+    draws = isinstance(piece, ClientSums)  # draws random numbers from the job's key, and checks its result itself
     held = {}
     for name, arguments in piece.takes.items():
         function = getattr(piece, name)
@@ -572,7 +573,7 @@ _TAKEN = {"rows": "inputs, numbers", "row": "input", "batch": "inputs, targets"}
 
 
 def _check_local(where: str, local: Any) -> None:
-    """Checks a description of local training; raises `BadInput` if engines cannot use it."""
+    """Raises `BadInput` if engines cannot use a description of local training."""
     if not isinstance(local, Local):
         raise BadInput(f"{where}: local is {name_type(local)}: give a Local")
     check_fields(where, local, "local.")

@@ -1,4 +1,4 @@
-"""Makes the compression, losses, optimizers, augmentations and metrics of a study, from a scenario or a user's code."""
+"""Makes the compression, losses, optimizers, augmentations and metrics of a study from a scenario and a user's code."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -45,16 +45,16 @@ from fedray.training.client_code import make_trial, mixes_targets, train_client_
 # ---------------------------------------------------------------------------------------------------------------------
 # The compression of a scenario's uploads.
 
-UPLINK_CLIENTS = 100_000  # the mean uplink is that of at most so many clients
+UPLINK_CLIENTS = 100_000  # largest number of clients for the mean uplink
 
 
 def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Compress:
     """Returns the compression of the clients' updates.
 
     Args:
-        scenario: the scenario.
-        layout: the layout of the model.
-        devices: the simulated devices. With `compress.adaptive`, a client with a faster uplink sends more entries.
+        scenario: The scenario.
+        layout: The order of the model's values.
+        devices: The simulated devices. With `compress.adaptive`, a client with a faster uplink sends more entries.
 
     Example:
         >>> from torch import nn
@@ -87,23 +87,23 @@ def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Co
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Augmentations: fedray's, chosen by name, and the user's own.
+# Augmentations of fedray, which have names, and of the user.
 
-_TRIED = 16  # samples in a trial of augmentations
-_SHRUNK = 20.0  # sd before / sd after, if inputs were scaled: 255 for ToTensor, 50 or more with Normalize after it
+_TRIED = 16  # number of samples in a trial of augmentations
+_SHRUNK = 20.0  # sd before / sd after of scaled inputs: ToTensor gives 255, and with Normalize 50 or more
 
 
 def make_augmentations(wanted: Sequence[Any], options: Mapping[str, Any], data: Dataset) -> tuple[Augmentation, ...]:
-    """Returns the augmentations that change the samples of each batch, in the given order.
+    """Returns the augmentations that change the samples of each batch, in this order.
 
     Args:
-        wanted: names of augmentations, and functions that the user passed.
-        options: the value of `local.options`.
-        data: the data set on which clients train.
+        wanted: Names of augmentations, and the user's functions.
+        options: The value of `local.options`.
+        data: The data set on which clients train.
 
     Raises:
-        BadInput: one of fedray's augmentations needs pictures but the data are not pictures, or one of the user's
-            augmentations cannot be used.
+        BadInput: An augmentation of fedray needs pictures and the data are none, or an augmentation of the user cannot
+            be used.
     """
     made = []
     for one in wanted:
@@ -128,9 +128,9 @@ def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augm
     """Returns a user's augmentation with its options.
 
     Args:
-        thing: a function of one input, or of the inputs and targets of a batch; or a transform of torchvision.
-        name: name of the augmentation in messages.
-        options: the options of the augmentation in the scenario.
+        thing: A function of one input or of the inputs and targets of a batch, or a transform of torchvision.
+        name: Name of the augmentation in messages.
+        options: The options of the augmentation in the scenario.
 
     Example:
         >>> read_augmentation(lambda x: x, "same", {}).form, read_augmentation(lambda x, y: (x, y), "pair", {}).form
@@ -145,14 +145,14 @@ def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augm
 
 
 def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
-    """Tries the augmentations twice on samples of one client, to find mistakes before training.
+    """Calls the augmentations twice on samples of one client, to find mistakes before training.
 
     Args:
-        shards: the clients' data.
-        rules: the augmentations.
+        shards: The clients' data.
+        rules: The augmentations.
 
     Raises:
-        FedrayError: a function cannot be used; the message is one line.
+        FedrayError: A function cannot be used.
     """
     if all(rule.form == "rows" for rule in rules):
         return
@@ -183,36 +183,32 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The number of networks that are drawn from Gaussians over weights (method PVI).
+# The number of networks that PVI draws from a Gaussian over weights.
 
 
 def count_draws(study: Study) -> int:
-    """Returns the number of networks that PVI draws from each model's Gaussian for a prediction; 1 for other methods.
-
-    Args:
-        study: the study that will run.
-    """
+    """Returns the number of networks that PVI draws from each model's Gaussian for a prediction; else 1."""
     if names.method_spec_of(study.method.name).mean_field != "site":
         return 1
     return max(1, int(study.scenario["method"].get("samples", 1)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Losses that use a tensor of the server: an example of a row of this tensor, computed from the initial models.
+# Losses that use a tensor of the server.
 
 
 def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
-    """Returns the method; if its loss uses a tensor of the server, adds a row of this tensor to the loss as an example.
+    """Adds an example to a loss that uses a tensor of the server, which is a row of this tensor for initial models.
 
-    fedray uses this example to try engines and to count bytes.
+    fedray uses the example to try engines and to count bytes.
 
     Args:
         method: The composed method.
-        net: The network; None if clients fit learners.
+        net: The network. None means that clients fit learners.
         worlds: Number of worlds, R.
 
     Raises:
-        BadInput: Clients do not get the tensor, the server does not keep it, or the tensor has no row for some model.
+        BadInput: Clients do not receive the tensor, the server does not store it, or it has no row for some model.
     """
     phase = method.phase
     loss = phase.local.loss
@@ -234,13 +230,13 @@ def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
 
 
 def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: Dataset) -> Local:
-    """Returns local training with augmentations, and with the user's loss and optimizer if there are any.
+    """Adds augmentations, and the user's loss and optimizer if there are any, to local training.
 
     Args:
-        local: the local training that the keys of the scenario describe.
-        scenario: the scenario, which may name a loss, an optimizer and augmentations.
-        objects: the user's objects, which replace the names in the scenario.
-        data: the data set on which clients train.
+        local: The local training that the scenario describes.
+        scenario: The scenario, which may name a loss, an optimizer and augmentations.
+        objects: The user's objects, which replace the names in the scenario.
+        data: The data set on which clients train.
     """
     own = objects
     given_objects = [key for key in ("loss", "optimizer", "augment") if key in own.named()]
@@ -270,12 +266,12 @@ def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: D
 
 
 def read_loss(thing: Any, name: str, options: Mapping[str, Any]) -> LocalLoss:
-    """Returns a user's loss with its options; an exception in the loss becomes an error of one line.
+    """Returns a user's loss with its options. An exception in the loss becomes an error of one line.
 
     Args:
-        thing: a function or a `LocalLoss`.
-        name: name of the loss in messages.
-        options: the options of the loss in the scenario.
+        thing: A function or a `LocalLoss`.
+        name: Name of the loss in messages.
+        options: The options of the loss in the scenario.
     """
     loss = thing if isinstance(thing, LocalLoss) else LocalLoss(thing)
     function = partial(loss.function, **options) if options else loss.function
@@ -309,11 +305,11 @@ def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
 
 
 def find_metrics(scenario: Scenario, own: UserObjects, data: Dataset) -> dict[str, Callable[..., Any]]:
-    """Returns the metrics by name: those that the scenario names, and those that were passed as objects.
+    """Returns by name the metrics that the scenario names, and those that were passed as objects.
 
     Raises:
-        BadInput: a name cannot be the name of a column, fedray has a metric of this name, or scikit-learn's scorer of
-            this name is for a different task.
+        BadInput: A name cannot be the name of a column, fedray has a metric of this name, or scikit-learn's scorer of
+            this name does not fit the task.
     """
     positive = find_positive(scenario, data)
     if scenario.evaluate.positive is not None and not (scenario.evaluate.metrics or own.metrics):
@@ -343,10 +339,10 @@ def find_metrics(scenario: Scenario, own: UserObjects, data: Dataset) -> dict[st
 
 
 def find_positive(scenario: Scenario, data: Dataset) -> int:
-    """Returns the index of the positive class, by default the second of the two classes.
+    """Returns the index of the positive class, which is the second of two classes by default.
 
     Raises:
-        BadInput: the data set does not have two classes, or has no class of the name or number in the scenario.
+        BadInput: The data set does not have two classes, or has no class of the name or number in the scenario.
     """
     given, classes = scenario.evaluate.positive, data.class_names
     if given is None:
@@ -362,19 +358,19 @@ def find_positive(scenario: Scenario, data: Dataset) -> int:
 
 
 def find_callbacks(scenario: Scenario, own: UserObjects) -> tuple[tuple[str, Callable[..., Any]], ...]:
-    """Returns the names and functions of the callbacks; an exception in a callback becomes an error of one line."""
+    """Returns the names and functions of the callbacks. An exception in a callback becomes an error of one line."""
     named = [(name, names.find_thing("callback", name)) for name in scenario.callbacks or ()]
     passed = [(name_thing(one), one) for one in own.callbacks]
     return tuple((name, contract(f"callbacks = {name}", one)) for name, one in [*named, *passed])
 
 
 def try_own_code(study: Study) -> None:
-    """Tries the user's code in local training, to find mistakes before the run begins.
+    """Tries the user's code of local training, to find mistakes before the run begins.
 
-    A loss or an optimizer is tried in two steps of training. Augmentations are tried twice on samples of a client.
+    A loss or an optimizer is used in two training steps, and augmentations are called twice on samples of a client.
 
     Raises:
-        FedrayError: the code cannot be used; the message is one line.
+        FedrayError: The code cannot be used.
     """
     phase, tried = study.method.phase, study.parts[0].study if study.parts else study
     for one in study.method.parts or (phase,):
@@ -402,15 +398,15 @@ def try_own_code(study: Study) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The sizes of the outputs of a network's layers, which decide the memory of a forward pass.
+# The sizes of the outputs of a network's layers, for the memory of a forward pass.
 
 
 def measure_layers(module: nn.Module, example: Tensor) -> tuple[float, float]:
-    """Counts the outputs of all layers for one input, and the outputs of the widest layer; 0 if the module fails.
+    """Counts the outputs of all layers for one input, and those of the widest layer. Both are 0 if the module fails.
 
     Args:
-        module: the network.
-        example: one input, without a batch dimension.
+        module: The network.
+        example: One input, without a batch dimension.
 
     Example:
         >>> measure_layers(nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)), torch.zeros(3))

@@ -1,4 +1,4 @@
-"""Registers a user's own code, checks and names it, records it in runs, and requires it again in a resumed run."""
+"""Registers and checks a user's code, records it in runs, and requires it again when a run is resumed."""
 
 import inspect
 import sys
@@ -35,7 +35,7 @@ from fedray.simulation.devices import Devices
 from fedray.simulation.study import Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Names for your own code, so that scenario files can use it.
+# Names for your own code in scenario files.
 
 _PLAIN = bool | int | float | str
 
@@ -51,14 +51,14 @@ def register(
 ) -> None:
     """Gives your code a name that scenario files can use.
 
-    The name is known in every process that imports the module in which you call `register`. The option `--import
-    MODULE` of `fedray run`, `tune` and `table` imports this module, also on the nodes of a cluster.
+    Every process that imports the module in which you call `register` knows the name. The option `--import MODULE` of
+    `fedray run`, `tune` and `table` imports this module, also on the nodes of a cluster.
 
     Args:
         kind: "method", "model", "data", "partition", "selection", "schedule", "loss", "optimizer",
             "augmentation", "metric" or "callback".
-        name: a name that fedray does not have. If you register a name again, the newest function is used.
-        thing: the function or object to register. A method is a function from `fedray.methods.Setting` to
+        name: A name that fedray does not have. You may register a name again to replace its function.
+        thing: The function or object to register. A method is a function from `fedray.methods.Setting` to
             `fedray.core.method.Method`. A model is a function `thing(input_shape, outputs, **options)` that makes an
             `nn.Module`. Data are a function `thing(root, **options)` that makes a `fedray.data.types.Dataset`. A
             partition is a function `thing(labels, clients, generator, options)` that returns the indices of each
@@ -66,18 +66,18 @@ def register(
             of the clients in a `fedray.components.selection.KnownClients`. A schedule is a function `thing(models,
             rows)` that makes an assignment, like the functions of `fedray.components.schedule`. For the other kinds see
             docs/how-to/training.md.
-        options: the options of the name with their defaults, such as `{"sigma": 0.05}`; a scenario that sets any other
-            option is refused. None means that no options are declared. Then a scenario is refused if your code does
-            not use one of its options, as soon as the method is composed, the partition is computed, or the selection
-            is first called. A method that declares the option `networks` (`[]`, say) may get several architectures.
-        models: the number of models that a method trains if a scenario does not set `method.models`; None means 5.
-        spec: a full specification of a method, like those of fedray's own methods, instead of `options` and `models`.
-            It holds the options with their ranges, defaults of other keys, the features with which the method can be
-            combined, and changes of the network.
+        options: The options with their defaults, such as `{"sigma": 0.05}`. A scenario that sets a different option
+            raises an error. None means that no options are declared. Then an option of a scenario raises an error if
+            your code does not use it when the method is composed, the partition is computed, or the selection is first
+            called. A method with the option `networks` (`[]`, say) may get several architectures.
+        models: The number of models that a method trains if a scenario does not set `method.models`. None means 5.
+        spec: A full specification of a method, as fedray's methods have, instead of `options` and `models`. It holds
+            the options with their ranges, defaults of other keys, the features with which the method can be combined,
+            and changes of the network.
 
     Raises:
-        BadInput: there is no such kind, the name cannot be used, `thing` is no function, or `models` is not a valid
-            number or is given for something other than a method.
+        BadInput: There is no such kind, the name cannot be used, `thing` is no function, or `models` is wrong or not
+            for a method.
 
     Example:
         >>> register("method", "my_method", lambda setting: ..., options={"sigma": 0.05})  # doctest: +SKIP
@@ -112,7 +112,7 @@ def register(
 
 
 def _list_needed(kind: Kind, thing: Any) -> list[str]:
-    """Lists the options of a registered function that have no default and must therefore be set in a scenario."""
+    """Lists the options of a registered function without a default, which a scenario must set."""
     if kind.word == "partition":
         return ["columns"] if wants_columns(thing) else []
     if kind.word not in ("model", "data") or not callable(thing):
@@ -126,11 +126,7 @@ def _list_needed(kind: Kind, thing: Any) -> list[str]:
 
 
 def _find_origin(known: Mapping[str, Any]) -> names.Origin:
-    """Returns the module and the file from which `register` was called.
-
-    Args:
-        known: the global variables of the code that called `register`.
-    """
+    """Returns the module and the file that called `register`. `known` is the global variables of the caller."""
     file = known.get("__file__")
     if not isinstance(file, str):
         return names.Origin(str(known.get("__name__", "__main__")), "this session")
@@ -140,14 +136,14 @@ def _find_origin(known: Mapping[str, Any]) -> names.Origin:
 
 
 def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = (), arguments: str | None = None) -> None:
-    """Refuses an object that cannot be used as the given kind, such as a loss with wrong arguments.
+    """Raises `BadInput` for an object that cannot be used as its kind, such as a loss with wrong arguments.
 
     Args:
-        kind: one of `KINDS`.
-        where: the beginning of messages.
-        thing: the user's object.
-        options: names of the keyword arguments with which fedray calls the object.
-        arguments: the positional arguments with which fedray calls the object, separated by commas. None means the
+        kind: One of `KINDS`.
+        where: The beginning of the message.
+        thing: The user's object.
+        options: Names of the keyword arguments with which fedray calls the object.
+        arguments: The positional arguments with which fedray calls the object, separated by commas. None means the
             usual arguments of this kind.
     """
     given = KINDS[kind].arguments if arguments is None else arguments
@@ -169,13 +165,13 @@ def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = (), a
 
 
 def find_function(thing: Any) -> Any:
-    """Returns the function that a user's object consists of; for a torch module, its `forward`."""
+    """Returns the function of a user's object. For a torch module it is `forward`."""
     thing = thing.function if isinstance(thing, LocalLoss) else thing
     return thing.forward if isinstance(thing, nn.Module) else thing
 
 
 def _explain_transform(thing: Any, options: Iterable[str]) -> str | None:
-    """Returns why an object cannot be an optimizer, as words that follow "it"; None if it can be one."""
+    """Returns why an object cannot be an optimizer, as words that follow "it", or None if it can be an optimizer."""
     if isinstance(thing, Transform):
         each = {"init": "parameters", "update": "gradient, state, parameters, context", "at": "parameters, noise"}
         functions = {name: getattr(thing, name) for name in each if name != "at" or thing.at is not None}
@@ -186,13 +182,14 @@ def _explain_transform(thing: Any, options: Iterable[str]) -> str | None:
 
 
 def declare_options(kind: str, thing: Any) -> dict[str, Any]:
-    """Returns the options that a function declares: the arguments with plain defaults, and these defaults.
+    """Returns the options that a function declares, with their defaults.
 
-    Only keyword-only arguments are options. If a function makes an optimizer, each of its arguments is an option.
+    Options are keyword-only arguments whose defaults are numbers, texts or truth values. For a function that makes an
+    optimizer, all arguments with such defaults are options.
 
     Args:
-        kind: loss, optimizer, augmentation, metric or callback.
-        thing: the function.
+        kind: Loss, optimizer, augmentation, metric or callback.
+        thing: The function.
 
     Example:
         >>> def smooth(outputs, targets, context, *, smoothing=0.1):
@@ -210,7 +207,7 @@ def declare_options(kind: str, thing: Any) -> dict[str, Any]:
 
 
 def makes_transform(thing: Any, options: Iterable[str] = ()) -> bool:
-    """Returns whether a function can be called with its options alone; such a function makes a `Transform`."""
+    """Returns whether a function makes a `Transform`, which is so if it can be called with its options alone."""
     return user_code.takes_positional(thing, 0, options)
 
 
@@ -220,40 +217,42 @@ def name_thing(thing: Any) -> str:
 
 
 def functions_of(thing: Any) -> list[Any]:
-    """Returns the functions that a registered or passed object consists of."""
+    """Returns the functions of a user's object."""
     if isinstance(thing, LocalLoss):
         return [thing.function]
     return [thing.init, thing.update] if isinstance(thing, Transform) else [thing]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own Python objects, which are passed together with a scenario.
+# The Python objects that a user passes with a scenario.
 
 
 @dataclass(frozen=True)
 class UserObjects:
-    """The Python objects that a user passes with a scenario; each replaces what the scenario names.
+    """The Python objects that a user passes with a scenario. Each object replaces what the scenario names.
 
     Attributes:
-        data: the data set; None means the data set that the scenario names.
-        model: a function that makes an `nn.Module`.
-        method: a function from `Setting` to `Method`.
-        modules: modules that each process imports first (`fedray run --import`).
-        rates: the learning rate of each world (one seed of one fold); empty if every world has the scenario's rate.
-        grid: the learning rates to compare; every world is trained with each rate (`fedray.experiments.run`).
-        devices: the simulated devices; None means the devices that the tiers and the trace describe.
-        reading: the arguments of `fedray.data.adapt` with which the data were read, if a scenario file can hold them.
-        partition: a function that gives each client its samples, or a partitioner of `flwr_datasets`.
-        selection: a function that chooses the participants of a round.
-        schedule: a function that makes the assignment of models to participants.
-        loss: the loss that replaces the network's loss.
-        optimizer: the optimizer that replaces `local.optimizer`.
-        augment: the augmentations that replace `local.augment`, as functions or names.
-        metrics: further metrics by name.
-        callbacks: functions that are called after each round.
-        dealt: the samples of each client, if another process has computed the partition; None means that the
+        data: The data set. None means the data set that the scenario names.
+        model: A function that makes an `nn.Module`.
+        method: A function from `Setting` to `Method`.
+        modules: Modules that each process imports first (`fedray run --import`).
+        rates: The learning rate of each world (one seed of one fold). It is empty if all worlds have the scenario's
+            rate.
+        grid: The learning rates to compare. Every world is trained with each rate (`fedray.experiments.run`).
+        devices: The simulated devices. None means the devices that the tiers and the trace describe.
+        reading: The arguments of `fedray.data.adapt` with which the data were read, as far as a scenario file can hold
+            them.
+        partition: A function that gives each client its samples, or a partitioner of `flwr_datasets`.
+        selection: A function that chooses the participants of a round.
+        schedule: A function that makes the assignment of models to participants.
+        loss: The loss that replaces the network's loss.
+        optimizer: The optimizer that replaces `local.optimizer`.
+        augment: The augmentations that replace `local.augment`, as functions or names.
+        metrics: Further metrics by name.
+        callbacks: Functions that are called after each round.
+        dealt: The samples of each client, if a different process has computed the partition. None means that the
             scenario's partition is computed.
-        walk: the walks over a graph that another process has read; None means that they are made from the scenario.
+        walk: The walks over a graph that a different process has read. None means that they are made from the scenario.
     """
 
     data: Dataset | None = None
@@ -276,29 +275,29 @@ class UserObjects:
     walk: Walk | None = None
 
     def shipped(self, study: Study) -> "UserObjects":
-        """Returns the objects with the data, devices and walks of a study, for nodes that do not have its files."""
+        """Returns the objects with the data, devices and walks of a study, for nodes without the study's files."""
         shards, walk = study.shards, study.method.phase.walk
         data, dealt = (shards.original, shards.dealt) if isinstance(shards, StoredShards) else (shards.data, None)
         return replace(self, data=data, devices=study.devices, dealt=dealt, walk=walk)
 
     def with_rows(self, scenario: Scenario, study: Study) -> "UserObjects":
-        """Returns the objects, with each client's samples if a user's function, a file or Flower made the partition."""
+        """Adds each client's samples to the objects, if a user's function, a file or Flower made the partition."""
         name, shards = scenario.data.partition.name, study.shards
         own = find_own("partition", scenario, self) is not None or name in OPEN
         return replace(self, dealt=shards.dealt) if own and isinstance(shards, StoredShards) else self
 
     def things(self) -> list[tuple[str, Any]]:
-        """Returns the kind and the object for each object that holds code of the user; data are left out."""
+        """Returns the kind and the object for each object with code of the user. Data are left out."""
         each = [(kind.word, self._list(kind)) for kind in KINDS.values() if kind.word != "data"]
         return [(word, one) for word, things in each for one in things if not isinstance(one, str)]
 
     def _list(self, kind: Kind) -> list[Any]:
-        """Returns the objects of a kind; names among them stay names."""
+        """Returns the objects of a kind, which may be names."""
         found = getattr(self, kind.given)
         return list(found.values()) if isinstance(found, Mapping) else as_list(found)
 
     def named(self) -> dict[str, Any]:
-        """Returns the names that scenarios use for the given objects, by the argument of `fedray.run`."""
+        """Returns the names that scenarios use for the objects, by the argument of `fedray.run`."""
         found: dict[str, Any] = {}
         for kind in KINDS.values():
             if each := [_name_object(kind, one) for one in self._list(kind)]:
@@ -320,17 +319,17 @@ def take_objects(
     modules: tuple[str, ...] = (),
     reading: Mapping[str, Any] | None = None,
 ) -> UserObjects:
-    """Checks and returns the user's objects; names and mappings among them become keys of the scenario instead.
+    """Checks and returns the user's objects. Names and mappings among them become keys of the scenario.
 
     Args:
-        given: the values by the argument of `fedray.run`; None for an argument that was not given.
-        keys: overrides by dotted key. The function changes this dict: it adds names in `given`, and removes keys about
-            reading data. None means that `given` holds only objects.
-        modules: the user's modules, which each process imports first.
-        reading: the arguments for reading data that are not a `Dataset` yet; used only if `keys` is None.
+        given: The values by the argument of `fedray.run`. None means that an argument was not given.
+        keys: Overrides by dotted key. The function adds the names in `given` to this dict, and removes keys about
+            reading data. None means that `given` has only objects.
+        modules: The user's modules, which each process imports first.
+        reading: The arguments for reading data that are no `Dataset`. They are used only if `keys` is None.
 
     Raises:
-        BadInput: an object cannot be used, or `keys` already has a value for the same purpose.
+        BadInput: An object cannot be used, or `keys` already has a value for the same purpose.
 
     Example:
         >>> keys = {}
@@ -368,7 +367,7 @@ def take_objects(
 
 
 def _is_named(kind: Kind, thing: Any) -> bool:
-    """Returns whether a value is one or several names, or keys of a scenario, instead of an object."""
+    """Returns whether a value is names or keys of a scenario, and no object."""
     if kind.word == "data":
         return names_data(thing)
     if kind.part == "training":
@@ -377,10 +376,9 @@ def _is_named(kind: Kind, thing: Any) -> bool:
 
 
 def _refuse_options(kind: Kind, keys: Mapping[str, Any]) -> None:
-    """Refuses overrides that set options of a method or a network that is passed as a function.
+    """Raises `BadInput` for overrides that set options of a method or network that is passed as a function.
 
-    Only registered functions have options. A scenario file may still hold options of the name that the passed function
-    replaces.
+    Only registered functions have options. But a scenario file may hold options of the name that the function replaces.
     """
     if kind.word not in ("method", "model"):
         return
@@ -412,12 +410,12 @@ def _check_object(kind: Kind, thing: Any) -> Any:
 
 
 def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:
-    """Returns the user's object of a kind, passed or named in the scenario; None if the run uses fedray's own.
+    """Returns the user's object of a kind, passed or named in the scenario, or None if the run uses one of fedray.
 
     Args:
-        kind: a kind of which a scenario uses exactly one object, such as "loss".
-        scenario: the scenario, which may name the object.
-        own: the user's objects.
+        kind: A kind of which a scenario uses exactly one object, such as "loss".
+        scenario: The scenario, which may name the object.
+        own: The user's objects.
     """
     passed = getattr(own, KINDS[kind].given)
     return names.find_thing(kind, value_at(scenario, KINDS[kind].key)) if passed is None else passed
@@ -433,9 +431,9 @@ def list_own_names(scenario: Scenario, own: UserObjects) -> list[tuple[str, str]
 
 
 def list_own_code(scenario: Scenario, own: UserObjects) -> dict[tuple[str, str], Any]:
-    """Returns the user's functions and objects, both passed and registered, by kind and name; data are left out.
+    """Returns the user's passed and registered objects by kind and name, without data.
 
-    If two objects have the same name, the second one gets a number: "crop 2".
+    If two objects have the same name, the second name gets a number: "crop 2".
     """
     each = [(kind, name_thing(thing), thing) for kind, thing in own.things()]
     each += [(kind, name, names.find_thing(kind, name)) for kind, name in list_own_names(scenario, own)]
@@ -449,7 +447,7 @@ def list_own_code(scenario: Scenario, own: UserObjects) -> dict[tuple[str, str],
 
 
 def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:
-    """Returns the scenario for the run directory, which names the Python objects that were passed.
+    """Returns the scenario for the run directory, with the names of the passed Python objects.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -477,7 +475,7 @@ def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:
 
 
 def _change(keys: Any, section: str, changes: Mapping[str, Any]) -> Any:
-    """Returns a copy of the keys of a scenario in which some keys of a section are changed."""
+    """Copies the keys of a scenario and changes some keys of a section."""
     if not section:
         return replace(keys, **changes)
     first, _, rest = section.partition(".")
@@ -485,7 +483,7 @@ def _change(keys: Any, section: str, changes: Mapping[str, Any]) -> Any:
 
 
 def drop_watchers(scenario: Scenario, own: UserObjects) -> tuple[Scenario, UserObjects]:
-    """Returns a scenario and its objects without callbacks, `stop` and best checkpoint, for trainings inside a run."""
+    """Returns a scenario and its objects for trainings inside a run, without callbacks, `stop` and best checkpoint."""
     kept = {key: name for key, name in (scenario.own or {}).items() if key != "callbacks"}
     checkpoint = replace(scenario.checkpoint, best=None)
     scenario = replace(scenario, own=kept or None, callbacks=None, stop=None, checkpoint=checkpoint)
@@ -493,10 +491,10 @@ def drop_watchers(scenario: Scenario, own: UserObjects) -> tuple[Scenario, UserO
 
 
 def require_objects(scenario: Scenario, own: UserObjects) -> None:
-    """Checks that an object is passed again for every Python object with which the run was started.
+    """Checks that every Python object with which the run was started is passed again.
 
     Raises:
-        BadInput: an object is missing; the message names the object and the remedy.
+        BadInput: An object is missing. The message names it.
     """
     for kind in KINDS.values():
         wanted = _find_recorded(kind, scenario)
@@ -508,10 +506,10 @@ def require_objects(scenario: Scenario, own: UserObjects) -> None:
 
 
 def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
-    """Refuses a Python object if no object of its kind was passed when the run was started.
+    """Checks that no Python object is passed whose kind was not passed when the run was started.
 
     Raises:
-        BadInput: there is such an object; the message names it and the value that the run used instead.
+        BadInput: There is such an object. The message names it and the value that the run used.
     """
     for kind in KINDS.values():
         if kind.given in own.named() and _find_recorded(kind, scenario) is None:
@@ -521,22 +519,22 @@ def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
 
 
 def _find_recorded(kind: Kind, scenario: Scenario) -> Any:
-    """Returns the name that a run recorded for its Python object of a kind; None if no object was passed."""
+    """Returns the name that a run recorded for its Python object of a kind, or None if no object was passed."""
     kept = scenario.own or {}
     return kept.get(kind.given) if kind.part == "training" else value_at(scenario, kind.object_key)
 
 
 def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) -> FedrayError | None:
-    """Returns an error of one line for an exception in a run with a user's objects; errors of fedray stay the same.
+    """Returns an error of one line for an exception in a run with a user's objects. Errors of fedray stay unchanged.
 
     Args:
-        error: the exception that was raised.
-        scenario: the scenario that is run.
-        own: the user's Python objects.
+        error: The exception that was raised.
+        scenario: The scenario that is run.
+        own: The user's Python objects.
 
     Returns:
-        The error. None if the run uses no object of the user, or for an `OSError` or `MemoryError` that was not raised
-        in the user's code.
+        The error, or None if the run uses no object of the user, or if an `OSError` or `MemoryError` does not come from
+        the user's code.
     """
     if isinstance(error, FedrayError):
         return error
@@ -551,11 +549,11 @@ def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) 
 
 @contextmanager
 def explaining_own_objects(scenario: Scenario, own: UserObjects) -> Iterator[None]:
-    """Replaces an exception raised inside the `with` block by the error that `explain_own_objects` returns.
+    """Replaces an exception in the `with` block by the error that `explain_own_objects` returns.
 
     Args:
-        scenario: the scenario that is run.
-        own: the user's Python objects.
+        scenario: The scenario that is run.
+        own: The user's Python objects.
     """
     try:
         yield
@@ -567,12 +565,12 @@ def explaining_own_objects(scenario: Scenario, own: UserObjects) -> Iterator[Non
 
 
 def name_own_method(scenario: Scenario, own: UserObjects) -> str:
-    """Returns the name of a user's own method for messages; an empty text for a method of fedray."""
+    """Returns the name of a user's method for messages, or an empty text for a method of fedray."""
     return _describe_object(KINDS["method"], scenario, own) or ""
 
 
 def _describe_object(kind: Kind, scenario: Scenario, own: UserObjects) -> str | None:
-    """Returns the name of the user's object of a kind for messages; None if the run uses fedray's own."""
+    """Returns the name of the user's object of a kind for messages, or None if the run uses one of fedray."""
     name = own.named().get(kind.given)
     if kind.part == "training":
         return None if name is None else f"{kind.given} = {name}"

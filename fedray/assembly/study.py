@@ -1,4 +1,4 @@
-"""Makes a `Study` of plain objects from a scenario, and digests of its data, network and code."""
+"""Makes a `Study` from a scenario, and digests of the study's data, network and code."""
 
 import hashlib
 import math
@@ -34,11 +34,11 @@ from fedray.simulation.stacking import build_stack_study
 from fedray.simulation.study import Evaluation, Patience, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The size of a boosted ensemble, computed from a scenario and its data.
+# The size of a boosted ensemble.
 
 
 def fits_learners(scenario: Scenario, own: registry.UserObjects) -> bool:
-    """Returns whether clients fit learners such as trees, and no network; False if `own` holds a method."""
+    """Returns whether clients fit learners such as trees. It is False for a user's method in `own`."""
     return own.method is None and bool(names.method_spec_of(scenario.method.name).fits)
 
 
@@ -48,14 +48,14 @@ def make_ensemble(
     """Returns the size of a scenario's boosted ensemble, and the network that computes its predictions.
 
     Args:
-        scenario: a scenario whose method fits learners.
-        data: the data set.
-        own: the user's objects.
-        clients: all clients, with their tiers.
-        worlds: the number of worlds R (a world is one seed of one fold).
+        scenario: A scenario whose method fits learners.
+        data: The data set.
+        own: The user's objects.
+        clients: All clients, with their tiers.
+        worlds: The number of worlds (one seed of one fold), R.
 
     Raises:
-        BadInput: the data or the user's objects do not fit the method, or this machine cannot hold the ensembles.
+        BadInput: The data or the user's objects do not fit the method, or this machine cannot hold the ensembles.
     """
     size = size_ensemble(scenario, data, own, clients)
     numbers = size.rounds * (2 + size.seats * size.tree_numbers)
@@ -69,13 +69,13 @@ def size_ensemble(scenario: Scenario, data: Dataset, own: registry.UserObjects, 
     """Returns the size of a scenario's boosted ensemble.
 
     Args:
-        scenario: a scenario whose method fits learners.
-        data: the data set.
-        own: the user's objects.
-        clients: the population.
+        scenario: A scenario whose method fits learners.
+        data: The data set.
+        own: The user's objects.
+        clients: All clients.
 
     Raises:
-        BadInput: the data have real targets or are text, or the user passes a network, loss, optimizer or augmentation.
+        BadInput: The data have real targets or are text, or the user passes a network, loss, optimizer or augmentation.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -108,14 +108,14 @@ def size_ensemble(scenario: Scenario, data: Dataset, own: registry.UserObjects, 
 
 
 def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> Study:
-    """Builds the study of a scenario, which holds all objects that a run needs.
+    """Builds the study of a scenario, which holds everything that a run needs except a runtime.
 
     Args:
-        scenario: the scenario.
-        own: the user's Python objects, which replace the names in the scenario.
+        scenario: The scenario.
+        own: The user's Python objects, which replace names in the scenario.
 
     Raises:
-        BadInput: the scenario does not fit the data, the model or this machine. The message is one line with a remedy.
+        BadInput: The scenario does not fit the data, the model or this machine.
     """
     asked, scenario, own = scenario, pool_clients(scenario), own or registry.UserObjects()
     registry.require_objects(scenario, own)
@@ -130,7 +130,7 @@ def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> 
 
 
 def _find_pooled(asked: Scenario, own: registry.UserObjects) -> Dealing:
-    """Returns the partition that each client would have if the method did not pool all samples."""
+    """Returns the partition that clients would have if the method did not pool all samples."""
     part = asked.data.partition
     return Dealing(part.name, dict(part.options), asked.clients.number, own.partition)
 
@@ -139,10 +139,9 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | No
     """Builds the study of a scenario whose keys have been checked.
 
     Args:
-        scenario: the scenario, with checked keys.
-        own: the user's objects.
-        pooled: the partition that the clients would have if the method did not pool all samples. None means that the
-            method does not pool them.
+        scenario: The scenario, with checked keys.
+        own: The user's objects.
+        pooled: The partition that clients would have without pooling. None means that the method does not pool samples.
     """
     data = open_data(scenario, own)
     if not data.classes and data.outputs > 1:
@@ -202,14 +201,14 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | No
 
 
 def seed_world(seed: int, fold: int) -> int:
-    """Returns the seed of a world: in fold 0 the seed of the replicate, and in every other fold a different seed.
+    """Returns the seed of a world. In fold 0 it is the replicate's seed, and in every other fold a different seed.
 
-    So initial models, batches and schedules differ between folds, and the spread of scores over the folds includes
-    these differences.
+    So folds have different initial models, batches and schedules, and the spread of scores over folds includes these
+    differences.
 
     Args:
-        seed: the seed of the replicate.
-        fold: the number of the fold of the data set, from 0.
+        seed: The seed of the replicate.
+        fold: The fold of the data set, from 0.
 
     Example:
         >>> seed_world(7, 0), seed_world(7, 1) == seed_world(7, 2)
@@ -227,19 +226,18 @@ def deal_shards(
     pooled: Dealing | None,
     own: registry.UserObjects,
 ) -> Shards:
-    """Returns the data of the clients, which the partition of the scenario divides among them.
+    """Divides the data among the clients.
 
     Args:
-        scenario: the scenario.
-        data: the data set.
-        seeds: seeds of the replicates.
-        folds: the folds that are run.
-        pooled: the partition that the clients would have if the method did not pool all samples. None means that the
-            method does not pool them.
-        own: the user's objects. A partition among them replaces the scenario's partition.
+        scenario: The scenario.
+        data: The data set.
+        seeds: Seeds of the replicates.
+        folds: The folds to run.
+        pooled: The partition that clients would have without pooling. None means that the method does not pool samples.
+        own: The user's objects. A partition among them replaces the scenario's partition.
 
     Raises:
-        BadInput: this machine cannot hold the tables of samples, no sample would be held out, or too few samples are
+        BadInput: This machine has too little memory for the partition, no sample is held out, or too few samples are
             held out for conformal sets.
     """
     rows = estimate_rows(scenario, data, len(seeds) * len(folds))
@@ -280,7 +278,7 @@ def open_data(scenario: Scenario, own: registry.UserObjects) -> Dataset:
 
 
 def find_test_clients(scenario: Scenario) -> TestClients | None:
-    """Returns the rule that keeps whole clients out of training; None if all clients train."""
+    """Returns the rule that keeps whole clients out of training, or None if all clients train."""
     wanted, keys = scenario.data.test_clients, scenario.data
     if wanted is None:
         return None
@@ -289,14 +287,13 @@ def find_test_clients(scenario: Scenario) -> TestClients | None:
 
 
 def find_folds(scenario: Scenario, data: Dataset, own: registry.UserObjects, pooled: Dealing | None) -> list[int]:
-    """Returns the numbers of the folds to run: one fold, or all folds of the data set or of its clients.
+    """Returns the folds to run: one fold, or all folds of the data set or of its clients.
 
     Args:
-        scenario: the scenario.
-        data: the data set.
-        own: the user's objects. A partition among them replaces the scenario's partition.
-        pooled: the partition that the clients would have if the method did not pool all samples. None means that the
-            method does not pool them.
+        scenario: The scenario.
+        data: The data set.
+        own: The user's objects. A partition among them replaces the scenario's partition.
+        pooled: The partition that clients would have without pooling. None means that the method does not pool samples.
     """
     fold, known, unseen = scenario.data.fold, max(1, len(data.folds)), find_test_clients(scenario)
     if unseen is not None and fold != "all":
@@ -315,12 +312,12 @@ def find_folds(scenario: Scenario, data: Dataset, own: registry.UserObjects, poo
 
 
 def make_evaluation(scenario: Scenario, data: Dataset, own: registry.UserObjects) -> Evaluation:
-    """Returns the rule that says which metrics are measured, and when.
+    """Returns the settings of evaluation.
 
     Args:
-        scenario: the scenario.
-        data: the data set.
-        own: the user's objects. Metrics among them are measured as well.
+        scenario: The scenario.
+        data: The data set.
+        own: The user's objects, which may hold further metrics.
     """
     classes = data.classes
     stop, target = scenario.evaluate.stop_at, scenario.evaluate.target or scenario.evaluate.stop_at
@@ -360,19 +357,19 @@ def make_evaluation(scenario: Scenario, data: Dataset, own: registry.UserObjects
     )
 
 
-LEVELS = (1, 16, 255, 65_535)  # the possible largest values of a pixel
+LEVELS = (1, 16, 255, 65_535)  # possible largest values of a pixel
 
 
 def leave_inputs(scenario: Scenario, data: Dataset, own: registry.UserObjects) -> Dataset:
-    """Returns the data set, with a note how its inputs are scaled (`data.standardize` and `data.scale`).
+    """Returns the data set with the scaling of inputs that `data.standardize` and `data.scale` describe.
 
-    `data.scale: unit` divides pixels by the largest value that pictures of this kind can have: 1, 16 (digits), 255 or
-    65,535. So no client has to send a statistic of its pixels.
+    `data.scale: unit` divides pixels by the largest possible value of such pictures: 1, 16 (digits), 255 or 65,535. So
+    no client must send a statistic of its pixels.
 
     Args:
-        scenario: the scenario.
-        data: the clients' data set.
-        own: the user's objects. A method among them replaces the scenario's method.
+        scenario: The scenario.
+        data: The clients' data set.
+        own: The user's objects. A method among them replaces the scenario's method.
 
     Raises:
         BadInput: `data.standardize: false` or `data.scale: unit` would have no effect.
@@ -404,24 +401,24 @@ def leave_inputs(scenario: Scenario, data: Dataset, own: registry.UserObjects) -
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Digests of the data, the network, and the user's own code with the values that this code uses.
+# Digests of the data, the network, the user's code and the values that this code uses.
 
-Digests = dict[str, dict[str, str]]  # part -> name inside the part -> digest
+Digests = dict[str, dict[str, str]]  # kind -> name -> digest
 
 
 def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) -> Digests:
-    """Returns digests of everything that decides the results of a study, except the keys of the scenario.
+    """Returns digests of everything that decides the results of a study, except the scenario's keys.
 
     Args:
-        scenario: the scenario of the study.
-        own: the user's Python objects.
-        study: the study that was made from the scenario and the objects.
+        scenario: The scenario of the study.
+        own: The user's Python objects.
+        study: The study that was made from them.
 
     Returns:
-        The digests of each part:
+        The digests of each kind:
         - `data`, `network`: a digest of each property that can change.
-        - `source`: a digest of each of the user's functions and classes, under a name such as "loss mine: smooth"; an
-          empty text if there is no source.
+        - `source`: a digest of each of the user's functions and classes, under a name such as "loss mine: smooth". It
+          is empty if there is no source.
         - `files`: a digest of each of the user's modules that these functions and classes need.
         - `values`: a digest of each value that these functions and classes use, under a name such as "loss mine:
           weights". Values of callbacks are left out, because a callback may change them.
@@ -467,7 +464,7 @@ def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) 
 
 
 def _list_constants(module: nn.Module) -> list[str]:
-    """Lists the tensors of a module that training does not change, each with a digest of its values."""
+    """Lists the tensors of a module that training does not change, and digests of their values."""
     frozen = [(name, value) for name, value in module.named_parameters() if not value.requires_grad]
     kept = {name for name, _ in module.state_dict().items()}
     fixed = [(n, b) for n, b in module.named_buffers() if n not in kept or not (b.is_floating_point() or b.ndim == 0)]
