@@ -1,4 +1,4 @@
-"""`fedray check`: prints the facts about a resolved scenario before anything runs."""
+"""Describes a resolved scenario before anything runs, for `fedray check`."""
 
 import os
 from collections.abc import Iterator
@@ -28,9 +28,9 @@ from fedray.simulation.rounds import count_bytes, job_traffic
 from fedray.simulation.study import Study, choose_study_engine, cost_answer
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The data and the training of a scenario in words, for `fedray check`.
+# The data and the training of a scenario in words.
 
-MOST_NAMED = 12  # at most so many columns are named
+MOST_NAMED = 12  # most columns that are named
 
 
 def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
@@ -70,7 +70,7 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
 
 
 def _name_some(names: tuple[str, ...]) -> str:
-    """Returns the first names and the number of the other names, as text."""
+    """Writes the first names and the number of other names."""
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -116,12 +116,12 @@ def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str,
 
 
 def describe_local(local: Local, grid: list[float] | None = None) -> str:
-    """Returns a description of the local training of a client, in words.
+    """Describes the local training of a client in words.
 
     Args:
-        local: The settings of local training, such as optimizer and steps.
-        grid: The candidates for the learning rate, of which each world (one seed of one fold) takes the best. Empty or
-            None means a single rate.
+        local: The settings of local training.
+        grid: The candidates for the learning rate. Each world (one seed of one fold) takes its best. Empty or None
+            means a single rate.
 
     Example:
         >>> describe_local(Local(lr=0.1, lr_decay=0.99, momentum=0.9))
@@ -144,7 +144,7 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
 
 
 def _describe_course(rule: RateSchedule | None) -> str:
-    """Returns a description of the schedule of a learning rate, in brackets; '' if the rate has no schedule."""
+    """Describes the schedule of a learning rate in brackets. The text is empty without a schedule."""
     if rule is None:
         return ""
     falls = f" {'again every' if rule.restart else 'over'} {rule.rounds:,} rounds"
@@ -153,20 +153,20 @@ def _describe_course(rule: RateSchedule | None) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `fedray check`: the facts about a resolved scenario, before anything runs.
+# The facts about a resolved scenario.
 
 
 def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path | None = None) -> str:
-    """Returns the facts about a resolved scenario as text: clients, tiers, actors, memory, bytes per round.
+    """Returns the facts about a resolved scenario as text, such as clients, tiers, memory and bytes per round.
 
     Args:
         scenario: The scenario.
-        address: The address of the Ray cluster on which the scenario will run; the resources of the cluster are looked
-            up. None means this machine.
-        plot: The path of the PNG file to which a picture of the partition is written; None writes no picture.
+        address: The address of the Ray cluster on which the scenario will run, whose resources are read. None means
+            this machine.
+        plot: The path of a PNG file for a picture of the partition. None means no picture.
 
     Raises:
-        BadInput: The scenario cannot run on this machine or cluster. The message is one line with the remedy.
+        BadInput: The scenario cannot run on this machine or cluster.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -192,11 +192,11 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
 def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
     """Writes a PNG picture of the partition in the first world.
 
-    The picture shows the number of samples of each client and class, and the numbers of samples of all clients.
+    It shows the number of samples of each client and class, and the distribution of clients' numbers of samples.
 
     Args:
         scenario: The scenario of the study.
-        study: The study, which holds the partition.
+        study: The study.
         path: The path of the picture.
 
     Raises:
@@ -226,7 +226,7 @@ def list_scenario_facts(
         scenario: The scenario.
         study: The study of this scenario.
         chosen: The runtime.
-        address: The address of the Ray cluster on which the scenario will run; None means this machine.
+        address: The address of the Ray cluster on which the scenario will run. None means this machine.
     """
     phase, keys = study.method.phase, scenario
     plan = phase.schedule(0, None)
@@ -259,7 +259,7 @@ def list_scenario_facts(
 
 
 def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
-    """Yields the networks, the engines that train the networks, and the classifiers of a stack, as (name, text)."""
+    """Yields the networks, their engines, and the classifiers of a stack, as pairs (name, text)."""
     has_gpus = {bool(tier.num_gpus) and scenario.clients.device == "auto" for tier in study.clients.tiers}
     devices = ["cuda" if has else "cpu" for has in sorted(has_gpus)]
     for one in study.trained:
@@ -279,10 +279,7 @@ def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]
 
 
 def _describe_tier(tier: Tier, models: int) -> str:
-    """Returns a description of a tier.
-
-    `models` is the number of models that a client trains per round if the tier does not set this number.
-    """
+    """Describes a tier, whose clients train `models` models in a round unless the tier sets a number."""
     models = models if tier.models_per_round is None else tier.models_per_round
     cpus = "a share of a CPU" if tier.num_cpus is None else f"{tier.num_cpus:g} CPU"
     links = f"{format_bytes(tier.uplink)}/s up, {format_bytes(tier.downlink)}/s down"
@@ -296,7 +293,7 @@ def _describe_tier(tier: Tier, models: int) -> str:
 
 
 def describe_models(study: Study) -> str:
-    """Returns the number of models in words; for a stack also the numbers of rounds of its parts."""
+    """Describes the number of models, and for a stack the rounds of its parts."""
     if not study.parts:
         return f"{study.method.phase.models} models"
     bases = [part for part in study.parts if part.trained_before is None]
@@ -306,9 +303,9 @@ def describe_models(study: Study) -> str:
 
 
 def describe_schedule(scenario: Scenario, study: Study) -> str:
-    """Returns, in words, the rule that decides which model a client trains.
+    """Describes the rule that decides which model a client trains.
 
-    The rule is the schedule of the scenario, the method's own, or a choice of the clients.
+    It is the scenario's schedule, the method's own, or a choice of the clients.
     """
     name, kind = scenario.method.name, scenario.schedule.kind
     if study.method.phase.choose is not None:
@@ -320,10 +317,10 @@ def describe_schedule(scenario: Scenario, study: Study) -> str:
 
 
 def _describe_runtime(scenario: Scenario, study: Study, chosen: RuntimeChoice, address: str | None) -> str:
-    """Returns the runtime of the scenario and the reason for the choice, in words; on Ray also the number of actors.
+    """Describes the runtime and the reason for it, and on Ray the number of actors.
 
-    The actors are counted for the present resources of the cluster at `address`. If `address` is None, they are counted
-    for this machine.
+    The actors are those for the present resources of the cluster at `address`, or for this machine if `address` is
+    None.
     """
     where = chosen.name if scenario.runtime != "auto" else f"{chosen.name} (auto: {chosen.why})"
     if chosen.name == "inline":
@@ -338,7 +335,7 @@ def _describe_runtime(scenario: Scenario, study: Study, chosen: RuntimeChoice, a
 
 
 def ask_cluster(address: str) -> "list[Node]":
-    """Returns the nodes that a Ray cluster has now.
+    """Returns the present nodes of a Ray cluster.
 
     Raises:
         BadInput: The cluster cannot be reached.
@@ -351,9 +348,6 @@ def ask_cluster(address: str) -> "list[Node]":
 
 
 def _count_gpus_here(scenario: Scenario, study: Study) -> int:
-    """Returns the number of GPUs of this machine.
-
-    If tiers reserve GPUs but do not use them, `pretend_gpus` gives the number.
-    """
+    """Returns the number of GPUs of this machine, or of `pretend_gpus` if tiers reserve GPUs but do not use them."""
     pretended = pretend_gpus(study.clients.tiers, scenario.clients.device)
     return count_gpus() if pretended is None else pretended

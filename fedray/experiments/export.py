@@ -1,7 +1,7 @@
-"""Writes the models of a run to files that other programs load: state dicts, and programs from torch's exporters.
+"""Writes the models of a run to files for other programs: state dicts, and programs of torch's exporters.
 
 A state dict holds the parameters of one network. A program (`onnx`, `pt2`) computes probabilities, or targets in
-original units, from raw inputs. Each model that predicts becomes a program, and so does their ensemble.
+original units, from raw inputs. Each model that predicts becomes a program, and so does the ensemble.
 
 Example:
     >>> import tempfile, fedray
@@ -36,29 +36,28 @@ from fedray.simulation.stacking import find_bases
 from fedray.simulation.study import Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# State dicts, and the facts that a state dict does not hold: inputs, classes, weights of the models.
+# Facts that a state dict does not hold: inputs, classes, weights of the models.
 
 
 def name_world(study: Study, world: int) -> str:
-    """Returns the first part of the names of a world's files."""
+    """Returns the beginning of the names of a world's files."""
     replicate, fold = study.place(world)
     return f"replicate-{replicate}-fold-{fold}"
 
 
 def describe_answer(study: Study, state: State) -> dict[str, Any]:
-    """Returns a description of the way in which the exported models predict together, for `models.json`.
+    """Describes how the exported models predict together, for `models.json`.
 
     Returns:
         A dictionary with these keys:
 
-        - `models`: `exported` if the exported models predict. `others` if the method predicts with other models, which
-          it makes from the exported models.
-        - `average`: the quantity that is averaged over the models; `own` if the method combines predictions by a rule
-          of its own.
-        - `weights`: the weights of the models in the average, by replicate and fold. They sum to 1.
-        - `tiers`: the weights for known clients by tier, if the method has such weights.
-        - `bases`: for a stack without a meta model, the weights of its base models in the average. A stack is exported
-          as one module.
+        - `models`: `exported` if the exported models predict, or `others` if the method makes other models from them to
+          predict.
+        - `average`: the quantity that is averaged over the models, or `own` if the method has its own rule.
+        - `weights`: the models' weights in the average, with sum 1, by replicate and fold.
+        - `tiers`: the weights for known clients by tier, if the method has them.
+        - `bases`: for a stack without a meta model, the weights of its bases in the average. A stack is exported as one
+          module.
     """
     if study.parts:
         bases = find_bases(study)
@@ -84,24 +83,24 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
 
 
 def _share_out(study: Study, weights: FloatArray) -> dict[str, list[float]]:
-    """Returns the weights of the models by replicate and fold, divided by their sum, so they sum to 1."""
+    """Returns the weights of the models by replicate and fold, with sum 1."""
     shares = (weights / weights.sum(axis=1, keepdims=True)).tolist()
     return {name_world(study, world): each for world, each in enumerate(shares)}
 
 
 def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
-    """Returns the facts about inputs and outputs that are needed to predict with the models without fedray.
+    """Describes inputs and outputs for predictions without fedray.
 
     Returns:
         A dictionary with these keys:
 
         - `network`: the torch module as text.
-        - `inputs`: kind and shape of the inputs. For a table also the columns, the values of each category in order,
+        - `inputs`: kind and shape of the inputs. A table also has the columns, the values of each category in order,
           and the replacement of a missing input.
         - `outputs`: the loss and the classes.
-        - `standardization`: the numbers of each fold, or of each replicate and fold if replicates differ. The input of
-          a network is `(x - shift) / scale`, computed in float64 if x is large, or x itself if there are no such
-          numbers. A predicted target is `output * target_scale + target_shift`.
+        - `standardization`: the statistics of each fold, or of each replicate and fold if replicates differ. The input
+          of a network is `(x - shift) / scale`, computed in float64 if x is large, or x if there are no such
+          statistics. A predicted target is `output * target_scale + target_shift`.
 
     Example:
         >>> import fedray
@@ -121,7 +120,7 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
     statistics = {} if plain else {"shift": add_back(shift, data.origin), "scale": scale}
     if not study.classes:
         statistics |= {"target_shift": data.y_shift, "target_scale": data.y_scale}
-    each = study.shards.data_folds  # with `data.test_clients` those of each replicate differ
+    each = study.shards.data_folds  # with `data.test_clients` replicates have different data
     several = len(set(each)) > study.per_replicate
     worlds = {name_world(study, w) if several else str(f): each[w] for w, f in enumerate(study.folds.tolist())}
     return {
@@ -135,10 +134,10 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Programs: modules with standardization and weights inside, which torch exports and the run's predictions check.
+# Programs. They are modules with standardization and weights, which are checked against the run's predictions.
 
 FORMATS = ("safetensors", "onnx", "pt2")
-CHECKED_ROWS = 64  # test samples on which a program is compared with the run
+CHECKED_ROWS = 64  # number of test samples on which a program is compared with the run
 TOLERANCE = 1e-5
 
 
@@ -146,9 +145,9 @@ Predict = Callable[[Tensor, int], tuple[FloatArray, FloatArray]]
 
 
 class Program(nn.Module):
-    """An ensemble as one module, from raw inputs to predictions."""
+    """An ensemble as one module that computes predictions from raw inputs."""
 
-    origin: Tensor | None  # as in `Dataset`; None where nothing is to be done
+    origin: Tensor | None  # as in `Dataset`; None of these if nothing is to be done
     missing: Tensor | None
     shift: Tensor | None
     scale: Tensor | None
@@ -157,13 +156,13 @@ class Program(nn.Module):
     weights: Tensor
 
     def __init__(self, study: Study, world: int, networks: Sequence[nn.Module], weights: FloatArray | None) -> None:
-        """Collects the numbers of a world.
+        """Collects the statistics and weights of a world.
 
         Args:
             study: The study of the run.
-            world: The number of the world, whose standardization is applied.
+            world: The world whose standardization is applied.
             networks: The K networks.
-            weights: Weights of the networks in the prediction, `[K]`; None means equal weights.
+            weights: Weights of the networks in the prediction, `[K]`. None means equal weights.
         """
         nn.Module.__init__(self)
         data, scaling = study.shards.data, study.shards.standardization(np.array([world]))
@@ -174,7 +173,7 @@ class Program(nn.Module):
         for name in ("shift", "scale", "y_shift", "y_scale"):
             rows = getattr(scaling, name)
             numbers[name] = None if rows is None else rows[int(scaling.world[0])].clone()
-        for name, value in numbers.items():  # a buffer that is None, torch.export takes for a tensor
+        for name, value in numbers.items():  # torch.export takes a buffer that is None for a tensor
             if value is None:
                 setattr(self, name, None)
             else:
@@ -208,18 +207,18 @@ def write_programs(study: Study, answer: Answer, predict: Predict, folder: Path,
     Args:
         study: The study of the run.
         answer: The models that predict.
-        predict: A function from inputs of the data set and the number of a world to the run's own predictions: those
-            of the ensemble `[n, ...]`, and those of its members `[K, n, ...]`.
+        predict: A function (inputs of the data set, world) -> the run's predictions of the ensemble `[n, ...]` and of
+            its members `[K, n, ...]`.
         folder: The folder for the files.
         kind: The format, `onnx` or `pt2`.
 
     Returns:
-        The paths of the files `replicate-R-fold-F-model-K.KIND`, and `replicate-R-fold-F-ensemble.KIND` after the
-        models of a replicate and fold. A stack is one program.
+        The paths of the files `replicate-R-fold-F-model-K.KIND` and then `replicate-R-fold-F-ensemble.KIND` of each
+        replicate and fold. A stack is one program.
 
     Raises:
-        BadInput: The format needs packages that are not installed, the exporter does not accept a network, or the
-            predictions are not plain averages of networks.
+        BadInput: A package for the format is missing, the exporter does not accept a network, or predictions are no
+            plain averages of networks.
         FedrayError: A program does not predict as the run does.
     """
     refused, paths, data = f"export in the format {kind}: ", list[Path](), study.shards.data
@@ -260,7 +259,10 @@ def write_programs(study: Study, answer: Answer, predict: Predict, folder: Path,
 
 
 def _make_network(study: Study, row: Tensor, counters: Tensor) -> nn.Module:
-    """Returns a network with the parameters of a model; counters become constants, on which exporters can branch."""
+    """Returns a network with the parameters of a model.
+
+    Integer buffers become constants, on which exporters can branch.
+    """
     module = copy.deepcopy(study.net.module).cpu().requires_grad_(False)
     module.load_state_dict(whole_state_dict(study.net, row, counters))
     for place, value in zip(study.net.layout.counters, counters.tolist(), strict=True):
@@ -271,11 +273,11 @@ def _make_network(study: Study, row: Tensor, counters: Tensor) -> nn.Module:
     return module
 
 
-Ask = Callable[[Tensor], FloatArray]  # raw inputs -> what the exported program returns for them
+Ask = Callable[[Tensor], FloatArray]  # raw inputs -> predictions of the exported program
 
 
 def _export_pt2(program: nn.Module, x: Tensor) -> tuple[bytes, Ask]:
-    """Returns the content of a file for `torch.export.load`, and a function that predicts with this file."""
+    """Returns the content of a file for `torch.export.load`, and a function that predicts with the file."""
     content = io.BytesIO()
     torch.export.save(_trace(program, x), content)
     loaded = torch.export.load(io.BytesIO(content.getvalue())).module()
@@ -283,7 +285,7 @@ def _export_pt2(program: nn.Module, x: Tensor) -> tuple[bytes, Ask]:
 
 
 def _export_onnx(program: nn.Module, x: Tensor) -> tuple[bytes, Ask]:
-    """Returns the content of an ONNX file, and a function that predicts with this file by ONNX Runtime."""
+    """Returns the content of an ONNX file, and a function that predicts with the file in ONNX Runtime."""
     import onnxruntime
     import onnxscript  # noqa: F401  (torch's exporter needs it, and says so less well)
 
@@ -298,9 +300,9 @@ def _export_onnx(program: nn.Module, x: Tensor) -> tuple[bytes, Ask]:
 
 
 def _trace(program: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
-    """Returns the operations of a module for any number of samples, without the paths of this machine's files."""
+    """Exports a module for any number of samples, without the paths of this machine's files."""
     with torch.no_grad(), _silence():
-        rows = x[:2].expand(2, *x.shape[1:])  # with one sample the program would accept only one sample
+        rows = x[:2].expand(2, *x.shape[1:])  # from one sample, torch would make a program for one sample only
         traced = torch.export.export(program, (rows,), dynamic_shapes=({0: torch.export.Dim("samples")},))
     for graph in traced.graph_module.modules():
         for node in graph.graph.nodes if isinstance(graph, torch.fx.GraphModule) else ():
@@ -310,7 +312,7 @@ def _trace(program: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Hides the many warnings of torch's exporters about their own operations; errors are still raised."""
+    """Hides the warnings of torch's exporters about their own operations. Errors are still raised."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

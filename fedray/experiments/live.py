@@ -1,4 +1,4 @@
-"""Shows the progress of a run: a live table on a terminal, a bar in a notebook, plain lines elsewhere."""
+"""Shows the progress of a run as a live table on a terminal, a bar in a notebook, or plain lines elsewhere."""
 
 import importlib.util
 import logging
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Lines about the phase that a command is in, such as reading the data. If a phase lasts, lines say that it still runs.
+# Lines about the phase of a command, such as reading the data.
 #
-# A phase is a message of the logger `fedray` (Python's `logging`). So a program that uses fedray as a library can show
-# phases too. A phase is printed after it has lasted for two seconds.
+# A phase is a message of the logger `fedray` (Python's `logging`), so programs that use fedray can show phases, too. A
+# phase is printed after it has lasted for two seconds. Later lines say that a long phase still runs.
 
 log = logging.getLogger("fedray")
-SOON = 2.0  # seconds that a phase lasts before it is printed
-SILENCE = 15.0  # seconds after which a line says that the command still works; 1.5 times as many after each such line
+SOON = 2.0  # seconds after which a phase is printed
+SILENCE = 15.0  # seconds until a line says that the command still works, times 1.5 after each such line
 MOST_SILENCE = 25.0
-STILL = "still "  # how such a line begins
+STILL = "still "  # beginning of such a line
 
 
 class Heard:
-    """The phase that a command is in, and the times at which lines about the phase were printed.
+    """The phase of a command, and the times of lines about the phase.
 
     Attributes:
-        phase: a description of the present activity of the command; empty before the first phase.
-        began: the time at which the phase began, by `time.monotonic`.
-        spoke: the time at which the last line was printed, by `time.monotonic`.
-        said: whether a line about this phase was printed.
-        pause: the number of seconds that may pass without a line.
-        shown: whether a live display shows the phase; then no lines are printed.
-        tell: a function that is called with each new phase, for displays that do not look for the phase themselves.
+        phase: Words for the present phase. They are empty before the first phase.
+        began: The time at which the phase began (`time.monotonic`).
+        spoke: The time at which the last line was printed (`time.monotonic`).
+        said: Whether a line about this phase was printed.
+        pause: The number of seconds that may pass without a line.
+        shown: Whether a live display shows the phase. If so, no lines are printed.
+        tell: A function that is called with each new phase, for displays that do not read `phase`.
     """
 
     def __init__(self) -> None:
@@ -49,21 +49,21 @@ class Heard:
         self.tell: Callable[[str], object] = lambda _phase: None
 
     def begin(self, phase: str) -> None:
-        """Begins a new phase, with its description in words."""
+        """Begins a new phase with these words."""
         self.phase, self.began, self.said, self.pause = phase, time.monotonic(), False, SILENCE
         self.tell(phase)
 
     def speak(self) -> None:
-        """Records that other code has printed a line; this delays the next line."""
+        """Records that other code has printed a line, which delays the next line."""
         self.spoke, self.pause, self.said = time.monotonic(), SILENCE, True
 
 
 def next_line(heard: Heard, now: float) -> str | None:
-    """Returns the line that should be printed now; None if no line is due.
+    """Returns the line that must be printed now, or None if no line is due.
 
     Args:
-        heard: the phase of the command. If a line is due, the times in it are updated.
-        now: the present time, by `time.monotonic`.
+        heard: The phase of the command. If a line is due, its times are updated.
+        now: The present time (`time.monotonic`).
     """
     if not heard.said and now - heard.began >= SOON:
         heard.said, heard.spoke = True, now
@@ -76,10 +76,10 @@ def next_line(heard: Heard, now: float) -> str | None:
 
 @contextmanager
 def show_phases(say: Callable[[str], object]) -> Iterator[Heard]:
-    """Prints the phases of the code in the `with` block, unless the logger `fedray` shows only warnings (`--quiet`).
+    """Prints the phases of a `with` block, unless the logger `fedray` shows only warnings (`--quiet`).
 
     Args:
-        say: the function that prints a line.
+        say: The function that prints a line.
 
     Yields:
         The present phase, which is updated while the block runs.
@@ -116,7 +116,7 @@ def show_phases(say: Callable[[str], object]) -> Iterator[Heard]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The progress of a run: a live table on a terminal, a bar in a notebook, plain lines elsewhere.
+# The progress of a run.
 
 # rich is imported only when something is shown, because `fedray check` only writes text
 
@@ -136,9 +136,9 @@ def is_in_notebook() -> bool:
 
 
 def estimate_time_left(snapshot: dict[str, Any]) -> str:
-    """Returns an estimate of the remaining time of a run, as text; empty before the first round.
+    """Estimates the remaining time of a run as text, which is empty before the first round.
 
-    The estimate assumes that the remaining rounds take as long as the earlier ones.
+    The estimate assumes that the remaining rounds take as long as earlier rounds.
     """
     done, total = snapshot["round"], snapshot["rounds"]
     if not done:
@@ -167,12 +167,12 @@ def _describe_scores(snapshot: dict[str, Any]) -> str:
 
 @contextmanager
 def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a context with a function that shows snapshots: in a table, a bar, or plain lines.
+    """Returns a context with a function that shows snapshots in a table, a bar or plain lines.
 
     Args:
-        title: the title of the table.
-        heard: the phase that the command is in; None if there is no phase.
-        note: a line that is printed with the first snapshot.
+        title: The title of the table.
+        heard: The phase of the command. None means that there is no phase.
+        note: A line to print with the first snapshot.
     """
     heard = heard or Heard()
     if log.level > logging.INFO:  # --quiet
@@ -215,13 +215,12 @@ def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterato
 def show_if_wanted(
     wanted: bool | None, title: str, watch: Callable[[dict[str, Any]], None] | None
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a context with a function that shows a snapshot, if requested, and then calls the user's own function.
+    """Returns a context with a function that shows a snapshot if wanted, and then calls the user's function.
 
     Args:
-        wanted: whether phases and rounds are shown, on stderr or in a notebook as a bar. None means that they are shown
-            in a notebook only.
-        title: the title of the table.
-        watch: the user's own function, which is called with each snapshot; or None.
+        wanted: Whether phases and rounds are shown, on stderr or as a bar in a notebook. None means only in a notebook.
+        title: The title of the table.
+        watch: The user's function, which is called with each snapshot. None means that there is no such function.
     """
     if not (is_in_notebook() if wanted is None else wanted):
         yield watch or (lambda _snapshot: None)
@@ -244,7 +243,7 @@ def show_if_wanted(
 def _show_bar(title: str, heard: Heard) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Returns a context with a function that shows snapshots as a progress bar in a notebook.
 
-    The phase stands before the bar, and the newest scores after the bar.
+    The phase is before the bar, and the newest scores are after it.
     """
     if importlib.util.find_spec("ipywidgets") is None:
         from tqdm import tqdm
@@ -271,7 +270,7 @@ def _show_bar(title: str, heard: Heard) -> Iterator[Callable[[dict[str, Any]], N
 
 
 def _make_line_printer(heard: Heard, note: str) -> Callable[[dict[str, Any]], None]:
-    """Returns a function that prints a snapshot as a line, at most every two seconds; `note` comes before the first.
+    """Returns a function that prints a snapshot as a line, at most every two seconds. `note` is printed first.
 
     The last round is always printed.
     """
@@ -292,7 +291,7 @@ def _make_line_printer(heard: Heard, note: str) -> Callable[[dict[str, Any]], No
 
 
 def _make_table(title: str, rows: list[dict[str, Any]], phase: str) -> "Group":
-    """Returns the live table: the newest ten snapshots, a bar of the rounds done, and the phase if it is not empty."""
+    """Returns the live table with the newest ten snapshots, a bar of completed rounds, and the phase."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""A run directory as a Python object, with scores, tables, models and predictions.
+"""Run directories as Python objects with scores, tables, models and predictions.
 
 Example:
     >>> import fedray
@@ -76,14 +76,14 @@ if TYPE_CHECKING:  # matplotlib is slow to import
     from fedray.report.read import ReadRun
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The rows of the newest evaluated round of a run, averaged to one row.
+# The newest scores of a run.
 
 
 def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
     """Returns the scores of the newest evaluated round, each averaged over replicates and folds.
 
     Args:
-        rounds: the table `rounds.parquet`.
+        rounds: The table `rounds.parquet`.
 
     Example:
         >>> rows = [{"replicate": r, "fold": 0, "round": t, "accuracy": 0.1 * (r + t)} for r in (0, 1) for t in (0, 4)]
@@ -96,26 +96,25 @@ def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
     rows = newest.drop_columns(["replicate", "fold"]).to_pylist()
     if len(rows) == 1:
         return {name: value for name, value in rows[0].items() if value is not None}
-    # lists, which have a number for each member, have no mean over worlds
+    # lists, which have a value for each member, have no mean over worlds
     numbers = [{name: float(x) for name, x in row.items() if isinstance(x, int | float)} for row in rows]
     means = {name: sum(each) / len(each) for name, each in collect_values(numbers).items()}
     return means | {"round": rows[0]["round"]}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conformal sets of a prediction: the rule by which sets are made, and the thresholds for a checkpoint.
+# The rule of conformal sets, and the thresholds for a checkpoint.
 
 
 def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | None:
-    """Returns the rule by which conformal sets are made: from the given keys, or else the scenario's rule.
+    """Returns the rule that makes conformal sets, or None if there is no rule.
 
     Args:
-        study: the study of the run.
-        keys: the keys of `predict.conformal` that set the rule. None means the rule of the scenario; if the scenario
-            has no rule, the result is None.
+        study: The study of the run.
+        keys: Keys of `predict.conformal` that replace the scenario's keys. None means the rule of the scenario.
 
     Raises:
-        BadInput: a key is wrong, or the run withheld no samples from training, or too few samples for alpha.
+        BadInput: A key is wrong, or the run withheld too few samples from training.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -140,18 +139,18 @@ def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | N
 def calibrate_answers(
     study: Study, runtime: Runtime, state: State, rule: ConformalRule
 ) -> tuple[list[Thresholds], dict[int, float]]:
-    """Returns the thresholds for the conformal sets that the models of a checkpoint predict.
+    """Returns the thresholds for the conformal sets of a checkpoint's models.
 
     Args:
-        study: the study of the run.
-        runtime: the runtime that computes predictions for the withheld samples.
-        state: the state that holds the models.
-        rule: the rule by which sets are made.
+        study: The study of the run.
+        runtime: The runtime that computes predictions for the withheld samples.
+        state: The state with the models.
+        rule: The rule that makes sets.
 
     Returns:
         The thresholds of each world (one seed of one fold), and a dictionary by world. For a regression the dictionary
-        holds the variance of the residuals on training samples, averaged over clients, in standardized units of the
-        target.
+            has the variance of the residuals on training samples, averaged over clients, in standardized units of the
+            target.
     """
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
     study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
@@ -161,7 +160,7 @@ def calibrate_answers(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Predictions of the models of a run for raw inputs.
+# Predictions for raw inputs.
 
 
 @dataclass(frozen=True)
@@ -169,18 +168,17 @@ class Prediction:
     """The prediction of an ensemble for n inputs.
 
     Attributes:
-        mean: the predicted probabilities `[n, C]`, in the order of `Run.class_names`. In a regression the predicted
+        mean: The predicted probabilities `[n, C]`, in the order of `Run.class_names`, or for a regression the predicted
             targets `[n, q]`, in original units.
-        variance: the variance of the prediction, in the shape of `mean`, without the noise of observations. It is the
-            sum of two terms. The first is the population variance over the predictions of the models (knowledge
-            uncertainty, Fed-ensemble section V-B). The second is the mean of the variances that the models themselves
-            predict, if the models predict variances (Gaussian heads, closed forms).
-        probabilities: for classification the same as `mean`; None for regression.
-        members: the prediction of each single model, `[K, n, C]` or `[K, n, q]`. The models are those of the ensemble,
-            the base models of a stack, or a client's own models.
-        sets: whether each label is in the conformal set of each input, `[n, C]`. None without a conformal rule, and for
-            a regression.
-        interval: the lower and the upper end of the conformal interval of each input, `[n, 2]`, in original units. None
+        variance: The variance of the prediction without the noise of observations, in the shape of `mean`. It is the
+            sum of two terms: the population variance over the models' predictions (knowledge uncertainty, Fed-ensemble
+            section V-B), and the mean of the variances that models predict (Gaussian heads, closed forms).
+        probabilities: Equal to `mean` for classification, and None for regression.
+        members: The prediction of each model, `[K, n, C]` or `[K, n, q]`. The models are those of the ensemble, the
+            base models of a stack, or a client's own models.
+        sets: Whether each label is in the conformal set of each input, `[n, C]`. It is None without a conformal rule,
+            and for regression.
+        interval: The lower and upper end of each input's conformal interval, `[n, 2]`, in original units. It is None
             without a conformal rule, and for classification.
     """
 
@@ -193,15 +191,15 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts for raw inputs with the models of one checkpoint; the same object can be used for many predictions."""
+    """Predicts for raw inputs with the models of one checkpoint, any number of times."""
 
     def __init__(self, study: Study, state: State, private: dict[str, Tensor]) -> None:
-        """Makes a worker in this process, with the data and the private vectors of the clients.
+        """Makes a worker in this process, with the clients' data and private vectors.
 
         Args:
-            study: the study of the run.
-            state: the state of the checkpoint, with its models.
-            private: the private vectors of the clients, which are saved with the checkpoint.
+            study: The study of the run.
+            state: The state of the checkpoint.
+            private: The clients' private vectors of the checkpoint.
         """
         self.study, self.state, self.answer = study, state, study.answer(state)
         self.runtime = Inline(study)
@@ -213,14 +211,13 @@ class Predictor:
             self.worker.private.restore(private)
 
     def ask(self, inputs: Tensor, world: int, client: int | None) -> tuple[Prediction, Answer]:
-        """Returns the prediction for new clients or for a known client, and the models that made the prediction.
-
-        The prediction has no conformal sets.
+        """Returns a prediction without conformal sets for new clients or for a known client, and the models that
+        predict.
 
         Args:
-            inputs: raw inputs `[n, *sample]`, as in the splits of the study.
-            world: the number of the world whose models predict.
-            client: the id of a client of the run; None means the prediction for new clients.
+            inputs: Raw inputs `[n, *sample]`, as in the splits of the study.
+            world: The world whose models predict.
+            client: The id of a client of the run. None means the prediction for new clients.
         """
         study, answer = self.study, self.answer
         models, weights = slice(world * answer.models, (world + 1) * answer.models), None
@@ -246,16 +243,14 @@ class Predictor:
     def add_sets(
         self, found: Prediction, rule: ConformalRule, world: int, answer: Answer, *, known: bool
     ) -> Prediction:
-        """Returns a prediction to which conformal sets or intervals are added.
-
-        The thresholds are computed once per rule.
+        """Adds conformal sets or intervals to a prediction.
 
         Args:
-            found: the prediction without sets.
-            rule: the rule by which sets are made.
-            world: the number of the world that made the prediction.
-            answer: the models that made the prediction.
-            known: whether the prediction is for a known client.
+            found: The prediction without sets.
+            rule: The rule that makes sets.
+            world: The world whose models predicted.
+            answer: The models that predicted.
+            known: Whether the prediction is for a known client.
         """
         study = self.study
         if rule not in self._calibrated:
@@ -274,7 +269,7 @@ class Predictor:
         return replace(found, interval=np.stack([mean - half, mean + half], axis=1))
 
     def _weights(self, world: int, client: int) -> FloatArray:
-        """Returns a client's weights for the A models, `[A]`; models that do not predict have weight 0."""
+        """Returns a client's weights of the A models, `[A]`. Models that do not predict have the weight 0."""
         weights = np.zeros(self.answer.models)
         alone = [np.array([client] if one == world else [], dtype=np.int64) for one in range(self.study.worlds)]
 
@@ -295,17 +290,17 @@ class Predictor:
 
 
 def _pick_members(study: Study, answer: Answer, world: int, each: FloatArray) -> FloatArray:
-    """Returns the predictions of the members, from the predictions of all A models of a world, `[A, n, ...]`."""
-    if study.parts:  # the answer of a stack comes first
+    """Extracts the predictions of the members from those of all A models of a world, `[A, n, ...]`."""
+    if study.parts:  # the prediction of a stack comes first
         return each[1:]
     return each if answer.weights is None else each[answer.weights[world] > 0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Distillation: one network, which may be smaller, learns the predictions of a run.
-# The teacher is the predictor of the run: an ensemble, the networks of FENS with their aggregator, or a client's own
-# models. The student starts from random weights, and learns the teacher's probabilities on inputs without labels, by
-# Adam with a cosine learning rate (`fedray.components.distillation`). The run does not change.
+# Distillation: one network, which may be smaller, learns the predictions of a run. The teacher is the run's ensemble,
+# the networks of FENS with their aggregator, or a client's own models. The student starts from random weights, and
+# learns the teacher's probabilities on inputs without labels, with Adam and a cosine learning rate
+# (`fedray.components.distillation`). The run does not change.
 #
 # Source: Allouah et al., *Revisiting Ensembling in One-Shot Federated Learning*, NeurIPS 2024 (FENS), the optional
 # last phase; Hinton, Vinyals, Dean 2015 at temperature 1.
@@ -317,9 +312,9 @@ class Distilled:
 
     Attributes:
         study: The study of the run.
-        world: The number of the world; inputs are standardized with the statistics of this world.
+        world: The world whose statistics standardize inputs.
         net: The network.
-        row: The parameters of the network, `[d]`.
+        row: The parameters and buffers of the network, `[d]`.
     """
 
     study: Study
@@ -328,7 +323,7 @@ class Distilled:
     row: Tensor
 
     def predict(self, x: Any) -> FloatArray:
-        """Returns probabilities `[n, C]` for raw inputs `[n, *sample]`, given as in `Run.predict`."""
+        """Returns probabilities `[n, C]` for raw inputs `[n, *sample]`, as for `Run.predict`."""
         inputs = _read_standardized(self.study, x, self.world)
         return np.asarray(ask_model(self.net, self.row, inputs).softmax(-1))
 
@@ -338,25 +333,25 @@ class Distilled:
 
 
 def _read_standardized(study: Study, x: Any, world: int) -> Tensor:
-    """Standardizes raw inputs with the statistics of a world, and returns them as a tensor."""
+    """Standardizes raw inputs with the statistics of a world."""
     inputs = torch.as_tensor(read_inputs(study.shards.data, x))
     return study.shards.normalize(inputs[None], torch.tensor([world]))[0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A run directory as a Python object, with scores, tables, models and predictions.
+# Run directories as Python objects with scores, tables, models and predictions.
 
 
 class Run:
-    """A run directory as an object; the run may be finished or still going."""
+    """A run directory as an object. The run may be finished or not."""
 
     def __init__(self, path: Path, own: UserObjects | None = None, folder: str = "checkpoints") -> None:
-        """Opens a run directory; no file is read until a property or method needs the file.
+        """Opens a run directory. No file is read before a property or method needs it.
 
         Args:
-            path: the run directory.
-            own: the Python objects with which the run was started.
-            folder: the folder from which models are loaded: `checkpoints` (the newest models) or `best`.
+            path: The run directory.
+            own: The Python objects with which the run was started.
+            folder: The folder from which models are loaded: `checkpoints` (the newest models) or `best`.
         """
         self.path, self._folder, self._own = path, folder, own or UserObjects()
         self._study: Study | None = None
@@ -364,10 +359,10 @@ class Run:
 
     @classmethod
     def from_path(cls, path: str | Path) -> Run:
-        """Opens a run directory and returns the run; if a run was started with Python objects, use `fedray.load`.
+        """Opens a run directory. If the run was started with Python objects, use `fedray.load` instead.
 
         Args:
-            path: the run directory, the argument `out` of the run.
+            path: The run directory, the argument `out` of the run.
 
         Raises:
             BadInput: `path` is no run directory.
@@ -378,30 +373,27 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The scores and costs of the newest evaluated round, from `rounds`.
-
-        Each number is the mean over replicates and folds. If the run is not finished, the round is the newest so far.
-        """
+        """The scores and costs of the newest evaluated round, averaged over replicates and folds."""
         return average_last_rows(self.rounds)
 
     @property
     def metrics_dataframe(self) -> Any:
-        """The table `rounds` as a pandas DataFrame: one row per evaluated round, replicate and fold."""
+        """The table `rounds` as a pandas DataFrame."""
         return self.rounds.to_pandas()
 
     @property
     def checkpoint(self) -> Path | None:
-        """The folder of the newest checkpoint; None if there is no checkpoint."""
+        """The folder of the newest checkpoint, or None if there is no checkpoint."""
         folder = self.path / self._folder
         found = [folder / f"round-{round:06d}" for round in find_checkpoints(folder)]
         return found[-1] if found else None
 
     @property
     def best(self) -> Run:
-        """The same run with the models of its best round (`checkpoint.best`) instead of the newest models.
+        """The run with the models of its best round (`checkpoint.best`) instead of the newest models.
 
         Raises:
-            FedrayError: the run keeps no best round.
+            FedrayError: The run keeps no best round.
         """
         if not find_checkpoints(self.path / BEST_FOLDER):
             raise FedrayError(f"{self.path} keeps no best round: start a run with checkpoint.best = accuracy, say")
@@ -409,7 +401,7 @@ class Run:
 
     @property
     def error(self) -> FedrayError | None:
-        """The error that ended the run; None if the run is finished, or another process still trains it."""
+        """The error that ended the run, or None if the run is finished or a different process trains it."""
         return read_failure(self.path)
 
     @property
@@ -417,7 +409,7 @@ class Run:
         """The content of `summary.json`: final metrics, totals, hashes.
 
         Raises:
-            BadInput: the run is not finished.
+            BadInput: The run is not finished.
         """
         if not os.path.lexists(self.path / SUMMARY_FILE):
             raise BadInput(f"{self.path} has no summary.json: the run is not finished, `fedray resume {self.path}`")
@@ -425,7 +417,7 @@ class Run:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of the columns of `predict(x).probabilities`; empty for regression."""
+        """The names of the classes, in the order of `predict(x).probabilities`. It is empty for regression."""
         study = read_sealed(self.path / "manifest.json").get("study", {})
         return tuple(study["class_names"]) if "class_names" in study else self.study.shards.data.class_names
 
@@ -441,10 +433,10 @@ class Run:
 
     @property
     def client_scores(self) -> pa.Table:
-        """The table of the scores of single clients: one row per evaluated round, replicate, fold and recorded client.
+        """The table of single clients' scores: one row per evaluated round, replicate, fold and recorded client.
 
         Raises:
-            FedrayError: the scenario has no `evaluate.clients`.
+            FedrayError: The scenario has no `evaluate.clients`.
         """
         return checkpoint.read_table(self.path, "client_scores")
 
@@ -452,11 +444,11 @@ class Run:
     def drift(self) -> pa.Table:
         """The table of drift scores, which say how unusual the data of each known client are to the final ensemble.
 
-        There is one row per known client, replicate and fold. The column `z_knowledge` holds the drift score, in
-        standard deviations over the clients. The column `anomaly` is true if the drift score is above 3.
+        There is one row per known client, replicate and fold. The column `z_knowledge` has the drift score, in standard
+        deviations over the clients. The column `anomaly` says whether the drift score is above 3.
 
         Raises:
-            FedrayError: the run is not finished, has one model, or has more than 2,000 clients.
+            FedrayError: The run is not finished, has one model, or has more than 2,000 clients.
         """
         return read_drift(self.path)
 
@@ -465,7 +457,7 @@ class Run:
         """The study, built again from the run's scenario.
 
         Raises:
-            BadInput: the scenario, the data or the code was changed since the run began, or a Python object is missing.
+            BadInput: The scenario, the data or the code has changed since the run began, or a Python object is missing.
         """
         self._study = self._study or reopen_study(self.path, self._own)
         return self._study
@@ -478,11 +470,11 @@ class Run:
 
     @property
     def models(self) -> list[dict[str, torch.Tensor]]:
-        """The trained models as plain torch state dicts, with frozen parameters, by replicate, then fold, then model.
+        """The trained models as torch state dicts with frozen parameters, in the order of replicate, fold and model.
 
-        In some methods `predict` uses other models than the trained ones: the samples of FedAG and FedBE, and the
-        models of your own `Method.answer`. The parameters of these other models are
-        `run.study.method.answer(run.progress.state).state.models`. A stack is one model with all its parts.
+        Some methods predict with other models than the trained ones: the samples of FedAG and FedBE, and the models of
+        your own `Method.answer`. Their parameters are `run.study.method.answer(run.progress.state).state.models`. A
+        stack is one model with all its parts.
         """
         state = self._read_state()
         return [whole_state_dict(self.study.net, *row) for row in zip(state.models, state.counters, strict=True)]
@@ -494,15 +486,15 @@ class Run:
     def export(self, out: str | Path | None = None, format: str = "safetensors") -> list[Path]:
         """Writes the models as files that other programs load without fedray.
 
-        The file `models.json` in the same folder holds the inputs, the classes, the weights of the models in the
-        prediction, and the numbers by which inputs are standardized. See `docs/how-to/serve.md`.
+        The file `models.json` in the same folder describes the inputs, the classes, the models' weights in the
+        prediction, and the statistics that standardize inputs (docs/how-to/serve.md).
 
         Args:
-            out: the folder for the files; None means `export` in the run directory.
-            format: `safetensors` writes a plain torch state dict of each trained model (see `models`), whose network
-                takes standardized inputs: `module.load_state_dict(safetensors.torch.load_file(path))`. `onnx` (for ONNX
+            out: The folder for the files. None means `export` in the run directory.
+            format: `safetensors` writes a torch state dict of each trained model (see `models`), whose network takes
+                standardized inputs: `module.load_state_dict(safetensors.torch.load_file(path))`. `onnx` (for ONNX
                 Runtime) and `pt2` (for `torch.export.load`) write a program for each model that predicts for new
-                clients, and for their ensemble. A program takes raw inputs `[n, *sample]`, and returns probabilities or
+                clients, and for the ensemble. A program takes raw inputs `[n, *sample]`, and returns probabilities or
                 targets in original units.
 
         Returns:
@@ -510,9 +502,9 @@ class Run:
             `replicate-R-fold-F-ensemble.FORMAT`.
 
         Raises:
-            BadInput: a package for the format is missing, or the exporter does not accept the run's networks.
-            FedrayError: a program does not predict as `predict` does (up to 1e-5), or a file cannot be written. Then an
-                older file of the same name stays.
+            BadInput: A package for the format is missing, or the exporter does not accept the run's networks.
+            FedrayError: The predictions of a program differ from those of `predict` by more than 1e-5, or a file cannot
+                be written. An older file of the same name then stays.
         """
         folder = self.path / "export" if out is None else expand_user_path("out", str(out))
         if format not in export.FORMATS:
@@ -541,12 +533,12 @@ class Run:
         """Returns one picture of the report as a Matplotlib figure.
 
         Args:
-            name: the name of a picture (`calibration`, `clients` ...), or the name of a score in `rounds`. None means
-                `accuracy` or `rmse`.
+            name: The name of a picture (`calibration`, `clients` ...), or of a score in `rounds`. None means `accuracy`
+                or `rmse`.
 
         Raises:
-            BadInput: there is no picture of this name.
-            FedrayError: the run has no numbers for the picture.
+            BadInput: There is no picture of this name.
+            FedrayError: The run has no data for the picture.
         """
         from fedray.report.page import draw_plot
         from fedray.report.read import read_run
@@ -568,26 +560,23 @@ class Run:
         *,
         conformal: Mapping[str, Any] | None = None,
     ) -> Prediction:
-        """Predicts for raw inputs with the ensemble; column c of the probabilities is for the class `class_names[c]`.
+        """Predicts for raw inputs with the ensemble of the newest checkpoint.
 
-        The models are those of the newest checkpoint, which is loaded once. Later calls load a checkpoint only if the
-        run has written a newer one.
+        Column c of the probabilities is for the class `class_names[c]`. A checkpoint is loaded only once.
 
         Args:
-            x: inputs `[n, *sample]` in the form in which the data set stores them. A table is accepted too; its columns
-                are found by name.
-            client: the client of the run for which to predict, as a name or an id from 0 to N - 1. If the client has
-                models of its own (`ditto`), these predict. Otherwise the models of the ensemble have the weights of the
-                client (Fed-ensemble, equations 3 and 4) or of the client's tier. None means the prediction for new
-                clients.
-            replicate: the number of the replicate that predicts, from 0.
-            fold: the fold that predicts, as a position from 0 among the folds that were run.
-            conformal: keys of `predict.conformal` that replace the scenario's keys, such as `{"alpha": 0.2}`. No
-                training is needed for this.
+            x: Inputs `[n, *sample]` in the form in which the data set stores them, or a table, whose columns are found
+                by name.
+            client: A client of the run, as a name or an id from 0 to N - 1. If the client has its own models (`ditto`),
+                these predict. Otherwise the ensemble's models have the weights of the client (Fed-ensemble, equations 3
+                and 4) or of the client's tier. None means the prediction for new clients.
+            replicate: The replicate that predicts, from 0.
+            fold: The fold that predicts, as a position from 0 among the folds that were run.
+            conformal: Keys of `predict.conformal` that replace the scenario's keys, such as `{"alpha": 0.2}`.
 
         Raises:
-            BadInput: an argument does not fit the run.
-            FedrayError: there is no checkpoint, or the checkpoint is damaged.
+            BadInput: An argument does not fit the run.
+            FedrayError: There is no checkpoint, or the checkpoint is damaged.
         """
         predictor = self._newest_predictor()
         study, spread = predictor.study, predictor.range
@@ -620,19 +609,19 @@ class Run:
         steps: int = 2000,
         lr: float = 1e-3,
     ) -> Distilled:
-        """Trains one network to predict as the run does, on inputs without labels; the run does not change.
+        """Trains one network to predict as the run does, on inputs without labels. The run does not change.
 
         Args:
-            x: inputs `[n, *sample]` in the form in which the data set stores them.
-            model: the network, as keys of the section `model`; None means the network of the scenario.
-            client: the client whose predictions are learned, as in `predict`. None means the predictions for new
+            x: Inputs `[n, *sample]` in the form in which the data set stores them.
+            model: The network, as keys of the section `model`. None means the network of the scenario.
+            client: The client whose predictions are learned, as in `predict`. None means the predictions for new
                 clients.
-            replicate: the number of the replicate whose predictions are learned, from 0.
-            steps: the number of steps of Adam, with 128 inputs each. The learning rate falls along a cosine.
-            lr: the learning rate at the first step.
+            replicate: The replicate whose predictions are learned, from 0.
+            steps: The number of steps of Adam, with 128 inputs each. The learning rate follows a cosine.
+            lr: The learning rate at the first step.
 
         Raises:
-            BadInput: the run has no classes, or the network or an argument does not fit the run.
+            BadInput: The run has no classes, or the network or an argument does not fit the run.
         """
         study, world = self.study, replicate * self.study.per_replicate
         if steps < 0 or not lr > 0:
@@ -651,7 +640,7 @@ class Run:
         return Distilled(study, world, net, row)
 
     def _require_newest_checkpoint(self) -> None:
-        """Checks that a finished run still has its last checkpoint; an older checkpoint must not predict instead."""
+        """Checks that a finished run still has its last checkpoint, because an older one must not predict instead."""
         if self._folder != "checkpoints":
             return
         file, newest = self.path / SUMMARY_FILE, max(find_checkpoints(self.path / "checkpoints"), default=-1)
@@ -661,10 +650,7 @@ class Run:
             raise Damaged(f"{folder} is missing", f"`fedray resume {self.path}` makes it again")
 
     def _newest_predictor(self) -> Predictor:
-        """Returns the predictor with the models of the newest checkpoint.
-
-        The same predictor is returned until the run writes a newer checkpoint.
-        """
+        """Returns the predictor of the newest checkpoint, which is kept until there is a newer checkpoint."""
         folder, version = self.path / self._folder, None
         for newest in find_checkpoints(folder)[-1:]:
             with suppress(FileNotFoundError):  # a run that still trains removes older checkpoints
@@ -677,7 +663,7 @@ class Run:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The comparison of runs from Python: `fedray.compare` and the object that it returns.
+# The comparison of runs (`fedray.compare`).
 
 COLUMNS = ("metric", "run", "baseline", "run_mean", "baseline_mean", "difference", "low", "high", "p", "n", "over")
 
@@ -686,20 +672,19 @@ class Comparison:
     """The comparison of several runs with the first run, for each score, over the seeds that both runs share.
 
     Attributes:
-        pairs: the paired differences from the first run: one for each score and each other run.
-        notes: warnings, one per line, that a reader needs to interpret the differences. Examples are data, lengths or
-            seeds that differ between runs, and too few seeds.
+        pairs: The paired differences from the first run, one for each score and each other run.
+        notes: Warnings about the differences, one per line, such as runs with different data, lengths or seeds.
     """
 
     def __init__(self, runs: Sequence[ReadRun], cost: str | None = None, metrics: Sequence[str] | None = None) -> None:
         """Computes the differences.
 
         Args:
-            runs: the contents of at least two run directories.
-            cost: the cost at which runs are compared (`fedray.report.compare`). None means equal rounds, if the runs
+            runs: The contents of at least two run directories.
+            cost: The cost at which runs are compared (`fedray.report.compare`). None means equal rounds, if the runs
                 have rounds.
-            metrics: the scores to compare, as names of columns of `rounds.parquet`. None means the usual scores and the
-                user's own metrics.
+            metrics: The scores to compare, as names of columns of `rounds.parquet`. None means the usual scores and the
+                user's metrics.
         """
         from fedray.report.compare import compare_with_first, list_caveats, list_compared_metrics
 
@@ -714,8 +699,8 @@ class Comparison:
         """Returns a pandas DataFrame with one row for each score and each run after the first.
 
         A row has the means of both runs over their shared seeds, their difference with its 95 % interval, the p-value
-        of the paired t test, and the number of pairs. If the round in which a run ends was chosen by a score on test
-        samples, the column `chosen_on_test` names this run.
+        of the paired t test, and the number of pairs. The column `chosen_on_test` names runs whose last round was
+        chosen with a score on test samples.
         """
         import pandas as pd  # slow to import
 
@@ -733,7 +718,7 @@ class Comparison:
         return frame
 
     def to_latex(self) -> str:
-        """Returns the paired differences as a LaTeX table (package booktabs), a line for each score and run."""
+        """Returns the paired differences as a LaTeX table (package booktabs), with a line for each score and run."""
         frame = self.dataframe
         ends = zip(frame["low"], frame["high"], strict=True)
         spans = ["-" if math.isnan(low) else f"[{low:.4f}, {high:.4f}]" for low, high in ends]
@@ -745,12 +730,12 @@ class Comparison:
         """Returns a picture with the curves of all runs.
 
         Args:
-            metric: a score in `rounds.parquet`. None means accuracy or RMSE. If clients of a run use predictions of
-                their own, and all runs have the score of such predictions, None means this score.
-            over: the quantity on the horizontal axis: `rounds`, `bytes` (up and down) or `seconds` (of virtual time).
+            metric: A score in `rounds.parquet`. None means accuracy or RMSE, or their personalized form if clients of a
+                run predict with their own models or weights and all runs have this score.
+            over: The horizontal axis: `rounds`, `bytes` (up and down) or `seconds` (of virtual time).
 
         Raises:
-            BadInput: `over` is none of these, or no run has a curve of this score.
+            BadInput: `over` is wrong, or no run has a curve of this score.
         """
         from fedray.report.compare import overlay_curves
         from fedray.report.page import draw_alone
@@ -784,21 +769,21 @@ def compare(
     """Compares each run with the first run, over the seeds that both runs share.
 
     Args:
-        runs: at least two runs or run directories.
-        names: a name for each run. None means the names of the methods, if all methods differ. Otherwise None means the
-            values of the only key in which the runs differ, or the names of the directories.
-        at_equal: the quantity at which runs are compared. `rounds` compares scores at equal rounds, or for a method
-            with phases at its end. `uplink`, `bytes` (up and down) and `seconds` (of virtual time) compare scores at
-            equal cost per seed, which is the total cost of the cheapest run. Scores are interpolated linearly between
+        runs: At least two runs or run directories.
+        names: A name for each run. None means the names of the methods if all differ, else the values of the only key
+            in which the runs differ, else the names of the directories.
+        at_equal: The quantity at which runs are compared. `rounds` compares scores at equal rounds, or at the end for a
+            method with phases. `uplink`, `bytes` (up and down) and `seconds` (of virtual time) compare scores at equal
+            cost per seed, which is the total cost of the cheapest run. Scores are interpolated linearly between
             evaluations. A run without evaluations near this cost is left out, and `notes` name it. If a run has no
             rounds, `rounds` means `seconds`.
-        metrics: the scores to compare, as names of columns of `rounds.parquet` that hold numbers. None means accuracy,
-            RMSE and the other usual scores, and your own metrics that all runs have. If clients of a run use
-            predictions of their own, personalized accuracy comes first.
+        metrics: The scores to compare, as names of numeric columns of `rounds.parquet`. None means accuracy, RMSE, the
+            other usual scores, and your own metrics that all runs have. Personalized accuracy comes first if clients of
+            a run predict with their own models or weights.
 
     Raises:
-        BadInput: there are fewer than two runs, two runs have the same name, or the cost is unknown or missing in a
-            run. Or no other run has a score of `metrics` in common with the first run.
+        BadInput: There are fewer than two runs, two runs have the same name, the cost is unknown or missing in a run,
+            or an entry of `metrics` is no score that the first run shares with another run.
 
     Example:
         >>> import fedray
@@ -821,10 +806,10 @@ def compare(
 
 
 def _read_metrics(runs: list[ReadRun], metrics: str | Sequence[str] | None) -> list[str] | None:
-    """Returns the requested scores as a list; None stands for the usual scores.
+    """Returns the requested scores as a list. None means the usual scores.
 
     Raises:
-        BadInput: a name is no score that the first run shares with another run.
+        BadInput: A name is no score that the first run shares with another run.
     """
     from fedray.report.read import CONTEXT
 
@@ -841,10 +826,10 @@ def _read_metrics(runs: list[ReadRun], metrics: str | Sequence[str] | None) -> l
 
 
 def _find_cost(runs: list[ReadRun], at_equal: str) -> str | None:
-    """Returns the cost at which runs are compared, as `fedray.report.compare` names it; None for rounds.
+    """Returns the cost at which runs are compared, as `fedray.report.compare` names it, or None for rounds.
 
     Raises:
-        BadInput: the cost is unknown, or missing in a run.
+        BadInput: The cost is unknown, or missing in a run.
     """
     from fedray.report.read import BYTES, SECONDS, UPLINK, find_end
 
@@ -862,7 +847,7 @@ def _find_cost(runs: list[ReadRun], at_equal: str) -> str | None:
 
 
 def _name_runs(runs: list[ReadRun]) -> list[str]:
-    """Returns names that distinguish the runs: methods, values of the only different key, or directories."""
+    """Returns names that distinguish the runs: methods, values of the only key that differs, or directories."""
     from fedray.report.compare import find_differences
 
     keys = find_differences(runs)

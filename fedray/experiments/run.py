@@ -1,4 +1,4 @@
-"""Runs scenarios in run directories, on either runtime, for the Python API and the command line."""
+"""Runs scenarios in run directories, for the Python API and the command line."""
 
 import json
 import logging
@@ -41,28 +41,27 @@ from fedray.training.block import count_client_steps, samples_seen
 log = logging.getLogger("fedray")
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The choice of the runtime with `runtime: auto`: this process, unless there is a cluster, a GPU or enough work for Ray.
-#
-# The results of both runtimes are equal bit for bit, so only time matters. Ray takes seconds to start, and some
-# milliseconds in each round.
+# The choice of the runtime with `runtime: auto`. It is this process, unless there is a cluster, a GPU or enough work
+# for Ray. Both runtimes give the same bits, so only time matters. Ray takes seconds to start, and some milliseconds per
+# round.
 
-# Operations a second: of a core (measured 1.3e10 to 7.5e10), in compiled kernels (2e10 to 7e10, 6e10 to 1.8e11), of a
-# GPU (2e12 to 1e13)
+# Operations per second of a core (measured 1.3e10 to 7.5e10), in compiled kernels (2e10 to 7e10 for `mlp-c`, 6e10 to
+# 1.8e11 for `conv-c`), and of a GPU (2e12 to 1e13)
 FLOPS = {"cpu": 4e10, "mlp-c": 6e10, "conv-c": 1e11, "cuda": 2e12}
-JOB_SECONDS = 1e-5  # of a core for a job besides its arithmetic (measured 6 to 30 us)
+JOB_SECONDS = 1e-5  # of a core for a job besides its operations (measured 6 to 30 us)
 ROUND_SECONDS = 1e-3  # of a core for a round besides its jobs (measured 0.7 to 1.7 ms)
-STEP_SECONDS = 2.5e-3  # of a GPU, for a step of a block besides its operations (measured 2.8 ms for both)
+STEP_SECONDS = 2.5e-3  # of a GPU for a step of a block besides its operations (measured 2.8 ms with them)
 SHORT_ROUND = 0.03  # seconds; in shorter rounds Ray's own milliseconds cost too much
-START_SECONDS = 20.0  # seconds that Ray takes to start on two cores, with the processes that import torch
-CUDA_SECONDS = 5.0  # a GPU must save so many seconds in a run, because its first use takes time
+START_SECONDS = 20.0  # time that Ray takes to start on two cores, including processes that import torch
+CUDA_SECONDS = 5.0  # a GPU must save so much time in a run, because its first use is slow
 
 
 class RuntimeChoice(NamedTuple):
-    """A runtime, and the reason why it was chosen.
+    """A runtime, and the reason for its choice.
 
     Attributes:
         name: `ray` or `inline`.
-        why: The reason for the choice, in words.
+        why: The reason in words.
         gpus: Number of GPUs of this machine that train although no tier reserves them (`count_useful_gpus`).
     """
 
@@ -72,12 +71,12 @@ class RuntimeChoice(NamedTuple):
 
 
 def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> RuntimeChoice:
-    """Returns the runtime of a scenario, with the reason; for `auto` the runtime that is expected to be faster.
+    """Returns the runtime of a scenario and the reason. For `auto` it is the runtime that is expected to be faster.
 
     Args:
         scenario: The scenario.
         study: The study of this scenario.
-        address: The address of a Ray cluster; None if there is no cluster.
+        address: The address of a Ray cluster. None means that there is no cluster.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -110,17 +109,17 @@ def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> Run
 
 
 def estimate_seconds(study: Study, device: str = "cpu") -> float:
-    """Estimates how many seconds one core, or a GPU, needs to train a round.
+    """Estimates the seconds that one core or a GPU needs to train a round.
 
-    On a processor with AVX-512 it was 0.5 to 2.3 times the measured time. If a study trains one part after another, it
-    is the mean over all rounds. It is infinite for work that no GPU can do.
+    On a processor with AVX-512 the estimate was 0.5 to 2.3 times the measured time. If a study trains its parts one
+    after the other, it is the mean over all rounds. It is infinite for work that a GPU cannot do.
 
     Args:
         study: The study that is trained.
         device: `cpu` (one core) or `cuda`.
     """
     if study.parts:
-        parts = [part for part in study.parts if part.ends > part.begins]  # classifiers that vote train in no round
+        parts = [part for part in study.parts if part.ends > part.begins]  # bases with classifiers train in no round
         each = [estimate_seconds(part.study, device) * (part.ends - part.begins) for part in parts]
         return sum(each) / max(1, study.rounds)
     phase = study.method.phase
@@ -139,24 +138,22 @@ def estimate_seconds(study: Study, device: str = "cpu") -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The GPUs of this machine: with `clients.device: auto` they train where they are expected to be faster.
-#
-# The choice depends on the machine, and the device changes the last bits of the results. So a run keeps the device with
-# which it began, which `identity.json` records.
+# The GPUs of this machine. With `clients.device: auto` they train where they are expected to be faster. The device
+# changes the last bits of the results. So a run keeps the device with which it began, which `identity.json` records.
 
 
 def count_useful_gpus(scenario: Scenario, study: Study | None, began: str | None = None) -> int:
-    """Returns the number of GPUs of this machine that train although no tier reserves them; with 0 CPUs train.
+    """Returns the number of GPUs of this machine that train although no tier reserves them. With 0, CPUs train.
 
     Args:
         scenario: The scenario.
-        study: The study of this scenario; may be None for a resumed run.
-        began: The devices with which the run began; None for a new run.
+        study: The study of this scenario. It may be None for a resumed run.
+        began: The devices with which the run began. None means a new run.
     """
     keys, given = scenario.clients, (scenario.clients.actors, scenario.clients.per_actor)
     if keys.device == "cpu" or scenario.lanes == "compiled" or any(tier.num_gpus for tier in keys.tiers.values()):
         return 0
-    if scenario.runtime == "ray" and given != ("auto", "auto"):  # the tiers then say what these actors reserve
+    if scenario.runtime == "ray" and given != ("auto", "auto"):  # tiers then say what actors reserve
         return 0
     if began is not None or study is None:
         return environment.count_gpus() if began == "cuda" else 0
@@ -168,14 +165,14 @@ def count_useful_gpus(scenario: Scenario, study: Study | None, began: str | None
 
 
 def share_gpus(scenario: Scenario, gpus: int) -> Scenario:
-    """Returns the scenario with the GPUs of this machine shared by the actors of a Ray run.
+    """Returns the scenario, in which the actors of a Ray run share the GPUs of this machine.
 
     Every tier reserves a whole GPU, or an equal share if there are more tiers than GPUs. So there are as many actors as
-    GPUs, or one for each tier.
+    GPUs, or one per tier.
 
     Args:
         scenario: The scenario, in which no tier reserves GPUs.
-        gpus: Number of GPUs; 0 changes nothing.
+        gpus: Number of GPUs. 0 changes nothing.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -210,18 +207,17 @@ def choose_device(scenario: Scenario, study: Study, out: Path) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The choice of the learning rate of each world (one seed of one fold) by `local.lr_grid`, without test samples.
+# The choice of each world's learning rate with `local.lr_grid`, without test samples. A world is one seed of one fold.
 #
-# Before the run, every world (replicate and fold) trains once with each candidate. All candidates train together, as
-# additional worlds of one training. The share `data.hold_out` of every client's samples is withheld (a fifth, if the
-# scenario withholds none). Each world takes the candidate with the lowest nll on the withheld samples. Known clients
-# may predict with models or weights of their own. Then the score is the nll of each client on its own withheld
-# samples, averaged over clients (for a regression the RMSE). Test samples are never used. Afterwards the run trains on
-# the samples that the scenario sets.
+# Before the run, every world trains once with each candidate. All candidates train together, as additional worlds of
+# one training. The share `data.hold_out` of every client's samples is withheld, or a fifth if the scenario withholds
+# none. Each world takes the candidate with the lowest nll on the withheld samples. If known clients predict with their
+# own models or weights, the score is the mean over clients of the nll (or RMSE) on the client's withheld samples.
+# Afterwards the run trains on the samples that the scenario sets.
 
-HELD_OUT_SHARE = 0.2  # of every client's samples, if the scenario withholds none
+HELD_OUT_SHARE = 0.2  # share of each client's samples, if the scenario withholds none
 SCORE = "hold_out_nll"
-OWN_SCORES = ("hold_out_personal_rmse", "hold_out_personal_nll")  # of the answers that clients use
+OWN_SCORES = ("hold_out_personal_rmse", "hold_out_personal_nll")  # of clients with their own models or weights
 Scores = dict[tuple[int, int], list[float]]
 Train = Callable[[Scenario, Path, UserObjects, Callable[[session.Snapshot], None], session.Measure], Any]
 
@@ -229,17 +225,17 @@ Train = Callable[[Scenario, Path, UserObjects, Callable[[session.Snapshot], None
 def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train: Train) -> UserObjects:
     """Chooses the learning rate of each world, and returns `own` with these rates.
 
-    The rates are stored in `learning_rates.json` in the run directory, and are not chosen again. If training diverges
-    in some world, the largest candidate is dropped, and the other candidates are trained again.
+    The rates are stored in `learning_rates.json` in the run directory, and are chosen only once. If training diverges
+    in a world, the largest candidate is dropped, and the others are trained again.
 
     Args:
-        scenario: the scenario; its key `local.lr_grid` holds the candidates.
-        out: the run directory.
-        own: the user's Python objects.
-        train: the function that runs a scenario in this process (`fedray.experiments.run.run_inline`).
+        scenario: The scenario, whose key `local.lr_grid` has the candidates.
+        out: The run directory.
+        own: The user's Python objects.
+        train: A function that runs a scenario in this process (`run_inline`).
 
     Raises:
-        FedrayError: training diverges with every candidate.
+        FedrayError: Training diverges with every candidate.
     """
     path, grid = out / "learning_rates.json", sorted(scenario.local.lr_grid)
     if not path.is_file():
@@ -247,7 +243,7 @@ def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train
         worlds = []
         for (replicate, fold), each in sorted(scores.items()):
             ranked = [score if math.isfinite(score) else math.inf for score in each]
-            best = grid[ranked.index(min(ranked))]  # in a tie the smallest
+            best = grid[ranked.index(min(ranked))]  # the smallest of equally good rates
             worlds.append({"replicate": replicate, "fold": fold, "lr": best, name: each})
         write_sealed(path, {"candidates": grid, "worlds": worlds})
     return replace(own, rates=tuple(float(world["lr"]) for world in read_sealed(path)["worlds"]))
@@ -258,8 +254,8 @@ def _score_candidates(
 ) -> tuple[str, Scores]:
     """Trains the candidates, and returns the name of the held-out score and the scores of each (replicate, fold).
 
-    The candidates are learning rates. Scores are in ascending order of the rates. The largest rates are dropped until
-    no training diverges; a dropped rate has no score.
+    Scores are in ascending order of the rates. The largest rates are dropped until no training diverges, and get no
+    score.
     """
     trial, own = registry.drop_watchers(make_candidate_scenario(scenario), own)
     for number in range(len(grid), 0, -1):
@@ -278,7 +274,7 @@ def _score_candidates(
         scores: Scores = {}
         table = checkpoint.read_table(candidates, "rounds")
         name = next((name for name in OWN_SCORES if name in table.column_names), SCORE)
-        for row in table.to_pylist():  # sorted: candidate after candidate
+        for row in table.to_pylist():  # in the order of candidates
             if row["round"] == trial.rounds:
                 scores.setdefault((row["replicate"] % scenario.replicates, row["fold"]), []).append(row[name])
         return name, scores
@@ -286,7 +282,7 @@ def _score_candidates(
 
 
 def make_candidate_scenario(scenario: Scenario) -> Scenario:
-    """Returns the scenario by which candidates train: in one process, with withheld samples, evaluated at the end."""
+    """Returns the scenario of the candidates, which has withheld samples and one evaluation at the end."""
     data = replace(scenario.data, hold_out=scenario.data.hold_out or HELD_OUT_SHARE)
     once = EvaluateKeys(every=max(1, scenario.rounds), personal=answers_clients_apart(to_plain(scenario)))
     local = replace(scenario.local, lr_grid=[])
@@ -296,13 +292,13 @@ def make_candidate_scenario(scenario: Scenario) -> Scenario:
 def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
     """Returns a function that computes the scores on withheld samples, without the test set.
 
-    If known clients predict with models or weights of their own, the scores of these predictions are among them.
+    They include scores of known clients that predict with their own models or weights.
     """
     return make_evaluator(replace(study, evaluation=replace(study.evaluation, personal=True)), runtime, test=False)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Runs of scenarios and resumed runs, on either runtime, for the Python API and the command line.
+# New runs and resumed runs.
 
 
 def run_scenario(
@@ -316,23 +312,22 @@ def run_scenario(
     resume: bool = False,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Runs a scenario in a fresh directory, or resumes a run; writes the report and returns the summary.
+    """Runs a scenario in a new directory, or resumes a run. Writes the report and returns the summary.
 
     Args:
-        scenario: the scenario to run.
-        out: the run directory; it must be empty or missing, unless the run is resumed.
-        own: the user's Python objects.
-        watch: the function that is called with a snapshot after each evaluated round.
-        address: the address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
-            Ray.
-        wait_for: the resources that the cluster must have before the run begins, by Ray's names.
-        resume: whether the run goes on from the newest checkpoint in `out`.
-        force: whether an earlier run in `out` is replaced. The earlier run is removed only after all checks of the new
-            run have passed.
+        scenario: The scenario to run.
+        out: The run directory. It must be empty or missing, unless the run is resumed.
+        own: The user's Python objects.
+        watch: A function that is called with a snapshot after each evaluated round.
+        address: The address of an existing Ray cluster. None means that a run on Ray starts a cluster on this machine.
+        wait_for: The resources that the cluster must have before the run begins, by Ray's names.
+        resume: Whether the run continues from the newest checkpoint in `out`.
+        force: Whether to replace an earlier run in `out`. It is removed only after all checks of the new run have
+            passed.
 
     Raises:
-        BadInput: the scenario or the directory cannot be used. A directory that was made for the run is removed again.
-        FedrayError: the run failed; `fedray resume` continues from the newest checkpoint.
+        BadInput: The scenario or the directory cannot be used. A directory that was made for the run is removed.
+        FedrayError: The run failed. `fedray resume` continues from the newest checkpoint.
     """
     address = environment.find_address(scenario.runtime, address)
     environment.refuse_unused_wait(wait_for, address)
@@ -378,10 +373,9 @@ def run_scenario(
 def _choose_runtime(
     scenario: Scenario, own: UserObjects, address: str | None, *, resume: Path | None
 ) -> tuple[RuntimeChoice, Study | None]:
-    """Returns the runtime of a run, and for a new run in this process the study (else None).
+    """Returns the runtime of a run, and the study if this is a new run in this process (else None).
 
-    For a new run, bad input is found here, before the run directory is made. `resume` is the directory of a resumed
-    run.
+    Bad input for a new run is found here, before the run directory is made. `resume` is the directory of a resumed run.
     """
     if address is not None and scenario.runtime != "inline":
         return RuntimeChoice("ray", "a cluster was given"), None
@@ -422,22 +416,21 @@ def resume_run(
     rounds: int | None,
     report: bool = True,
 ) -> dict[str, Any]:
-    """Continues a run from the newest checkpoint, with the scenario, data and code with which the run began.
+    """Continues a run from the newest checkpoint, with the scenario, data and code with which it began.
 
     Args:
-        out: the run directory.
-        own: the user's Python objects.
-        watch: the function that is called with a snapshot after each evaluated round.
-        address: the address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
-            Ray.
-        wait_for: the resources that the cluster must have before the run goes on, by Ray's names.
-        rounds: a new total number of rounds, which makes the run longer; None keeps the number. Learning rates that
-            were chosen from `local.lr_grid` stay.
-        report: whether `report.html` is written. With False it is not written even if the scenario has `report: true`.
+        out: The run directory.
+        own: The user's Python objects.
+        watch: A function that is called with a snapshot after each evaluated round.
+        address: The address of an existing Ray cluster. None means that a run on Ray starts a cluster on this machine.
+        wait_for: The resources that the cluster must have before the run continues, by Ray's names.
+        rounds: A larger total number of rounds. None keeps the number. Learning rates of `local.lr_grid` are not chosen
+            again.
+        report: Whether to write `report.html`, if the scenario does not have `report: false`.
 
     Raises:
         BadInput: `out` is no run directory, or the run began with a different scenario, different data or code.
-        FedrayError: the run failed.
+        FedrayError: The run failed.
     """
     scenario = read_run_scenario(out, own)
     with directory.lock_run_directory(out):
@@ -460,17 +453,16 @@ def run_inline(
     study: Study | None = None,
     actors: int = 0,
 ) -> dict[str, Any]:
-    """Runs a scenario in this process and returns the summary; the run directory must exist.
+    """Runs a scenario in this process and returns the summary. The run directory must exist.
 
     Args:
-        scenario: the scenario to run.
-        out: the run directory; the run goes on from its newest checkpoint, if there is one.
-        own: the user's Python objects.
-        watch: the function that is called with a snapshot after each evaluated round.
-        measure: the function that makes the function that scores the models.
-        study: the study of the scenario, if it is built already; no other code may use this study. None means that the
-            function builds the study.
-        actors: the number of client actors that train for this process, if a trial has reserved actors. With 0 this
+        scenario: The scenario to run.
+        out: The run directory. The run continues from its newest checkpoint, if there is one.
+        own: The user's Python objects.
+        watch: A function that is called with a snapshot after each evaluated round.
+        measure: A function that makes the function that scores the models.
+        study: The study of the scenario, which no other code may use. None means that this function builds it.
+        actors: The number of client actors that train for this process, if a trial has reserved actors. With 0 this
             process trains.
     """
     environment.use_one_thread()
@@ -487,17 +479,14 @@ def run_inline(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A trial with several client actors: the process of the trial coordinates the actors, within the resources from Ray.
+# Trials with client actors. The trial's process coordinates the actors, within the resources that Ray gives to it.
 
 
 def refuse_other_seats(scenario: Scenario) -> None:
-    """Refuses tiers with actors that need more than one CPU, because a trial reserves one CPU for each actor.
-
-    Args:
-        scenario: The scenario of a trial.
+    """Checks that the actors of no tier need more than one CPU, because a trial reserves one CPU per actor.
 
     Raises:
-        BadInput: There is such a tier. The message names the first such tier and the keys to drop.
+        BadInput: There is such a tier. The message names the first one and the keys to drop.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -515,15 +504,15 @@ def refuse_other_seats(scenario: Scenario) -> None:
 def open_runtime(
     scenario: Scenario, own: UserObjects, study: Study, actors: int, *, name: str, device: str = "cpu"
 ) -> Iterator[tuple[Runtime, dict[str, Any]]]:
-    """Yields the runtime of a trial and facts for the manifest; the runtime is closed when the block ends.
+    """Yields the runtime of a trial and facts for the manifest. The runtime is closed when the block ends.
 
     Args:
         scenario: The scenario of the trial.
         own: The user's Python objects.
         study: The study that is trained.
-        actors: The number of actors of the trial; with 0 this process trains. Each actor uses one bundle of the
-            placement group of this process; the bundles of actors are the last ones.
-        name: The name of the trial in the tools of Ray.
+        actors: The number of actors of the trial. With 0 this process trains. Actors use the last bundles of this
+            process's placement group, one each.
+        name: The name of the trial in Ray's tools.
         device: The device on which this process trains.
     """
     if not actors:
@@ -540,18 +529,18 @@ def open_runtime(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Opens a run directory again: its scenario and study, which are refused if they have changed since the run began.
+# Opening a run directory again, with an error if scenario or study have changed since the run began.
 
 
 def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
-    """Returns the scenario of a run directory, and checks that the right Python objects are given.
+    """Returns the scenario of a run directory, and checks that the right Python objects are passed.
 
     Args:
-        out: the run directory.
-        own: the Python objects of the user with which the run was started.
+        out: The run directory.
+        own: The user's Python objects with which the run was started.
 
     Raises:
-        BadInput: `out` is no run directory, an object of the run is missing, or an object was not part of the run.
+        BadInput: `out` is no run directory, an object is missing, or an object was not part of the run.
     """
     directory.require_run_directory(out)
     records.refuse_missing_names(out)
@@ -563,10 +552,10 @@ def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
 
 
 def read_data_options(out: Path) -> dict[str, Any]:
-    """Returns the options that were passed with the data object of a run; an empty dictionary if there are none.
+    """Returns the options that were passed with the data object of a run, or an empty dictionary.
 
     Args:
-        out: the run directory, or any other path.
+        out: The run directory, or any other path.
     """
     path = out / "scenario.yaml"
     tree = load_yaml(path) if has_file(out, path.name) else {}
@@ -577,14 +566,14 @@ def read_data_options(out: Path) -> dict[str, Any]:
 
 
 def reopen_study(out: Path, own: UserObjects) -> Study:
-    """Builds the study of a run directory again from the scenario, and returns it.
+    """Builds the study of a run directory again from its scenario.
 
     Args:
-        out: the run directory.
-        own: the Python objects of the user with which the run was started.
+        out: The run directory.
+        own: The user's Python objects with which the run was started.
 
     Raises:
-        BadInput: the scenario, the data, the network or the method has changed since the run began.
+        BadInput: The scenario, the data, the network or the method has changed since the run began.
     """
     scenario = read_run_scenario(out, own)
     records.check_scenario_file(out)
@@ -595,25 +584,24 @@ def reopen_study(out: Path, own: UserObjects) -> Study:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Errors in a user's own code during a run: one line with file and line number, and the traceback in `error.txt`.
+# Errors in a user's code during a run. The message has file and line number, and `error.txt` has the traceback.
 
 TRACEBACK_FILE = "error.txt"  # in the run directory
 
 
 @contextmanager
 def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Callable[[session.Watch], session.Watch]]:
-    """Turns an exception of the user's own objects in the `with` block into an error of one line.
+    """Turns an exception of the user's objects in the `with` block into an error of one line.
 
-    The traceback is saved in `error.txt`. Any error that ends the run is also saved in the run directory, for
-    `Run.error`.
+    The traceback is saved in `error.txt`. Any error that ends the run is saved in the run directory for `Run.error`.
 
     Args:
-        scenario: the scenario of the run.
-        out: the run directory.
-        own: the user's Python objects.
+        scenario: The scenario of the run.
+        out: The run directory.
+        own: The user's Python objects.
 
     Yields:
-        A function that wraps the user's watcher. An exception that the watcher raises reaches the user unchanged.
+        A function that wraps the user's function `watch`, whose exceptions reach the user unchanged.
 
     Example:
         >>> import tempfile
@@ -625,14 +613,14 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
     """
     from_watch: list[Exception] = []
 
-    (out / TRACEBACK_FILE).unlink(missing_ok=True)  # of an earlier session
+    (out / TRACEBACK_FILE).unlink(missing_ok=True)  # a file of an earlier session
     directory.forget_failure(out)
     try:
         yield partial(session.note_errors, noted=from_watch)
     except BadInput:
         raise
     except Exception as error:
-        known = any(error is one for one in from_watch)  # the watcher's exceptions pass unchanged
+        known = any(error is one for one in from_watch)  # exceptions of `watch` pass unchanged
         told = None if known else registry.explain_own_objects(error, scenario, own)
         if type(told) is FedrayError and told.__cause__ is not None:
             with suppress(FedrayError, OSError):  # a full disk must not hide the error

@@ -1,4 +1,4 @@
-"""`fedray table`: runs every cell of a scenario's table, and resumes unfinished cells."""
+"""Runs every cell of a scenario's table and resumes unfinished cells, for `fedray table`."""
 
 import logging
 import re
@@ -35,20 +35,20 @@ from fedray.storage.checkpoint import write_parquet
 from fedray.storage.directory import watch_place
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The lines that the processes of cells print while they train, reduced to a few lines for a person.
+# Lines about cells that train.
 
-EVERY = SILENCE - 1  # seconds between two lines of a cell; shorter than the silence after which a STILL line is printed
+EVERY = SILENCE - 1  # seconds between two lines of a cell, which are fewer than those until a STILL line
 
 
 class CellLines:
     """Collects the lines that the processes of cells print.
 
-    From time to time the newest line of a cell is printed again. A note of a cell becomes a warning. Lines that say
-    that a cell still works are dropped, because the table itself prints such lines.
+    From time to time the newest line of a cell is printed. A note of a cell becomes a warning. Lines that say that a
+    cell still works are dropped, because the table itself prints such lines.
 
     Args:
-        say: the function that prints a line.
-        clock: the function that returns the time in seconds.
+        say: A function that prints a line.
+        clock: A function that returns the time in seconds.
 
     Example:
         >>> lines = CellLines(print, clock=iter([0.0, 2.0, 15.0]).__next__)
@@ -76,12 +76,12 @@ class CellLines:
                 self._say(f"cell {cell}: {line}")
 
     def newest(self, cell: str) -> str:
-        """Returns the last line of a cell, without notes; empty before the first line."""
+        """Returns the last line of a cell that is no note, or an empty text before the first line."""
         return self._newest.get(cell, "")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The training of cells. Each cell is a run of its own in a child process, which ends when the table's process ends.
+# The training of cells. Each cell is a run in a child process, which ends when the table's process ends.
 
 log = logging.getLogger("fedray")
 DONE = "summary.json"
@@ -90,18 +90,17 @@ DONE = "summary.json"
 def train_cells(
     cells: Sequence[NamedCell], folder: Path, jobs: int, options: dict[str, list[str]], say: Callable[[str], None]
 ) -> dict[str, str]:
-    """Trains the unfinished cells, and returns the reason for each cell that failed, by the name of the cell.
+    """Trains the unfinished cells. Returns the names of cells that failed, each with the reason.
 
     Args:
-        cells: the cells, in the order in which they begin.
-        folder: the folder with the run directories of the cells, which have the names of the cells.
-        jobs: the largest number of cells that train at the same time.
-        options: the options on the command line for each cell, by the name of the cell.
-        say: the function that prints a line. It is called for each cell that ends, and from time to time with the
-            progress of a cell.
+        cells: The cells, in the order in which they begin.
+        folder: The folder of the cells' run directories, which have the names of the cells.
+        jobs: The largest number of cells that train at the same time.
+        options: Name of each cell -> its command line options.
+        say: A function that prints a line. It is called when a cell ends, and from time to time with a cell's progress.
 
     Raises:
-        FedrayError: the folder cannot be written, or another process trains one of the cells.
+        FedrayError: The folder cannot be written, or a different process trains one of the cells.
     """
     failed: dict[str, str] = {}
     children: list[subprocess.Popen[str]] = []
@@ -114,23 +113,23 @@ def train_cells(
     lines = CellLines(say)
 
     def train_cell(cell: NamedCell) -> str | None:
-        """Runs or resumes one cell, and returns the reason if it failed; None if the cell is finished."""
+        """Runs or resumes one cell. Returns the reason if it failed, or None if it is finished."""
         place = folder / cell.name
         busy = FedrayError(f"another `fedray table` trains {place}: let it finish, or stop it")
-        with plain.hold_lock(folder / f".{cell.name}.lock", busy) as lock:  # its process holds it too
+        with plain.hold_lock(folder / f".{cell.name}.lock", busy) as lock:  # the cell's process also holds the lock
             given = place / "scenario.yaml"
             if (place / DONE).is_file():
                 return None
             if given.is_file():
                 command = ["resume", str(place)]
                 found = replace(read_scenario(given, explicit=False), report=cell.scenario.report)
-                if found != cell.scenario:  # it goes on where its table says now; else the keys change no result
+                if found != cell.scenario:  # the keys that differ change no result
                     plain.write_atomically(given, dump_scenario(cell.scenario).encode())
             else:
                 source = folder / f"{cell.name}.yaml"
                 plain.write_atomically(source, dump_scenario(cell.scenario).encode())
                 command = ["run", str(source), "--out", str(place)]
-            variables = {PARTS_VARIABLE: str(at_once)}  # of the cluster, or of this machine
+            variables = {PARTS_VARIABLE: str(at_once)}  # cells share the cluster or this machine
             child = start_child([*command, *options[cell.name]], keep=[lock], variables=variables)
             children.append(child)
             status = follow_child(child, lambda line: lines.hear(cell.name, line))
@@ -155,7 +154,7 @@ def train_cells(
     pool = ThreadPoolExecutor(at_once)
 
     def stop() -> None:
-        """Ends the cells that train now, and prevents the other cells from beginning."""
+        """Ends the cells that train, and prevents other cells from beginning."""
         pool.shutdown(wait=False, cancel_futures=True)
         stop_children(list(children))
 
@@ -172,20 +171,21 @@ def train_cells(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Notes that a reader needs before comparing the scores of a table.
+# Notes below a table.
 
 CellRows = Mapping[tuple[str, str], Mapping[str, Any]]  # (cell, score) -> row
-PERSONAL = ("personal_accuracy", "personal_rmse")  # scores of the clients' own predictions
+PERSONAL = ("personal_accuracy", "personal_rmse")  # scores of clients with their own models or weights
 
 
 def find_first_score(rows: CellRows) -> list[str]:
-    """Returns a list with the score that comes first in a table, the score of the clients' own predictions.
+    """Returns the score of the clients' own predictions, which comes first in a table, in a list.
 
-    The list is empty unless the clients of some cell use predictions of their own and all cells have this score.
+    The list is empty unless clients of some cell predict with their own models or weights, and all cells have this
+    score.
 
     Args:
-        rows: the rows of the table, by cell and metric. The field `apart` of a row is true if the clients of the cell
-            use predictions of their own.
+        rows: The rows of the table, by cell and metric. The field `apart` of a row says whether the cell's clients
+            predict with their own models or weights.
 
     Example:
         >>> rows = {("a", name): {"mean": 0.9, "apart": True} for name in ("accuracy", "personal_accuracy")}
@@ -203,7 +203,7 @@ def find_first_score(rows: CellRows) -> list[str]:
 def _find_personal(rows: CellRows) -> tuple[str, list[str], list[str]]:
     """Returns the score of the clients' own predictions, the cells with such predictions, and cells without the score.
 
-    The score is an empty string if no cell has it.
+    The score is an empty text if no cell has it.
     """
     apart = list(dict.fromkeys(cell for (cell, _), row in rows.items() if row.get("apart")))
     name = next((name for name in PERSONAL if any((cell, name) in rows for cell in apart)), "")
@@ -211,11 +211,11 @@ def _find_personal(rows: CellRows) -> tuple[str, list[str], list[str]]:
 
 
 def list_table_notes(rows: CellRows) -> list[str]:
-    """Returns the notes that are printed below a table, one per line.
+    """Returns the notes below a table, one per line.
 
     Args:
-        rows: the rows of the table, as in `find_first_score`. The last round of a cell may have been chosen by a score
-            on test samples. Then the field `chosen` of the cell's rows is a note about this.
+        rows: The rows of the table, as in `find_first_score`. If a score on test samples chose the last round of a
+            cell, the field `chosen` of its rows is a note about this.
     """
     chosen = list(dict.fromkeys(row["chosen"] for row in rows.values() if row.get("chosen")))
     name, apart, lacking = _find_personal(rows)
@@ -227,11 +227,11 @@ def list_table_notes(rows: CellRows) -> list[str]:
 
 
 def mark_row(text: str, row: Mapping[str, Any] | None) -> str:
-    """Returns a score as text, with a mark if the last round of the cell was chosen by a score on test samples.
+    """Marks a score if a score on test samples chose the last round of the cell.
 
     Args:
-        text: the score as text; an empty text gets no mark.
-        row: the row of the score. Its field `chosen` decides whether there is a mark.
+        text: The score as text. An empty text gets no mark.
+        row: The row of the score, with the field `chosen`.
 
     Example:
         >>> mark_row("0.9", {"chosen": "a line"}), mark_row("0.9", {})
@@ -241,7 +241,7 @@ def mark_row(text: str, row: Mapping[str, Any] | None) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A finished table as text: Markdown to read, LaTeX for a paper.
+# Tables as text: Markdown to read, and LaTeX for a paper.
 
 Rows = list[dict[str, Any]]
 FIRST_METRICS = (
@@ -251,23 +251,23 @@ FIRST_METRICS = (
     "entropy",
 )  # fmt: skip
 BYTES = "bytes_to_target"
-MOST_METRICS = 6  # metrics that are shown, unless more are published; seconds and bytes to a target are added
+MOST_METRICS = 6  # most metrics, besides published ones and seconds and bytes to a target
 PUBLISHED_NOTE = "Published values are those of the papers, as the scenario names them; sd and n are those found here."
-BAR = r"\|"  # within a cell of Markdown
+BAR = r"\|"  # `|` inside a cell of Markdown
 SPREAD_NOTE = "Mean +- standard deviation over the n replicates and folds of a cell"
 
 
 def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) -> None:
-    """Refuses a requested metric that is unknown, before anything trains.
+    """Checks requested metrics before anything trains.
 
-    A metric is known if it is a pattern, a score of fedray or a published score of a cell.
+    A metric must be a pattern, a score of fedray or a published score of a cell.
 
     Args:
-        wanted: the requested metrics, as names or patterns.
-        cells: the cells of the table. If a cell has the user's own metrics, any name is accepted.
+        wanted: The requested metrics, as names or patterns.
+        cells: The cells of the table. If a cell has metrics of the user, any name is accepted.
 
     Raises:
-        BadInput: a metric is unknown; the message names it.
+        BadInput: A metric is unknown. The message names it.
     """
     if any(cell.scenario.evaluate.metrics for cell in cells):
         return
@@ -281,14 +281,14 @@ def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) ->
 
 
 def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:
-    r"""Returns the table as Markdown: one line per cell, with published values beside the measured values.
+    r"""Writes the table as Markdown, with one line per cell and published values beside measured values.
 
     Args:
-        rows: the rows of `table.parquet`: one per cell and metric, and one with the `error` of each cell that failed.
-        names: the names of the cells, in the order of the lines.
-        wanted: the requested metrics, as names or patterns such as `conformal_*`, in the order of the columns. If no
-            metric is requested or none fits, the table shows published metrics, then those of `evaluate.metrics`, and
-            then others by importance.
+        rows: The rows of `table.parquet`: one per cell and metric, and one with the `error` of each cell that failed.
+        names: The names of the cells, in the order of the lines.
+        wanted: The requested metrics, as names or patterns such as `conformal_*`, in the order of the columns. If none
+            is requested or none fits, the table shows published metrics, then those of `evaluate.metrics`, and then
+            others by importance.
 
     Example:
         >>> row = {"cell": "a_1", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91, "rounds": 5,
@@ -317,12 +317,12 @@ def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) ->
 
 
 def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:
-    """Returns the table as a LaTeX `tabular` in the style of booktabs, with the content of the Markdown table.
+    """Writes the table as a LaTeX `tabular` in the style of booktabs, with the content of the Markdown table.
 
     Args:
-        rows: the rows of the table, as in `format_markdown`.
-        names: the names of the cells, in the order of the lines.
-        wanted: the requested metrics, as in `format_markdown`.
+        rows: The rows of the table, as in `format_markdown`.
+        names: The names of the cells, in the order of the lines.
+        wanted: The requested metrics, as in `format_markdown`.
     """
     import pandas as pd  # slow to import
 
@@ -333,10 +333,7 @@ def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> st
 
 
 def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[list[str], list[list[str]], list[str]]:
-    """Returns the head, the lines (one per cell) and the notes of a table.
-
-    The arguments are those of `format_markdown`.
-    """
+    """Returns the head, the lines (one per cell) and the notes of a table, as for `format_markdown`."""
     failed = {r["cell"]: r["error"] for r in rows if r.get("error") is not None}
     found = {(r["cell"], r["metric"]): r for r in rows if r["cell"] not in failed}
     published = list(dict.fromkeys(metric for (_, metric), r in found.items() if r["published"] is not None))
@@ -374,10 +371,10 @@ def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[l
 
 
 def list_published(rows: Rows) -> Table:
-    """Returns the head and the lines of a table with each published value beside the measured mean.
+    """Returns the head and the lines of a table of published values and measured means.
 
     Args:
-        rows: the rows of the table, as in `format_markdown`.
+        rows: The rows of the table, as in `format_markdown`.
 
     Example:
         >>> row = {"cell": "a", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91}
@@ -399,15 +396,15 @@ def list_published(rows: Rows) -> Table:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `fedray table`: runs every cell of a scenario's table, and resumes unfinished cells. Published tables have this form.
+# `fedray table`.
 
 
 class TableResult(NamedTuple):
     """The text of a table, and the cells that failed.
 
     Attributes:
-        text: the table as Markdown.
-        failed: the reason for each cell that failed, in one line, by the name of the cell.
+        text: The table as Markdown.
+        failed: Name of each cell that failed -> the reason in one line.
     """
 
     text: str
@@ -426,27 +423,26 @@ def run_table(
     modules: tuple[str, ...] = (),
     say: Callable[[str], None] = lambda _line: None,
 ) -> TableResult:
-    """Runs the unfinished cells and returns the table, in which cells that failed are marked.
+    """Runs the unfinished cells and returns the table, which names the cells that failed.
 
     Args:
-        scenario: the scenario; its key `table` lists the cells.
-        out: the folder for the run directories `cells/NAME` and the files `table.md`, `table.tex` and `table.parquet`.
+        scenario: The scenario, whose key `table` lists the cells.
+        out: The folder for the run directories `cells/NAME` and the files `table.md`, `table.tex` and `table.parquet`.
             Unless the scenario has `report: false`, a page `report.html` compares the cells.
-        only: the cells to train, as names or patterns such as `dirichlet_*`; empty for all cells. Other cells are not
-            trained, but stay in the table if they are finished.
-        metrics: the scores in `table.md` and `table.tex`, as names or patterns, in the order of the columns. If empty,
-            the scores are those with published values, and the most important other scores.
-        jobs: the number of cells that train at the same time, each in a process of its own.
-        address: the address of an existing Ray cluster. None starts a cluster on this machine for each cell that runs
-            on Ray.
-        wait_for: the resources that the cluster must have before a cell begins, by Ray's names.
-        modules: the names of your modules, which the process of each cell imports first.
-        say: the function that prints a line. It is called for each cell that ends, and from time to time with the
-            progress of a cell.
+        only: The cells to train, as names or patterns such as `dirichlet_*`. Empty means all cells. Other cells are in
+            the table if they are finished.
+        metrics: The scores in `table.md` and `table.tex`, as names or patterns, in the order of the columns. Empty
+            means scores with published values, and the most important other scores.
+        jobs: The number of cells that train at the same time, each in its own process.
+        address: The address of an existing Ray cluster. None means that each cell on Ray starts a cluster on this
+            machine.
+        wait_for: The resources that the cluster must have before a cell begins, by Ray's names.
+        modules: The names of your modules, which the process of each cell imports first.
+        say: A function that prints a line. It is called when a cell ends, and from time to time with a cell's progress.
 
     Raises:
-        BadInput: the scenario has no table, an entry of `only` fits no cell, or an entry of `metrics` fits no score. Or
-            `out` holds cells of a different scenario, or of different data or code.
+        BadInput: The scenario has no table, an entry of `only` or `metrics` fits nothing, or `out` has cells of a
+            different scenario, different data or different code.
     """
     if not scenario.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
@@ -471,7 +467,7 @@ def run_table(
     for cell in wanted:
         try:
             rows += [] if cell.name in failed else _read_rows(cell, out / "cells" / cell.name)
-        except FedrayError as error:  # its summary is damaged
+        except FedrayError as error:  # a damaged summary
             failed[cell.name] = str(error)
     rows += [{"cell": name, "error": reason} for name, reason in failed.items()]
     plain.make_parent(out / "table.parquet")
@@ -510,10 +506,12 @@ def split_names(text: str, known: Sequence[str]) -> list[str]:
 
 
 def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedCell]:
-    """Returns the cells whose names match one of the patterns, in the order of the table; without patterns all cells.
+    """Returns the cells that match one of the patterns, in the order of the table.
+
+    Without patterns it returns all cells.
 
     Raises:
-        BadInput: a pattern fits no cell.
+        BadInput: A pattern fits no cell.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -532,13 +530,13 @@ def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedC
 
 
 def _check_cell(cell: NamedCell, folder: Path) -> None:
-    """Refuses a cell that was trained with a different scenario, different data, or a different version of the code.
+    """Checks that a cell was not trained with a different scenario, different data or different code.
 
-    Keys that change no result may differ, so a table that began in one process may continue on a cluster. But the saved
-    and logged files of a finished cell stay as they are, so keys for saving and logging must not differ for this cell.
+    Keys that change no result may differ, so a table that began in one process may continue on a cluster. But keys for
+    saving and logging must not differ for a finished cell, whose files stay as they are.
 
     Raises:
-        BadInput: something was changed; the message names it.
+        BadInput: Something has changed. The message names it.
     """
     given = folder / "scenario.yaml"
     if not given.is_file():
@@ -557,9 +555,9 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
 
 
 def _list_changes(found: dict[str, Any], wanted: dict[str, Any], *, finished: bool) -> str:
-    """Returns, as text, the keys of a cell that were changed since its training, each with the old and the new value.
+    """Describes the keys of a cell that have changed since its training, with their old and new values.
 
-    Only keys that decide the content of the cell count. At most three of these keys are named.
+    Only keys that decide the content of the cell count. At most three keys are named.
     """
     old, new = flatten(found), flatten(wanted)
     keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key, UNSET) != new.get(key, UNSET)]
@@ -569,7 +567,7 @@ def _list_changes(found: dict[str, Any], wanted: dict[str, Any], *, finished: bo
 
 
 def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
-    """Returns the rows of a finished cell, one per metric."""
+    """Returns the table's rows of a finished cell, one per metric."""
     summary, apart = read_summary(folder), answers_clients_apart(to_plain(cell.scenario))
     chosen = " ".join(list_score_notes(summary, cell.name)) if is_chosen(summary) else ""
     costs = {name: summary["totals"][name] for name in ("up_bytes", "down_bytes", "sim_seconds", "wall_seconds")}

@@ -1,4 +1,4 @@
-"""A scenario as a trainable of Ray Tune, for users of Ray Tune; `fedray tune` searches without Ray Tune."""
+"""Makes a trainable of Ray Tune from a scenario, for users of Ray Tune. `fedray tune` works without Ray Tune."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,9 +21,9 @@ from fedray.scenario.schema import Scenario
 from fedray.storage import directory
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A trial is a run that is scored on held-out samples, never on the test set. The trial reports every evaluated round,
-# with the run directory as the checkpoint. So a scheduler may end or pause the trial, or continue a different trial
-# from this checkpoint.
+# A trial is a run that is scored on held-out samples, and never on the test set. It reports every evaluated round, with
+# the run directory as the checkpoint. So a scheduler may end or pause the trial, or continue a different trial from the
+# checkpoint.
 
 TOTALS = ("round", "up_bytes", "down_bytes", "sim_seconds")
 
@@ -34,7 +34,7 @@ class Trial(NamedTuple):
     Attributes:
         read: The function that makes the scenario of a trial from the keys of the trial.
         own: The user's Python objects.
-        actors: The number of client actors of each trial; with 0 a trial trains in its own process.
+        actors: The number of client actors of each trial. With 0 a trial trains in its own process.
     """
 
     read: Callable[[Mapping[str, Any]], Scenario]
@@ -64,14 +64,14 @@ def make_trainable(trial: Trial) -> Any:
 
 
 def check_searchable(scenario: Scenario, actors: int) -> None:
-    """Refuses a scenario that cannot be a trial of Ray Tune.
+    """Raises `BadInput` for a scenario that cannot be a trial of Ray Tune.
 
-    Such a scenario has no held-out scores, chooses the learning rate itself, or needs resources that Ray Tune does not
-    give to a trial.
+    Such a scenario has no held-out scores, chooses the learning rate itself, or needs resources that a trial cannot
+    have.
 
     Args:
         scenario: The scenario of a trial.
-        actors: The number of actors of the trial; with 0 the process of the trial trains.
+        actors: The number of actors of the trial. With 0 the trial trains in its own process.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -95,9 +95,7 @@ def run_trial(trial: Trial, config: Mapping[str, Any], reports: Any) -> None:
     Args:
         trial: The settings that all trials share.
         config: The keys of the trial, nested or dotted.
-        reports: The module `fedray.runtime.ray.tasks`, or in a test an object with the same two functions. `report`
-            reports the metrics of a round, with the run directory. `go_on` restores the run directory from a
-            checkpoint; it returns False if the trial has no checkpoint and begins anew.
+        reports: The module `fedray.runtime.ray.tasks`, or in a test an object with its functions `report` and `go_on`.
     """
     prepare_process()
     use_one_thread()
