@@ -1,9 +1,9 @@
 """Makes conformal sets of predictions, and measures their coverage and size.
 
-A conformal set holds the labels or targets whose *conformal score* is at most a threshold. The threshold follows from
-the scores of the true labels of withheld samples, so that a set holds the true label with a given probability. A
-*world* is one seed of one fold of the data, a *study* is everything that a run needs, and a *known client* is a client
-of the run.
+A conformal set contains the labels or targets whose *conformal score* is at most a threshold. The threshold follows
+from the scores of the true labels of withheld samples, so that a set contains the true label with a chosen probability.
+A *world* is one seed of one fold of the data, a *study* is everything that a run needs except a runtime, and a *known
+client* is a client of the run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from fedray.metrics import conformal
 from fedray.simulation.study import ClientScores, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Conformal scores of samples, for predictions with the common weights of the models or with the weights of a client.
+# Conformal scores of samples, for predictions with the models' common weights or with a client's weights.
 
 
 def measure_sets(
@@ -31,9 +31,9 @@ def measure_sets(
     rule: conformal.ConformalRule,
     thresholds: FloatArray | None,
 ) -> FloatArray:
-    """Returns the conformal score of each sample's true label, `[n]`. This function is a `Measure` of `answers`.
+    """Returns the conformal score of each sample's true label, `[n]`, as a `Measure` of `answers`.
 
-    If `thresholds` are given, returns instead whether each sample's set covers the true label, and the size of the set,
+    With `thresholds` it instead returns whether each sample's set contains the true label, and the size of the set,
     `[2, n]`.
     """
     said = answers.join_answers(study, of, rows, weights)
@@ -49,16 +49,16 @@ def measure_sets(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Results of each known client. Before thresholds are known, a client returns the scores of its true labels, and then
-# coverage and size of its sets. The metrics `hold_out_...`, which sweeps use, compute the threshold from every second
-# withheld sample of a client and measure coverage and size on the other withheld samples.
+# Results of known clients. Before thresholds are known, a client returns the scores of its true labels. With thresholds
+# it returns coverage and size of its sets. The metrics `hold_out_...`, which sweeps use, compute the threshold from
+# every second withheld sample of a client, and coverage and size from the other withheld samples.
 
 
 class ClientSets(NamedTuple):
-    """Coverage and size of the sets of the known clients; NaN for a client without samples.
+    """Coverage and size of the known clients' sets. A client without samples has NaN.
 
     Attributes:
-        coverage: Share of the client's samples whose true label or target is inside the set, `[N]`.
+        coverage: Share of the client's samples whose set contains the true label or target, `[N]`.
         size: Mean number of labels in a set, or mean width of an interval, `[N]`.
     """
 
@@ -67,19 +67,18 @@ class ClientSets(NamedTuple):
 
 
 def list_withheld(study: Study, world: int) -> list[IntArray]:
-    """Returns, for each known client, the indices of its samples among all withheld samples, `[n_k]` each."""
+    """Returns the indices of each known client's samples among all withheld samples, `[n_k]` each."""
     find = answers.held_out_rows(study, world)
     return [find(client).rows for client in range(answers.count_known(study))]
 
 
 def inquire(split: str, rule: conformal.ConformalRule, thresholds: FloatArray | None = None) -> answers.Inquiry:
-    """Returns the request for the conformal sets of the samples of a split.
+    """Returns the request for the conformal sets of a split's samples.
 
     Args:
-        split: `test` or `hold_out`. If thresholds are given, only every second sample of a client in `hold_out` counts.
-        rule: The rule by which conformal sets are made.
-        thresholds: The largest score inside a set, for each world, `[worlds]`. None means that the thresholds are not
-            known yet.
+        split: `test` or `hold_out`. With thresholds, only every second sample of a client in `hold_out` counts.
+        rule: The rule that makes conformal sets.
+        thresholds: The threshold of each world, `[worlds]`. None means that thresholds are not known yet.
     """
     measure = partial(measure_sets, rule=rule, thresholds=thresholds)
     if thresholds is None:
@@ -88,9 +87,8 @@ def inquire(split: str, rule: conformal.ConformalRule, thresholds: FloatArray | 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Thresholds. New clients get the prediction of the ensemble, and their threshold follows from the scores of this
-# prediction. If known clients have weights or models of their own, they have a second threshold, which follows from the
-# scores of their own predictions.
+# Thresholds. The threshold for new clients follows from the scores of the ensemble's prediction. Known clients with
+# their own weights or models have a second threshold, which follows from the scores of their own predictions.
 
 
 class Thresholds(NamedTuple):
@@ -98,8 +96,8 @@ class Thresholds(NamedTuple):
 
     Attributes:
         everybody: The threshold for the prediction of the ensemble.
-        known: The threshold for known clients with weights or models of their own. If there are no such clients, it
-            equals `everybody`.
+        known: The threshold for known clients with their own weights or models. Without such clients it equals
+            `everybody`.
     """
 
     everybody: conformal.Threshold
@@ -111,8 +109,7 @@ class Calibration(NamedTuple):
 
     Attributes:
         whole: The thresholds from all withheld samples.
-        half: The thresholds from every second withheld sample of each client. The other withheld samples are tested
-            with these thresholds.
+        half: The thresholds from every second withheld sample of each client, for tests on the other withheld samples.
     """
 
     whole: Thresholds
@@ -129,20 +126,20 @@ def tell(
     found: Thresholds | None = None,
     own: answers.Own | None = None,
 ) -> tuple[FloatArray, list[FloatArray], Any]:
-    """Returns conformal scores or, if thresholds are given, coverage and size of the sets, on the samples of a split.
+    """Returns conformal scores, or with thresholds the coverage and size of sets, for the samples of a split.
 
-    The first result is for the ensemble: `measure_sets` of all samples with the common weights. The second is a list
-    for the known clients: the scores of a client's true labels, `[n_k]`, or the coverage and mean size of its sets,
-    `[2]`. The third holds the true labels or targets, `[n]`.
+    The first result is that of `measure_sets` for all samples and the common weights. The second is a list for the
+    known clients: the scores of a client's true labels, `[n_k]`, or the coverage and mean size of its sets, `[2]`. The
+    third is the true labels or targets, `[n]`.
 
     Args:
         study: The trained study.
         world: Index of the world.
         measured: The results of the runtime.
         split: The split, `test` or `hold_out`.
-        rule: The rule by which conformal sets are made.
-        found: The thresholds; None means that they are not known yet.
-        own: The results of clients with models of their own; None if there are no such clients.
+        rule: The rule that makes conformal sets.
+        found: The thresholds. None means that they are not known yet.
+        own: The results of clients with their own models. None means that there are no such clients.
     """
     of = answers.read_world(study, world, measured, split)
     everybody, known = (None, None) if found is None else (np.full(study.worlds, one.value) for one in found)
@@ -160,9 +157,9 @@ def calibrate(
         study: The trained study.
         world: Index of the world.
         measured: The results of the runtime.
-        rule: The rule by which conformal sets are made.
-        own: Conformal scores of the withheld samples of clients with models of their own; None if there are no such
-            clients.
+        rule: The rule that makes conformal sets.
+        own: Conformal scores of the withheld samples of clients with their own models. None means that there are no
+            such clients.
     """
     numbers, known, _ = tell(study, world, measured, "hold_out", rule, own=own)
     everybody = [numbers[rows] for rows in list_withheld(study, world)]
@@ -182,14 +179,14 @@ def measure_all_sets(
 
     Args:
         study: The trained study.
-        runtime: The runtime in which clients with models of their own predict.
+        runtime: The runtime.
         state: The state with the models that the server sends to clients.
         measured: The results of the runtime.
         worlds: Number of worlds to measure.
 
     Returns:
-        For each world, metrics by name, and the coverage and size of the known clients' sets on their test samples. The
-        latter are None if the test samples are not scored.
+        For each world, the metrics by name, and the coverage and size of the known clients' sets on their test samples,
+        or None if test samples are not scored.
     """
     rule = study.evaluation.conformal
     assert rule is not None
@@ -199,7 +196,7 @@ def measure_all_sets(
         ]
 
     def ask(split: str, thresholds: Sequence[conformal.Threshold]) -> answers.Own:
-        values = np.full(study.worlds, np.inf)  # the thresholds of worlds that are not measured stay infinite
+        values = np.full(study.worlds, np.inf)  # worlds that are not measured keep infinite thresholds
         values[: len(thresholds)] = [one.value for one in thresholds]
         return answers.ask_own(runtime, state, inquire(split, rule, values))
 
@@ -220,7 +217,7 @@ def _measure_world(
     *,
     own: Mapping[str, answers.Own],
 ) -> tuple[dict[str, Any], ClientSets | None]:
-    """Measures the sets of one world. `own` holds, for each split, the results of clients with models of their own."""
+    """Measures the sets of one world. `own` has for each split the results of clients with their own models."""
     withheld, scores = list_withheld(study, world), dict[str, Any]()
     tested = np.concatenate([rows[1::2] for rows in withheld])
     if len(tested):
@@ -249,7 +246,7 @@ def _summarize(
         sets: Coverage and size of the ensemble's sets, `[n]` each.
         told: Coverage and mean size of each known client's sets, `[2]` each.
         y: True labels or targets of the samples of `sets`, `[n]`.
-        sizes: Number of samples that each client has withheld, `[N]`.
+        sizes: Number of withheld samples of each client, `[N]`.
     """
     clients = ClientSets(*np.stack(told, axis=1))
     what, known = name_size(study), ~np.isnan(clients.coverage)
@@ -277,8 +274,8 @@ def add_client_sets(study: Study, scores: ClientScores | None, sets: ClientSets 
 
     Args:
         study: The trained study.
-        scores: Recorded scores of some clients, `[n]`; None if no scores are recorded.
-        sets: Coverage and size of the sets of all known clients, `[N]`; None if there are no sets.
+        scores: Recorded scores of some clients, `[n]`. None means that no scores are recorded.
+        sets: Coverage and size of the sets of all known clients, `[N]`. None means that there are no sets.
     """
     if scores is None or sets is None:
         return scores
@@ -287,5 +284,5 @@ def add_client_sets(study: Study, scores: ClientScores | None, sets: ClientSets 
 
 
 def name_size(study: Study) -> str:
-    """Returns the name of a set's size in metrics: `size` (number of labels) or `width` (of an interval)."""
+    """Returns the name of a set's size in metrics: `size` for labels, or `width` for intervals."""
     return "size" if study.classes else "width"

@@ -1,7 +1,7 @@
 """Converts raw outputs of regressions to Gaussian predictions in the target's original unit, and scores them.
 
 The models of an ensemble are its *members*. A *world* is one seed of one fold of the data, and a *study* is everything
-that a run needs.
+that a run needs except a runtime.
 """
 
 from functools import partial
@@ -18,14 +18,14 @@ from fedray.models.net import last_layer_inputs, split_gaussian
 from fedray.simulation.study import Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The outputs that are averaged over the models of a world.
+# The outputs that an ensemble averages.
 
 
 def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
     """Returns the outputs to average, `[K, n, C]`.
 
-    They are the outputs of the models that predict. If the method combines predictions by a rule of its own
-    (`Answer.combine`), the result of the rule counts as one model (K = 1).
+    They are the outputs of the models that predict. If the method has its own rule (`Answer.combine`), the result of
+    the rule counts as one model (K = 1).
 
     Args:
         outputs: Outputs of all models of the world, `[A, n, C]`.
@@ -49,7 +49,7 @@ MEMBER_TARGET_SCORES = (
     "width_95",
     "sharpness",
     "sharpness_geometric",
-)  # scores of each member by itself
+)  # scores of each member
 
 
 class Members(NamedTuple):
@@ -57,12 +57,13 @@ class Members(NamedTuple):
 
     Attributes:
         means: Predicted mean of each model, `[K, n]`.
-        variances: Predicted variance of each model, `[K, n]`; None if the models predict no variance.
+        variances: Predicted variance of each model, `[K, n]`. None means that the models predict no variance.
         y: True targets, `[n]`.
-        noise: Variance of the observation noise that is added, as set by `predict.noise`.
-        residual: Variance of the residuals on training samples, in squared units of the target; None if unknown.
+        noise: Variance of the observation noise that is added to predictions (`predict.noise`).
+        residual: Variance of the residuals on training samples, in squared units of the target. None means that it is
+            unknown.
         floor: Smallest variance of a prediction.
-        weights: Weight of each model in the ensemble, `[K]`; None means equal weights.
+        weights: Weight of each model in the ensemble, `[K]`. None means equal weights.
 
     Example:
         >>> members = Members(means=np.array([[1.0], [3.0]]), variances=None, y=np.array([2.0]), noise=0.5)
@@ -103,8 +104,8 @@ def read_members(
         outputs: Raw outputs of the models that predict, `[K, n, q]`.
         split: The split, `test` or `hold_out`.
         answer: The models that predict.
-        rows: Indices, in the split, of the samples of `outputs`, `[n]`; None means all samples.
-        residual: Variance of the standardized target's residuals on training samples; None if unknown.
+        rows: Indices of the samples in the split, `[n]`. None means all samples.
+        residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
     """
     scale, (x, targets) = study.target_scale(world) ** 2, study.split(split, world)
     if rows is not None:
@@ -128,11 +129,11 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
     """Returns the variance of the observation noise to add, in squared units of the standardized target.
 
     Args:
-        study: The study that was trained. Its setting `predict.noise` says which noise is added.
+        study: The trained study. Its setting `predict.noise` says which noise is added.
         world: Index of the world.
         answer: The models that predict.
         alone: Whether there is only one model, which predicts no variance.
-        residual: Variance of the standardized target's residuals on training samples; None if unknown.
+        residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
     """
     if answer.noise is not None:
         return float(answer.noise[world])
@@ -143,10 +144,10 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
 
 
 def score_regression(of: Members) -> dict[str, Any]:
-    """Returns all scores of the ensemble, and the scores `member_...` of each member by itself, `[K]` each.
+    """Returns all scores of the ensemble, and the scores `member_...` of each member, `[K]` each.
 
-    If the members predict no variance and no noise is added, the variance of the residuals is taken as the variance of
-    a single member.
+    If the members predict no variance and no noise is added, the variance of the residuals stands for a member's
+    variance.
     """
     score = partial(regression.regression_scores, y=of.y, floor=of.floor)
     found: dict[str, Any] = score(
@@ -180,9 +181,8 @@ def predict_targets(
         study: The trained study.
         world: Index of the world.
         outputs: Raw outputs of the models that predict, `[K, n, q]`.
-        x: Raw inputs of these outputs, `[n, ...]`.
-        answer: The models that predict. `Answer.spread` is the variance of their parameters, if it is known in closed
-            form.
+        x: The raw inputs, `[n, ...]`.
+        answer: The models that predict. `Answer.spread` is the variance of their parameters, if it is known.
     """
     scale = study.target_scale(world) ** 2
     means = predict_means(study, world, outputs)
@@ -198,8 +198,8 @@ def predict_targets(
 def propagate_variance(x: Tensor, spread: Tensor) -> Tensor:
     """Returns the variance of a linear layer's output from the covariance of its parameters, `[n]` (FedAG eq. 6).
 
-    This is `x diag(spread) x^T`, or `x spread x^T` if `spread` is a full covariance matrix. The parameters are the
-    weights, and then the bias if the layer has a bias. The input of the bias is 1.
+    It is `x diag(spread) x^T`, or `x spread x^T` if `spread` is a full covariance matrix. The parameters are the
+    weights, followed by the bias if there is one. The input of the bias is 1.
 
     Args:
         x: Inputs of the layer, `[n, p]`.
@@ -220,8 +220,8 @@ def decompose_squared_error(answers: list[FloatArray], truth: FloatArray) -> lis
     Returns:
         One dict per replicate. `variance` is the squared distance of the replicate's predictions to the mean over all R
         replicates, times R / (R - 1). The variance of the decomposition is the mean of these values over the
-        replicates, and their spread shows how exact this mean is. `bias2` is the same for all replicates. Its estimate
-        would be too large by variance / R, which is already subtracted.
+        replicates. `bias2` is the same for all replicates. Its estimate would be too large by variance / R, which is
+        subtracted.
 
     Example:
         >>> decompose_squared_error([np.array([1.0]), np.array([3.0])], np.array([0.0]))

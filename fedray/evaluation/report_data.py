@@ -28,22 +28,21 @@ from fedray.simulation.study import Host, Pieces, Progress, Question, Runtime, S
 from fedray.training.choice import choose_engine
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Drift scores. They say how uncertain the final ensemble is about the data of each client, compared with other clients.
-#
+# Drift scores. They say how uncertain the final ensemble is about each client's data, compared with other clients.
 # `metrics.classification.score_drift` turns the uncertainties into z-scores and flags, which the report draws.
 
-MOST_COMPARED_CLIENTS = 2_000  # if a run has more clients, they are not compared with each other
+MOST_COMPARED_CLIENTS = 2_000  # with more clients, a run does not compare them
 
 
 def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
     """Returns the total and the knowledge uncertainty of an ensemble on each sample, `[2, n]` float64.
 
     For classification both are in nats (`metrics.classification.uncertainty`). For regression both are variances in
-    squared units of the standardized targets, averaged over the targets. The total is the variance of the mixture of
-    the members. The knowledge uncertainty is the variance of the members' means.
+    squared units of the standardized targets, averaged over the targets: the total is the variance of the members'
+    mixture, and the knowledge uncertainty is the variance of the members' means.
 
     Args:
-        objective: Name of the loss that the models were trained with.
+        objective: Name of the loss with which the models were trained.
         outputs: Raw outputs of the models, `[K, n, C]`.
 
     Example:
@@ -72,7 +71,7 @@ def mean_uncertainty(host: Host, state: State, world: int, client: IntArray, *, 
         models: K, the number of models of each world.
 
     Returns:
-        The uncertainties as in `sample_uncertainty`, `[2, c]`; NaN for a client without samples.
+        The uncertainties as in `sample_uncertainty`, `[2, c]`. A client without samples has NaN.
     """
 
     def uncertainty(x: Tensor, _targets: Tensor) -> Tensor:
@@ -90,11 +89,11 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[classifi
 
     Args:
         study: The trained study.
-        runtime: The runtime that evaluates the models on the training samples of the clients.
+        runtime: The runtime that evaluates the models on the clients' training samples.
         state: The state with the final models.
 
     Returns:
-        One entry per world. None if models other than the trained models predict, if there is only one model, or if
+        One entry per world. It is None if other models than the trained ones predict, if there is only one model, or if
         there are more than `MOST_COMPARED_CLIENTS` clients.
     """
     models = study.method.phase.models
@@ -110,15 +109,15 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[classifi
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The arrays behind the report's pictures of a finished run (its first world), in `pictures.npz`.
+# The arrays for the report's pictures of a finished run's first world, in `pictures.npz`.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The loss on the plane through three models (FE Fig. 3): is there a valley between the members of an ensemble?
+# The loss on the plane through three models (FE Fig. 3). It shows whether there is a valley between members.
 
-PLANE_RESOLUTION = {"mlp": (25, 500), "conv": (15, 100)}  # by engine: points per side of the grid, training samples
-PLANE_CLIENTS = 100  # number of clients from which these samples come
+PLANE_RESOLUTION = {"mlp": (25, 500), "conv": (15, 100)}  # engine -> (points per side of the grid, training samples)
+PLANE_CLIENTS = 100  # number of clients that have these samples
 MOST_CONV_PARAMETERS = 100_000  # convolutional networks with more parameters would take more than a few seconds
-PLANE_MARGIN = 0.25  # margin around the triangle of the members, as a share of its width
+PLANE_MARGIN = 0.25  # margin around the three members, as a share of their extent
 MODELS_AT_ONCE = 64
 
 
@@ -148,13 +147,13 @@ def find_plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
 def measure_loss_plane(study: Study, state: State) -> dict[str, FloatArray]:
     """Measures the loss on the plane through members 0, 1 and 2 of the first world.
 
-    The result is empty if there are fewer members or if the network is large.
+    The result is empty for fewer members or a large network.
 
     Returns:
         Three arrays. `loss_plane` has the logarithm of the mean training loss on a grid of g points per side, `[g, g]`,
-        from the lowest row of the grid to the highest. `loss_plane_points` has the coordinates of the three members,
-        `[3, 2]`. `loss_plane_extent` has the left, right, bottom and top end of the grid, `[4]`. Coordinates are
-        Euclidean distances between parameters.
+        beginning with the lowest row. `loss_plane_points` has the coordinates of the three members, `[3, 2]`.
+        `loss_plane_extent` has the left, right, bottom and top end of the grid, `[4]`. Coordinates are Euclidean
+        distances between parameters.
     """
     engine = choose_engine(study.net, example=study.example)
     if study.method.phase.models < 3 or engine.name not in PLANE_RESOLUTION:
@@ -186,7 +185,7 @@ def measure_loss_plane(study: Study, state: State) -> dict[str, FloatArray]:
 # ---------------------------------------------------------------------------------------------------------------------
 # All arrays of `pictures.npz`.
 
-MOST_COMPARED_MEMBERS = 2_000  # members whose pairs are compared; the report draws no more
+MOST_COMPARED_MEMBERS = 2_000  # most members whose pairs are compared and drawn
 COVERAGE_LEVELS = (*(round(0.1 * step, 1) for step in range(1, 10)), 0.95)  # nominal levels of the coverage curve
 
 
@@ -200,7 +199,7 @@ def write_report_data(
         runtime: The runtime that evaluates the models.
         progress: The progress at the end of the run.
         path: Path of the file.
-        drift: The drift scores of the first world's clients; None if the clients were not compared.
+        drift: The drift scores of the first world's clients. None means that clients were not compared.
     """
     answer = study.answer(progress.state)
     pieces = runtime.ask(studies.outputs_on("test", answer.models, worlds=1), answer.state)
@@ -229,7 +228,7 @@ def write_report_data(
     if study.method.phase.walk is not None:
         arrays["graph_edges"] = study.method.phase.walk.edges
     wanted = study.method.answer is None or study.evaluation.gamma is not None or answer.tiers is not None
-    if study.clients.number <= MOST_COMPARED_CLIENTS and wanted:  # not for teachers of distillation
+    if study.clients.number <= MOST_COMPARED_CLIENTS and wanted:  # not for distillation, whose teachers predict
         arrays |= _client_arrays(study, runtime, progress.state, outputs)
     if study.evaluation.conformal is not None:
         arrays |= _conformal_arrays(study, runtime, progress, answer, pieces)
@@ -241,7 +240,7 @@ def write_report_data(
 
 
 def compare_members(members: FloatArray) -> FloatArray:
-    """Returns for each pair of members the share of samples for which they predict different classes, `[K, K]`.
+    """Returns the share of samples for which each pair of members predicts different classes, `[K, K]`.
 
     The members' probabilities are `[K, n, C]`. The result is empty if there are more members than the report draws.
 
@@ -257,10 +256,10 @@ def compare_members(members: FloatArray) -> FloatArray:
 
 
 def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor) -> dict[str, Any]:
-    """Returns arrays with one row for each known client: weights over the models, and scores.
+    """Returns arrays with one row for each known client: weights of the models, and scores.
 
-    For classification, the scores are accuracies, and label counts are returned, too. For regression, there are two
-    scores: the RMSE with the client's own weights or models, and the RMSE of the prediction that new clients get.
+    For classification there are accuracies and label counts. For regression there is the RMSE with the client's own
+    weights or models, and the RMSE of the prediction for new clients.
     """
     answer = study.answer(state)
     everybody = answer.weigh_present(0)
@@ -282,7 +281,7 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
 def _conformal_arrays(
     study: Study, runtime: Runtime, progress: Progress, answer: Answer, tested: Pieces
 ) -> dict[str, Any]:
-    """Returns the coverage and size of known clients' conformal sets, and alpha, the share that may lie outside."""
+    """Returns the coverage and size of known clients' conformal sets, and the rule's alpha."""
     measured = answers.Measured(
         answer,
         test=tested,
@@ -301,7 +300,7 @@ def _conformal_arrays(
 
 
 def _find_residual(study: Study, progress: Progress) -> float | None:
-    """Returns the variance of the residuals, in squared units of the standardized target, from the newest metrics."""
+    """Reads the variance of the residuals from the newest metrics, in squared units of the standardized target."""
     found = progress.metrics[0].get("residual_sd") if progress.metrics else None
     return None if found is None else float(found / study.target_scale(0)) ** 2
 

@@ -211,8 +211,7 @@ class Predictor:
             self.worker.private.restore(private)
 
     def ask(self, inputs: Tensor, world: int, client: int | None) -> tuple[Prediction, Answer]:
-        """Returns a prediction without conformal sets for new clients or for a known client, and the models that
-        predict.
+        """Returns the prediction for new or known clients, without conformal sets, and the models that predict.
 
         Args:
             inputs: Raw inputs `[n, *sample]`, as in the splits of the study.
