@@ -278,9 +278,6 @@ def watch_shared(phase: Phase, where: str) -> Phase:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks around each function of a user's method. The error for a wrong result names the function in one line.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Checks before training that the method fits the scenario.
 
 
@@ -358,7 +355,7 @@ parts=federated_each(setting), a phase of each
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Each function of a method, wrapped in its check.
+# Checks around each function of a user's method. The error for a wrong result names the function in one line.
 
 ARGUMENTS = {  # arguments of the functions of a method, of a phase and of its parts
     "answer": "state",

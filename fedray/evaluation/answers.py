@@ -1,8 +1,8 @@
 """Predicts with the models of a run, weighs the models for each client, and scores single clients.
 
-A *known client* is a client of the run, whose samples may weight the models; a *new client* is one that the run has
-never seen. A *world* is one seed of one fold of the data, and a *study* is everything that a run needs. A *personal
-pass* is a local training whose models stay at the client, which predicts with them.
+A *known client* is a client of the run. A *new client* has never taken part in the run. A *world* is one seed of one
+fold of the data, and a *study* is everything that a run needs except a runtime. A *personal pass* is a local training
+whose models stay at the client and predict for it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,22 +23,21 @@ from fedray.metrics import classification
 from fedray.simulation.study import Host, Pieces, Question, Runtime, Study, join_pieces
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The results of the runtime for one evaluation.
+# The results of a runtime for one evaluation.
 
 
 class Measured(NamedTuple):
-    """The results that the runtime computed for one evaluation. A field stays empty if it is not needed.
+    """The results that a runtime computed for one evaluation. A field that is not needed is empty.
 
     Attributes:
         answer: The models that predict.
         test: Raw outputs of these models on the test samples.
         held_out: Raw outputs of these models on the held-out samples.
-        weights: Weights that the known clients give to these models, `[N, K]`, by index of the world; empty if all
-            clients predict alike.
-        own: Accuracies or RMSEs `[2, P]` of known clients with models of their own, by (world, client), as in
+        weights: World -> the known clients' weights of these models, `[N, K]`. It is empty if all clients predict in
+            the same way.
+        own: (world, client) -> accuracies or RMSEs of a known client with its own models, `[2, P]`, as in
             `ask_own_scores`.
-        residual: Variance of the standardized target's residuals on training samples, by index of the world. It is
-            needed only for regression.
+        residual: World -> variance of the standardized target's residuals on training samples, for regression.
         ood: Raw outputs of these models on the out-of-distribution inputs.
     """
 
@@ -52,26 +51,25 @@ class Measured(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The weights that known clients give to the models that predict. They follow from losses or tiers, or all clients have
-# the same weights.
+# The known clients' weights of the models that predict.
 
 
 def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
-    """Returns each client's weights over the models that predict (FE eqs. 3-4).
+    """Returns each client's weights of the models that predict (FE eqs. 3-4).
 
-    If the temperature gamma (`predict.gamma`) is infinite or not given, a client has the weights of its tier, or the
-    common weights of all clients if tiers have no weights. If gamma is finite, the weights follow from the losses. Then
-    a client weighs the models of its tier, or all models if tiers have no weights.
+    If the temperature gamma (`predict.gamma`) is infinite or None, a client has the weights of its tier, or common
+    weights if tiers have no weights. If gamma is finite, the weights follow from the losses of the models of its tier,
+    or of all models if tiers have no weights.
 
     Args:
         study: The trained study.
         answer: The models that predict.
         world: Index of the world.
-        losses: Loss of each model at each client, `[A, n]`. Models that do not predict are among them.
+        losses: Loss of each model at each client, `[A, n]`, including models that do not predict.
         client: Ids of the clients, `[n]`.
 
     Returns:
-        The weights over the K models that predict, `[n, K]`.
+        The weights of the K models that predict, `[n, K]`.
     """
     if answer.tiers is not None:
         return _weigh_in_tiers(study, answer, world, losses, client)
@@ -83,7 +81,7 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
 
 
 def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
-    """Returns the weights of `weigh_models` if tiers have weights. A tier's weights concern only the tier's clients."""
+    """Returns the weights of `weigh_models` if tiers have weights."""
     assert answer.tiers is not None
     tier, weights = study.clients.tier_of(client), np.zeros((len(client), answer.models))
     for t in np.unique(tier).tolist():
@@ -95,9 +93,9 @@ def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, cl
 
 
 def weigh_own_models(answer: Answer, world: int, client: IntArray) -> FloatArray:
-    """Returns each client's weights over the K models that predict, `[n, K]`, if model i belongs to client i.
+    """Returns each client's weights of the K models that predict, `[n, K]`, if model i belongs to client i.
 
-    A client gives all weight to its own model. If this model does not predict, the client has the common weights.
+    The client's own model has all the weight. If this model does not predict, the client has the common weights.
 
     Args:
         answer: The models that predict.
@@ -118,25 +116,25 @@ def weigh_own_models(answer: Answer, world: int, client: IntArray) -> FloatArray
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Scores of single known clients, and the samples on which each client is scored.
+# Scores of single known clients.
 
 
 class WeightedRows(NamedTuple):
     """The samples of a split on which one client is scored.
 
     Attributes:
-        rows: Indices of the samples in the split, `[n]`; empty if the client has no samples.
-        weight: Weight of each sample, `[n]`; the weights sum to 1.
+        rows: Indices of the samples in the split, `[n]`. It is empty if the client has no samples.
+        weight: Weight of each sample, `[n]`. The sum of the weights is 1.
     """
 
     rows: IntArray
     weight: FloatArray
 
     def mean(self, values: ArrayLike) -> FloatArray:
-        """Returns the weighted mean of values `[..., n]` of these samples, `[...]`; NaN without samples.
+        """Returns the weighted mean of values `[..., n]` of these samples, `[...]`, which is NaN without samples.
 
-        If all weights are equal, the plain mean is taken, so that the mean of values 1 is exactly 1. The sum of 13
-        weights of 1 / 13 would be a little less than 1, because of rounding.
+        If all weights are equal, it is the plain mean, so that the mean of ones is exactly 1. The sum of 13 weights of
+        1 / 13 is less than 1, because of rounding.
 
         Example:
             >>> float(WeightedRows(np.arange(13), np.full(13, 1 / 13)).mean(np.ones(13)))
@@ -154,14 +152,14 @@ RowsOfClient = Callable[[int], WeightedRows]  # client -> the samples on which i
 
 
 def count_known(study: Study) -> int:
-    """Returns how many clients, from client 0 on, are scored individually."""
+    """Returns the number of clients, from client 0 on, that are scored individually."""
     return min(study.clients.number, EVALUATED_CLIENTS)
 
 
 def pick_recorded_clients(study: Study) -> IntArray:
     """Returns the ids of the known clients whose scores are recorded, `[n]`.
 
-    These are all known clients, or evenly spaced ids if `evaluate.clients` is lower than their number.
+    These are all known clients, or evenly spaced clients if `evaluate.clients` is lower than their number.
     """
     known = count_known(study)
     wanted = min(study.evaluation.clients, known)
@@ -174,17 +172,17 @@ def weigh_equally(rows: IntArray) -> WeightedRows:
 
 
 def own_test_rows(study: Study, world: int) -> RowsOfClient:
-    """Returns a function that gives the test samples on which a client is scored.
+    """Returns a function: client -> the test samples on which the client is scored.
 
-    A client with test samples of its own is scored on these. Any other client is scored on the test samples of the
-    classes that it holds. These samples are weighted by the client's label shares, so that the score is the expected
-    score of samples with these shares. In a regression all test samples count. If groups of clients have changed copies
-    of the data (`fedray.data.deal`), only the samples in the copy of the client's group count.
+    A client with its own test samples is scored on these. Any other client is scored on the test samples of its
+    classes, which are weighted by the client's label shares. So the score is the expected score for samples with these
+    shares. In a regression all test samples count. If groups of clients have changed copies of the data
+    (`fedray.data.deal`), only the copy of the client's group counts.
     """
     labels = study.split("test", world)[1].numpy()
     if study.classes:
         counts = study.shards.label_counts(world)[:EVALUATED_CLIENTS].astype(np.float64)
-        shares = counts / np.maximum(counts.sum(1, keepdims=True), 1.0)  # of each class, `[N, C]`
+        shares = counts / np.maximum(counts.sum(1, keepdims=True), 1.0)  # shares of each class, `[N, C]`
 
     def find(client: int) -> WeightedRows:
         own = study.shards.client_test(world, client)
@@ -204,13 +202,13 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
 
 
 def held_out_rows(study: Study, world: int) -> RowsOfClient:
-    """Returns a function that gives the held-out samples of a client, with equal weights."""
+    """Returns a function: client -> its held-out samples, with equal weights."""
     nothing = np.empty(0, np.int64)
     return lambda client: weigh_equally(study.shards.client_holdout(world, client) if study.hold_out else nothing)
 
 
 def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
-    """Returns the predictions of each model in the form in which an ensemble averages them.
+    """Returns the predictions of each model in the form that an ensemble averages.
 
     Args:
         study: The trained study.
@@ -218,8 +216,8 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
         outputs: Raw outputs of the models, `[K, n, outputs]`.
 
     Returns:
-        For classification the votes `[K, n, C]`, which are probabilities or raw outputs (`predict.average`). For
-        regression the predicted targets in their original unit, `[K, n, q]`.
+        For classification these are votes `[K, n, C]`, which are probabilities or raw outputs (`predict.average`). For
+        regression these are predicted targets in their original unit, `[K, n, q]`.
     """
     if study.classes:
         return classification.member_votes(outputs.numpy(), study.evaluation.average)
@@ -227,7 +225,7 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
 
 
 def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> FloatArray:
-    """Returns for each sample, `[..., n]`, whether its class is right (1 or 0), or its mean squared error.
+    """Returns whether the class of each sample is right (1 or 0), or its mean squared error, `[..., n]`.
 
     Args:
         study: The trained study.
@@ -242,33 +240,31 @@ def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) ->
 
 
 def rows_of_clients(study: Study, world: int, split: str) -> RowsOfClient:
-    """Returns a function that gives the samples of a split on which a client is scored."""
+    """Returns a function: client -> the samples of a split on which the client is scored."""
     return own_test_rows(study, world) if split == "test" else held_out_rows(study, world)
 
 
 Value = Callable[[int, IntArray | None], FloatArray]  # (client, samples of a split, None for all) -> values `[..., n]`
-Group = Callable[
-    [int], int | None
-]  # client -> key of its group, whose clients get the same predictions; None means that the client is in no group
+Group = Callable[[int], int | None]  # client -> key of its group, whose clients get the same predictions, or None
 
 
 def alike(weights: FloatArray | None) -> Group:
-    """Returns a `Group` function. Without weights, all clients are one group; with weights, no client is in a group."""
+    """Returns a `Group` function. Without weights all clients are one group. With weights no client is in a group."""
     return lambda _client: 0 if weights is None else None
 
 
 def value_each(
     clients: IntArray, find: RowsOfClient, value: Value, group: Group = lambda _client: None
 ) -> Iterator[tuple[WeightedRows, FloatArray]]:
-    """Yields for each client its samples, and values computed from its predictions for these samples, `[..., n]`.
+    """Yields each client's samples, and values computed from its predictions for these samples, `[..., n]`.
 
-    The predictions of all clients are never in memory at once, because thousands may have models of their own.
+    The predictions of all clients are never in memory at once, because thousands may have their own models.
 
     Args:
         clients: Ids of the clients, `[N]`.
-        find: Function that gives the samples of a client.
-        value: Function that computes the values of a client's samples.
-        group: Function that gives the group of a client. The values of a group are computed once, on all samples.
+        find: A function: client -> its samples.
+        value: A function that computes the values of a client's samples.
+        group: A function: client -> its group. The values of a group are computed once, for all samples.
     """
     known: dict[int, FloatArray] = {}
     for client in clients.tolist():
@@ -299,14 +295,14 @@ def measure_clients(
         study: The trained study.
         world: Index of the world.
         outputs: Raw outputs, on the whole split, of the models that predict, `[K, n, C]`.
-        weights: Weights of each client over the models, `[N, K]`, which sum to 1 over K. None means that all clients
-            have the common weights.
+        weights: Each client's weights of the models, `[N, K]`, whose sum over K is 1. None means that all clients have
+            the common weights.
         split: The split, `test` or `hold_out`.
-        clients: Ids of the clients to score; None means all clients with weights.
-        everybody: Common weights of all clients over the models, `[K]`; None means equal weights.
+        clients: Ids of the clients to score. None means all clients with weights.
+        everybody: Common weights of the models, `[K]`. None means equal weights.
 
     Returns:
-        Accuracies from 0 to 1, or RMSEs in the target's unit, `[N]`; NaN for a client without samples in the split.
+        Accuracies from 0 to 1, or RMSEs in the target's unit, `[N]`. A client without samples in the split has NaN.
     """
     y, votes = study.split(split, world)[1], cast_votes(study, world, outputs)
     votes = votes.astype(np.float32) if study.classes else votes  # only the largest vote counts
@@ -326,13 +322,13 @@ def measure_clients(
 
 
 def score_own_models(host: Host, state: State, world: int, client: IntArray) -> Iterator[Tensor]:
-    """Yields the scores of known clients that predict with models of their own (Ditto, LG-FedAvg).
+    """Yields the scores of known clients that predict with their own models (Ditto, LG-FedAvg).
 
     `ask_own_scores` describes the scores. If tiers train slices of the models, the predictions of a slice are computed
     once for all clients of the tier.
 
     Args:
-        host: The process that has the private vectors of these clients.
+        host: The process that has the clients' private vectors.
         state: The state with the models that the server sends to clients.
         world: Index of the world.
         client: Ids of the clients, `[c]`.
@@ -344,7 +340,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
         inputs, y = study.split(split, world)
 
         def count(client: int, rows: IntArray | None) -> FloatArray:
-            """Returns `count_errors` of a client's personal passes on samples of the split, `[P, n]`."""
+            """Returns `count_errors` of a client's P personal passes on samples of the split, `[P, n]`."""
             own, errors = host.own_models(state, world, client), []
             counters = shared.repeat(len(own) // phase.models, 1)
             places = torch.arange(len(y)) if rows is None else torch.from_numpy(rows)
@@ -370,18 +366,18 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
 
 
 def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
-    """Returns the scores of known clients that have models of their own.
+    """Returns the scores of known clients that predict with their own models.
 
-    The processes that have the private vectors of the clients compute them.
+    The processes with the clients' private vectors compute the scores.
 
     Args:
         runtime: The runtime that evaluates the models.
         state: The state with the models that the server sends to clients.
 
     Returns:
-        For each (world, client), accuracies or RMSEs `[2, P]`: on the client's test samples and on its held-out
-        samples, for each of its P personal passes. In each pass, a client predicts with the average over its K models.
-        A score is NaN if the client has no such samples.
+        For each (world, client), accuracies or RMSEs `[2, P]` on the client's test samples and on its held-out samples,
+        for each of its P personal passes. In each pass, a client predicts with the average over its K models. Without
+        such samples a score is NaN.
     """
     return runtime.ask(Question(score_own_models, at_home=True), state)
 
@@ -389,11 +385,10 @@ def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
 def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor:
     """Returns a known client's own models `[K, d]`.
 
-    If there are several personal passes, these are the models of the pass with the best score on the client's held-out
-    samples.
+    Of several personal passes, it takes the pass with the best score on the client's held-out samples.
 
     Args:
-        host: The process that has the private vectors of the client.
+        host: The process that has the client's private vectors.
         state: The state with the models that the server sends to clients.
         world: Index of the world.
         client: Id of the client.
@@ -407,13 +402,12 @@ def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor
 
 
 def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str = "test", *, lowest: bool) -> FloatArray:
-    """Returns each client's score on a split, `[N]`, in its best personal pass.
+    """Returns each client's score on a split in its best personal pass, `[N]`.
 
-    The best pass is the one with the best score on the client's held-out samples.
+    The best pass has the best score on the client's held-out samples.
 
     Args:
-        own: Scores by (world, client) on test samples and on held-out samples, `[2, P]`, with one column for each
-            personal pass.
+        own: (world, client) -> scores of P personal passes on test samples and on held-out samples, `[2, P]`.
         world: Index of the world.
         split: The split, `test` or `hold_out`.
         lowest: Whether the lowest score is the best, as for RMSEs.
@@ -425,22 +419,22 @@ def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str =
 
 
 def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
-    """Returns the index of each client's best personal pass, `[N]`, from the scores `[N, P]` of its passes.
+    """Returns the index of each client's best personal pass, `[N]`, from scores `[N, P]`.
 
-    In a tie, the first pass wins. NaN is the worst score.
+    Of equally good passes, the first is the best. NaN is the worst score.
     """
     best: IntArray = np.nan_to_num(-held_out if lowest else held_out, nan=-np.inf, neginf=-np.inf).argmax(axis=1)
     return best
 
 
 def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = True) -> dict[str, float]:
-    """Returns the mean of the clients' scores, the 10 % quantile (for RMSEs the 90 % quantile) and the worst score.
+    """Returns the mean, the 10 % quantile (for RMSEs the 90 % quantile) and the worst of the clients' scores.
 
     Clients without a score (NaN) are left out.
 
     Args:
         scores: Accuracies or RMSEs, `[N]`.
-        prefix: Text with which the names of the metrics begin.
+        prefix: Beginning of the metrics' names.
         classes: Whether the scores are accuracies.
 
     Example:
@@ -460,24 +454,22 @@ def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = T
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Values of each sample, such as its log likelihood, and their means over the samples of each known client.
-#
-# A client may predict with the ensemble, with its own weights over the models, or with models of its own. Such models
-# predict in the process that has the private vectors of the client. Conformal sets and the scores of known clients use
-# the same functions.
+# Values of each sample, such as its log likelihood, and their means over the samples of each known client. A client may
+# predict with the ensemble, with its own weights of the models, or with its own models. Its own models predict in the
+# process that has the client's private vectors. Conformal sets and the scores of known clients use these functions.
 
-Own = dict[tuple[int, int], Tensor]  # results of clients with models of their own, by (world, client)
+Own = dict[tuple[int, int], Tensor]  # (world, client) -> results of a client with its own models
 
 
 class RowAnswers(NamedTuple):
     """The predictions of the models for some samples.
 
     Attributes:
-        votes: Votes of each model, which are averaged, `[K, n, C]`; None in a regression.
-        members: Means and variances of each model; None in a classification.
+        votes: Votes of each model, which an ensemble averages, `[K, n, C]`. They are None in a regression.
+        members: Means and variances of each model. They are None in a classification.
         y: True labels `[n]`, or true targets `[n]` in their original unit.
-        u: A uniform random number for each sample, `[n]`, which the conformal scores `aps` and `raps` use.
-        weights: Common weights of all clients over the models, `[K]`; None means equal weights.
+        u: A uniform random number for each sample, `[n]`, for the conformal scores `aps` and `raps`.
+        weights: Common weights of the models, `[K]`. None means equal weights.
     """
 
     votes: FloatArray | None
@@ -492,9 +484,9 @@ class Joined(NamedTuple):
 
     Attributes:
         y: True labels or targets, `[n]`.
-        probs: Probability of each class, `[n, C]`; None in a regression.
-        mean: Predicted mean of each target, `[n]`; None in a classification.
-        sd: Predicted standard deviation of each target, `[n]`; None in a classification.
+        probs: Probability of each class, `[n, C]`. It is None in a regression.
+        mean: Predicted mean of each target, `[n]`. It is None in a classification.
+        sd: Predicted standard deviation of each target, `[n]`. It is None in a classification.
     """
 
     y: Any
@@ -503,9 +495,9 @@ class Joined(NamedTuple):
     sd: Any = None
 
 
-# (study, world, predictions of the models, samples, weights of the models) -> values of each sample, `[..., n]`. None
-# means all samples, and the common weights. The function must be at the top of a module, or a `partial` of such a
-# function, because it is sent to other processes by name.
+# (study, world, predictions of the models, samples or None for all, weights of the models or None for the common
+# weights) -> values of each sample, `[..., n]`. It must be a function of a module, or a `partial` of it, because it is
+# sent to other processes by name.
 Measure = Callable[[Study, int, RowAnswers, IntArray | None, FloatArray | None], FloatArray]
 
 
@@ -514,11 +506,11 @@ class Inquiry(NamedTuple):
 
     Attributes:
         split: The split, `test` or `hold_out`.
-        measure: Function that computes the values of each sample, `[n]` or `[means, n]`.
-        means: Number of values of a sample if each client returns means over its samples. 0 means that a client returns
-            the values of its single samples.
+        measure: A function that computes the values of each sample, `[n]` or `[means, n]`.
+        means: Number of values of a sample if a client returns their means over its samples. 0 means that a client
+            returns the values of all its samples.
         halved: Whether only every second sample of each client is used.
-        score: Function that computes the scores of a client from the values of its samples. None means that the client
+        score: A function that computes a client's scores from the values of its samples. None means that the client
             returns means or values.
     """
 
@@ -529,12 +521,12 @@ class Inquiry(NamedTuple):
     score: Callable[[Study, WeightedRows, FloatArray], FloatArray] | None = None
 
     def rows(self, study: Study, world: int) -> RowsOfClient:
-        """Returns a function that gives the samples of a client for this request."""
+        """Returns a function: client -> its samples for this request."""
         find = rows_of_clients(study, world, self.split)
         return (lambda client: weigh_equally(find(client).rows[1::2])) if self.halved else find
 
     def say(self, study: Study, each: Iterator[tuple[WeightedRows, FloatArray]]) -> Iterator[FloatArray]:
-        """Yields what each client returns: values of its samples, their means (NaN without samples), or its scores."""
+        """Yields the result of each client: values of its samples, their means (NaN without samples), or its scores."""
         for own, values in each:
             if self.score is not None:
                 yield self.score(study, own, values)
@@ -543,7 +535,7 @@ class Inquiry(NamedTuple):
 
 
 def draw_uniform(study: Study, world: int, split: str, rows: IntArray) -> FloatArray:
-    """Draws a uniform random number for each of some samples of a split, `[n]`. It is the same in all rounds."""
+    """Draws a uniform random number for each of some samples of a split, `[n]`, which is the same in all rounds."""
     return rng.uniform(rng.keys(int(study.seeds[world]), f"conformal {split}", rows), 1)[..., 0]
 
 
@@ -562,11 +554,11 @@ def read_answers(
     Args:
         study: The trained study.
         world: Index of the world.
-        outputs: Raw outputs, on these samples, of the models that predict, `[K, n, C]`.
+        outputs: Raw outputs of the models that predict on these samples, `[K, n, C]`.
         split: The split, `test` or `hold_out`.
         answer: The models that predict.
-        rows: Indices of the samples in the split, `[n]`; None means all samples.
-        residual: Variance of the standardized target's residuals on training samples; None if unknown.
+        rows: Indices of the samples in the split, `[n]`. None means all samples.
+        residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
     """
     y = study.split(split, world)[1].numpy()
     rows = np.arange(len(y)) if rows is None else rows
@@ -603,8 +595,8 @@ def join_answers(
     Args:
         study: The trained study.
         of: The predictions of each model.
-        rows: Indices of the samples in `of`, `[n]`; None means all samples.
-        weights: Weights over the models, `[K]`; None means the common weights.
+        rows: Indices of the samples in `of`, `[n]`. None means all samples.
+        weights: Weights of the models, `[K]`. None means the common weights.
     """
     weights = of.weights if weights is None else weights
     chosen: Any = slice(None) if rows is None else rows
@@ -623,7 +615,7 @@ def join_answers(
 
 
 def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | None:
-    """Returns each known client's weights over the K models, `[N, K]`; None if all clients predict in the same way."""
+    """Returns each known client's weights of the K models, `[N, K]`, or None if all clients predict in the same way."""
     return None if study.parts else measured.weights.get(world)
 
 
@@ -645,8 +637,8 @@ def tell_known(
         measured: The results of the runtime.
         of: The predictions of the models for all samples of the split.
         inquiry: The request.
-        own: The results of clients with models of their own (`ask_own`); None if there are no such clients.
-        everybody: The values of all samples with the common weights, if they are known already.
+        own: The results of clients with their own models (`ask_own`). None means that there are no such clients.
+        everybody: The values of all samples with the common weights. None means that they are not computed yet.
     """
     clients, weights = np.arange(count_known(study)), find_weights(study, world, measured)
     if own is not None:
@@ -661,10 +653,10 @@ def tell_known(
 
 
 def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry: Inquiry) -> Iterator[Tensor]:
-    """Computes the requested values of known clients with models of their own, for `ask_own`.
+    """Computes the requested values of known clients with their own models, for `ask_own`.
 
     Args:
-        host: The process that has the private vectors of these clients.
+        host: The process that has the clients' private vectors.
         state: The state with the models that the server sends to clients.
         world: Index of the world.
         client: Ids of the clients, `[c]`.
@@ -685,7 +677,7 @@ def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry:
 
 
 def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
-    """Returns the requested values of known clients that have models of their own.
+    """Returns the requested values of known clients that predict with their own models.
 
     Args:
         runtime: The runtime that evaluates the models.
@@ -699,14 +691,14 @@ def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The private weights that clients give to the models (FedEM), read and fitted for an evaluation.
+# The clients' private weights of the models (FedEM).
 
 
 def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models: int) -> FloatArray:
-    """Returns the weights of the first clients of a world, `[clients, K]`; NaN for a client that has no weights yet.
+    """Returns the weights of a world's first clients, `[clients, K]`. A client without weights has NaN.
 
     Args:
-        private: The private vectors of the clients, as in a checkpoint.
+        private: The clients' private vectors, as in a checkpoint.
         world: Index of the world.
         clients: Number of clients.
         models: K, the number of models.
@@ -725,11 +717,11 @@ def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models
 
 
 def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -> dict[int, FloatArray]:
-    """Returns, by world, the weights of the run's clients over the models, `[N, K]`. Clients without weights fit them.
+    """Returns by world the known clients' weights of the models, `[N, K]`. Clients without weights fit them.
 
     Args:
         study: The study that is trained.
-        runtime: The runtime that has the private vectors of the clients.
+        runtime: The runtime, which has the clients' private vectors.
         state: The state with the models.
         worlds: Number of worlds.
     """
@@ -744,7 +736,7 @@ def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -
 
 
 def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
-    """Makes the question by which clients without weights fit their weights. The answer for c clients is `[K, c]`.
+    """Makes the question with which clients without weights fit their weights. The answer for c clients is `[K, c]`.
 
     Args:
         models: K, the number of models of each world.
@@ -754,7 +746,7 @@ def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
 
 
 def fit_mixtures(host: Host, state: State, world: int, client: IntArray) -> Tensor:
-    """Fits weights over a world's models at clients without weights, by E steps with unchanged models (FedEM).
+    """Fits clients' weights of a world's models with E steps, which do not change the models (FedEM).
 
     Args:
         host: The process that computes the outputs.
@@ -763,7 +755,7 @@ def fit_mixtures(host: Host, state: State, world: int, client: IntArray) -> Tens
         client: Ids of the clients, `[c]`.
 
     Returns:
-        The weights, `[K, c]` float64; they sum to 1 over K.
+        The weights, `[K, c]` float64, whose sum over K is 1.
     """
     models = host.study.method.phase.models
     each = [sample_losses(host, state, models, world, i).numpy() for i in client.tolist()]

@@ -1,7 +1,7 @@
-"""Evaluates the models of a run: computes metrics of the ensemble and of each of its models (its *members*).
+"""Computes metrics of a run's ensemble and of each of its models (its *members*).
 
-A *known client* is a client of the run, and a *new client* is one that the run has never seen. A *world* is one seed of
-one fold of the data, and a *study* is everything that a run needs.
+A *known client* is a client of the run. A *new client* has never taken part in the run. A *world* is one seed of one
+fold of the data, and a *study* is everything that a run needs except a runtime.
 
 Example:
     >>> import fedray
@@ -57,18 +57,17 @@ from fedray.simulation.study import ClientScores, Pieces, Progress, Runtime, Stu
 # ---------------------------------------------------------------------------------------------------------------------
 # Mean scores of all known clients (`evaluate.personal`) and of the clients of each tier (`evaluate.by_tier`).
 #
-# A client is scored on its own samples. It predicts with models of its own, or with the common models, weighted by
-# common weights, weights of its tier or weights of its own. In the mean score of several clients, all clients have the
-# same weight.
+# A client is scored on its own samples. It predicts with its own models, or with the common models and common weights,
+# weights of its tier, or its own weights. In the mean score of several clients, all clients count equally.
 
 
 def measure_answers(
     study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
-    """Returns for each sample the m values from which scores are computed, `[m, n]`. This function is a `Measure`.
+    """Returns for each sample the m values from which scores are computed, `[m, n]`, as a `Measure`.
 
-    A regression may have a single model that predicts no variance, and no added noise. Then the variance of the
-    residuals on training samples is used. If it is unknown, the scores that need a variance are NaN.
+    If a single model of a regression predicts no variance and no noise is added, the variance is that of the residuals
+    on training samples. If it is unknown, the scores that need a variance are NaN.
     """
     said, members = answers.join_answers(study, of, rows, weights), of.members
     if members is None:
@@ -92,14 +91,14 @@ def inquire(study: Study, split: str) -> answers.Inquiry:
 def ask_own_splits(
     study: Study, runtime: Runtime, state: State, test: bool, inquire: Callable[[str], answers.Inquiry]
 ) -> dict[str, answers.Own]:
-    """Returns, for each split, the results of clients with models of their own; empty if there are no such clients.
+    """Returns for each split the results of clients with their own models. It is empty if there are no such clients.
 
     Args:
         study: The trained study.
         runtime: The runtime that evaluates the models.
         state: The state with the models that the server sends to clients.
         test: Whether the test samples are predicted, too.
-        inquire: Function that gives the request for a split.
+        inquire: A function that makes the request for a split.
     """
     if not study.method.phase.is_personal:
         return {}
@@ -108,7 +107,7 @@ def ask_own_splits(
 
 
 def list_scored_tiers(study: Study) -> Sequence[Tier]:
-    """Returns all tiers if they get scores of their own (`evaluate.by_tier`, and several tiers), else no tiers."""
+    """Returns all tiers if each tier gets scores (`evaluate.by_tier`, and several tiers), else no tiers."""
     tiers = study.clients.tiers
     return tiers if study.evaluation.by_tier and len(tiers) > 1 else ()
 
@@ -122,13 +121,14 @@ def score_tiers(
         study: The trained study.
         world: Index of the world.
         measured: The results of the runtime.
-        own: For each split, the results of clients with models of their own (`ask_own_splits`).
-        sets: The coverage and the size of each client's conformal sets on its test samples; None if there are no sets.
+        own: For each split, the results of clients with their own models (`ask_own_splits`).
+        sets: The coverage and size of each client's conformal sets on its test samples. None means that there are no
+            sets.
 
     Returns:
         The scores of all known clients (`personal_NAME`), the scores of each tier (`tier_TIER_NAME`), and the score of
-        the first tier minus that of each other tier (`tier_FIRST_minus_OTHER_NAME`). The names of scores on held-out
-        samples begin with `hold_out_`.
+        the first tier minus the score of each other tier (`tier_FIRST_minus_OTHER_NAME`). The names of scores on
+        held-out samples begin with `hold_out_`.
     """
     client, tiers = np.arange(answers.count_known(study)), list_scored_tiers(study)
     tier = study.clients.tier_of(client)
@@ -167,11 +167,11 @@ def score_tiers(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The outputs, weights and residuals that one evaluation requests from the runtime.
+# The outputs, weights and residuals for one evaluation.
 
 
 def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> answers.Measured:
-    """Gets from the runtime the outputs, weights and residuals that one evaluation needs.
+    """Computes the outputs, weights and residuals for one evaluation.
 
     Args:
         study: The trained study.
@@ -180,8 +180,7 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
         test: Whether the test samples are predicted, too.
 
     Raises:
-        BadInput: The method combines the predictions of its models by a rule of its own, which cannot give what the
-            scenario requests.
+        BadInput: The method combines predictions with its own rule (`Answer.combine`), which does not fit the scenario.
     """
     answer = study.answer(state)
     asks = not study.classes or study.evaluation.gamma is not None or study.evaluation.average == "logits"
@@ -203,24 +202,24 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
 
 
 def has_client_weights(study: Study, answer: Answer) -> bool:
-    """Returns whether known clients differ in their weights over the models (`predict.gamma`, or weights of tiers)."""
+    """Returns whether known clients have different weights of the models (`predict.gamma`, or weights of tiers)."""
     return not study.method.phase.is_personal and (study.evaluation.gamma is not None or answer.tiers is not None)
 
 
 def find_client_weights(
     study: Study, runtime: Runtime, answer: Answer, worlds: int | None = None
 ) -> dict[int, FloatArray]:
-    """Returns, by world, the weights of the known clients over the models that predict, `[N, K]`.
+    """Returns by world the known clients' weights of the models that predict, `[N, K]`.
 
-    Either the clients keep the weights (FedEM), or the weights belong to the clients' tiers, or they follow from the
-    losses on the clients' samples. If each client has a model of its own, it gives all weight to this model. If this
-    model does not predict, the client has the common weights.
+    Either clients store the weights (FedEM), or the weights are those of tiers, or they follow from the losses on the
+    clients' samples. If client i predicts with model i, model i has all of its weight. If model i does not predict, the
+    client has the common weights.
 
     Args:
         study: The trained study.
         runtime: The runtime that evaluates the models.
         answer: The models that predict.
-        worlds: For how many worlds, from world 0 on, weights are computed; None means all worlds.
+        worlds: Number of worlds, from world 0 on. None means all worlds.
     """
     count, client = worlds or study.worlds, np.arange(min(study.clients.number, EVALUATED_CLIENTS))
     if study.method.phase.weighs:
@@ -229,7 +228,7 @@ def find_client_weights(
         owner = np.arange(min(answer.models, EVALUATED_CLIENTS))
         return {world: answers.weigh_own_models(answer, world, owner) for world in range(count)}
     of_tiers = answer.tiers is not None and study.evaluation.gamma in (None, np.inf)
-    if of_tiers or (answer.models == 1 and not study.parts):  # weights of tiers, or of one model, need no losses
+    if of_tiers or (answer.models == 1 and not study.parts):  # weights of tiers or of one model need no losses
         none = torch.zeros(answer.models, len(client))
         return {world: answers.weigh_models(study, answer, world, none, client) for world in range(count)}
     losses = runtime.ask(studies.losses_of(answer.models, worlds), answer.state)
@@ -239,10 +238,10 @@ def find_client_weights(
 
 
 def measure_residual_variance(study: Study, runtime: Runtime, state: State, answer: Answer) -> dict[int, float]:
-    """Returns, for each world, the variance of the residuals on training samples, as a mean over the clients.
+    """Returns for each world the variance of the residuals on training samples, averaged over clients.
 
-    The variance is in squared units of the standardized target. If models that predict belong to clients, the residuals
-    are the errors of each client's own model on its samples. Otherwise they are the errors of the broadcast models.
+    The variance is in squared units of the standardized target. If clients own models that predict, the residuals are
+    the errors of each client's own model on its samples. Otherwise they are the errors of the broadcast models.
 
     Args:
         study: The trained study.
@@ -251,19 +250,19 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
         answer: The models that predict.
 
     Returns:
-        The variance by index of the world; empty if the loss is no squared error.
+        The variance by index of the world. It is empty if the loss is no squared error.
     """
     if study.net.objective not in ("half_mse", "mse"):
         return {}
     factor, models, losses = 2.0 if study.net.objective == "half_mse" else 1.0, answer.models, dict[int, Tensor]()
-    client = np.arange(models)  # `owner`, `[R, A]`, is the client to which each model belongs, -1 for no client
+    client = np.arange(models)  # `owner`, `[R, A]`, is the client that owns each model, or -1
     if study.method.one_model_per_client:
         size = [study.shards.sizes(np.full_like(client, world), client) for world in range(study.worlds)]
         owner = np.where(np.stack(size) > 0, client, -1)
     else:
         owner = np.full((study.worlds, models), -1) if answer.owner is None else answer.owner
     owned = (owner >= 0).any(axis=1)
-    if owned.any():  # if there are many clients, only the owners of models compute the loss
+    if owned.any():  # of many clients, only owners of models compute losses
         if study.clients.number <= EVALUATED_CLIENTS:
             asked = [np.arange(study.clients.number)] * study.worlds
         else:
@@ -283,13 +282,11 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
 
 
 def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> classification.ClassAnswer:
-    """Returns the predictions of a world's models and their joint prediction.
-
-    The joint prediction is the mean, or the result of the method's own rule (`Answer.combine`).
+    """Returns the predictions of a world's models, and their mean or the result of `Answer.combine`.
 
     Args:
         outputs: Logits of all models of the world, `[A, n, C]`.
-        kind: The quantity that is averaged, as in the scenario key `predict.average`.
+        kind: The quantity to average, as in the key `predict.average`.
         answer: The models that predict.
         world: Index of the world.
     """
@@ -299,13 +296,13 @@ def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Detection of out-of-distribution inputs: the uncertainty of predictions for these inputs and for samples of a split.
+# Detection of out-of-distribution inputs by the uncertainty of predictions.
 
 DRAWN_BINS = 20  # number of bins of the entropy in the report's picture
 
 
 def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: Answer) -> dict[str, float]:
-    """Returns how well the uncertainty of a world's predictions detects out-of-distribution inputs, as scores by name.
+    """Scores how well the uncertainty of a world's predictions detects out-of-distribution inputs.
 
     Args:
         study: The trained study.
@@ -330,13 +327,13 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
 def score_ood_of_clients(
     study: Study, world: int, measured: answers.Measured, known: Tensor, asked: BoolArray
 ) -> dict[str, float]:
-    """Returns the scores of `score_ood` as means over some known clients, each with its own weights over the models.
+    """Returns the scores of `score_ood` averaged over some known clients with their own weights of the models.
 
     Args:
         study: The trained study.
         world: Index of the world.
         measured: The results of the runtime.
-        known: Raw outputs of all models on the samples of a split, `[K, n, C]`. Every client is scored on all samples.
+        known: Raw outputs of all models on the samples of a split, `[K, n, C]`. All clients are scored on all samples.
         asked: Whether each known client counts, `[N]`.
     """
     weights, answer = answers.find_weights(study, world, measured), measured.answer
@@ -352,7 +349,7 @@ def score_ood_of_clients(
 
 
 def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Answer) -> dict[str, Any]:
-    """Returns the arrays for the report's picture of out-of-distribution inputs, for the first world.
+    """Returns the arrays for the report's picture of out-of-distribution inputs in the first world.
 
     Args:
         study: The trained study.
@@ -362,7 +359,7 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
 
     Returns:
         Two arrays. `ood_entropies`, `[bins, 3]`, has the lower end of each bin of the entropy, the share of test
-        samples in the bin, and the share of out-of-distribution inputs in the bin. `ood_auroc` is `[1]`.
+        samples in the bin, and the share of out-of-distribution inputs in the bin. `ood_auroc` has one value, `[1]`.
     """
     both = [_measure_uncertainty(study, 0, outputs, answer)[0] for outputs in (known, unknown)]
     edges = np.linspace(0.0, math.log(study.classes), DRAWN_BINS + 1)
@@ -379,32 +376,32 @@ def _measure_uncertainty(
     """Returns the uncertainty of the predictions for some samples.
 
     Returns:
-        The entropy of each prediction, `[n]`, and the part of the entropy that the disagreement of the members
-        explains, `[n]`. This part is None if there is only one member, or if predictions are not joined by the mean.
+        The entropy of each prediction, `[n]`, and the part of the entropy that the members' disagreement explains,
+        `[n]`. The second is None if there is only one member, or if the ensemble's prediction is no mean.
     """
     members, mean = answer_world(outputs, study.evaluation.average, answer, world)
     total = classification.entropies(mean)
-    if len(members) == 1 or answer.combine is not None:  # the entropy can be divided only for a mean of members
+    if len(members) == 1 or answer.combine is not None:  # only the entropy of a mean can be split
         return total, None
     each, weights = classification.entropies(members), answer.weigh_present(world)
     return total, np.maximum(total - np.average(each, axis=0, weights=weights), 0.0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own metrics, which return a number for each world and split.
+# A user's metrics, which return a value for each world and split.
 
 
 def score_own_metrics(
     study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None = None
 ) -> dict[str, float]:
-    """Returns the values of the user's own metrics by name; empty if there are no such metrics.
+    """Returns the values of the user's metrics by name.
 
     Args:
         study: The trained study.
         world: Index of the world.
         outputs: Raw outputs of all models on the whole split.
         split: The split, `test` or `hold_out`.
-        answer: The models that predict, with their weights and the rule that combines them.
+        answer: The models that predict.
         residual: Variance of the standardized target's residuals on training samples; None if unknown.
     """
     metrics = study.evaluation.metrics
@@ -434,13 +431,13 @@ def score_own_metrics(
 
 
 def summarize_members(name: str, each: list[float]) -> dict[str, Any]:
-    """Returns the smallest, mean and largest score of the members, and the list of their scores."""
+    """Returns the smallest, mean and largest score of the members, and the list of all scores."""
     least, mean, largest = float(np.min(each)), float(np.mean(each)), float(np.max(each))
     return {f"{name}_min": least, f"{name}_mean": mean, f"{name}_max": largest, f"member_{name}": each}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The user's own metrics for each known client. Only a `SampleMetric` can be computed from the samples of one client.
+# The user's metrics for each known client. Only a `SampleMetric` can be computed from the samples of one client.
 
 
 def list_sample_metrics(study: Study) -> list[SampleMetric]:
@@ -452,14 +449,14 @@ def list_sample_metrics(study: Study) -> list[SampleMetric]:
 def give_predictions(
     study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
-    """Returns for each sample the predicted probabilities or the predicted mean, and then the truth, `[C + 1, n]`."""
+    """Returns for each sample the predicted probabilities or mean, and then the true label or target, `[C + 1, n]`."""
     said = answers.join_answers(study, of, rows, weights)
     told = said.mean[None] if said.probs is None else said.probs.T
     return np.concatenate([told, np.asarray(said.y, dtype=np.float64)[None]])
 
 
 def score_samples(study: Study, own: answers.WeightedRows, values: FloatArray) -> FloatArray:
-    """Returns the metrics of a client, `[M]`, from the predictions for its samples; NaN for undefined metrics."""
+    """Returns the metrics of a client, `[M]`, from the predictions for its samples. Undefined metrics are NaN."""
     metrics = list_sample_metrics(study)
     if not len(own.rows):
         return np.full(len(metrics), np.nan)
@@ -483,8 +480,8 @@ def score_clients_by_metrics(
         study: The trained study.
         world: Index of the world.
         measured: The results of the runtime.
-        own: For each split, the metrics of clients with models of their own.
-        prefix: Beginning of the names, which is empty for the test split and `hold_out_` for the withheld samples.
+        own: For each split, the metrics of clients with their own models.
+        prefix: Beginning of the names: empty for test samples, and `hold_out_` for withheld samples.
     """
     split = "hold_out" if prefix else "test"
     of = answers.read_world(study, world, measured, split)
@@ -494,10 +491,9 @@ def score_clients_by_metrics(
 
 
 def summarize_metrics(study: Study, each: dict[str, FloatArray], prefix: str) -> dict[str, float]:
-    """Returns the mean metrics over the known clients and over each tier, and the number of clients that count.
+    """Averages metrics over the known clients and over each tier, and counts the clients with a defined metric.
 
-    A client does not count if its metric is undefined. For example, the area under the curve is undefined if all
-    samples of the client have the same class.
+    The area under the curve, for example, is undefined if all samples of a client have the same class.
 
     Args:
         study: The trained study.
@@ -519,22 +515,21 @@ def summarize_metrics(study: Study, each: dict[str, FloatArray], prefix: str) ->
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The evaluation of one round, which returns a row of metrics for each world.
+# The evaluation of one round.
 
-KeepClients = Callable[[int, int, ClientScores], None]  # (round, world, scores of clients of the world)
+KeepClients = Callable[[int, int, ClientScores], None]  # (round, world, scores of the world's clients)
 
 
 def make_evaluator(
     study: Study, runtime: Runtime, test: bool = True, keep_clients: KeepClients | None = None
 ) -> Callable[[Progress], list[dict[str, Any]]]:
-    """Returns a function that takes the progress of a run and returns one row of metrics per world.
+    """Returns a function: progress of a run -> one row of metrics per world.
 
     Args:
         study: The study that is trained.
         runtime: The runtime that evaluates the models.
-        test: Whether the test samples are scored. Sweeps do not score them.
-        keep_clients: Function that stores the scores of single clients of a world. It is called if `evaluate.clients`
-            is above 0.
+        test: Whether test samples are scored, which sweeps must not do.
+        keep_clients: A function that stores single clients' scores. It is called if `evaluate.clients` is above 0.
     """
 
     def evaluate(progress: Progress) -> list[dict[str, Any]]:
@@ -567,7 +562,7 @@ def make_evaluator(
 def _score_world(
     study: Study, world: int, measured: answers.Measured, test: bool, metrics: dict[str, answers.Own]
 ) -> tuple[dict[str, Any], ClientScores | None]:
-    """Returns a world's row of metrics, and the scores of single clients, or None if these are not recorded."""
+    """Returns a world's row of metrics, and single clients' scores, or None if these are not recorded."""
     answer, residual = measured.answer, measured.residual.get(world)
     splits = [("test", "", measured.test)] if test else []
     splits += [("hold_out", "hold_out_", measured.held_out)] if study.hold_out else []
@@ -610,7 +605,7 @@ def _score_clients(
 ) -> FloatArray:
     """Returns the score of each known client on its samples of a split, `[N]`.
 
-    If all clients predict alike, only the clients whose scores are recorded are scored.
+    If all clients predict in the same way, only clients whose scores are recorded are scored.
 
     Args:
         study: The trained study.
@@ -630,7 +625,7 @@ def _score_clients(
 def score_answer(
     study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None
 ) -> dict[str, Any]:
-    """Returns all scores of a world's ensemble on a split, and the scores of each member by itself.
+    """Returns all scores of a world's ensemble on a split, and the scores of each member.
 
     Args:
         study: The trained study.
@@ -656,7 +651,7 @@ def score_answer(
 
 
 def decompose_error(study: Study, pieces: Pieces, answer: Answer) -> list[dict[str, float]]:
-    """Returns bias, variance and noise on a toy data set, whose test targets are E[y|x]. There is one dict per world.
+    """Returns bias, variance and noise of each world on a toy data set, whose test targets are E[y|x].
 
     Args:
         study: The study that was trained, with several replicates.

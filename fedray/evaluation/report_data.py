@@ -109,9 +109,6 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[classifi
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The arrays for the report's pictures of a finished run's first world, in `pictures.npz`.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # The loss on the plane through three models (FE Fig. 3). It shows whether there is a valley between members.
 
 PLANE_RESOLUTION = {"mlp": (25, 500), "conv": (15, 100)}  # engine -> (points per side of the grid, training samples)
