@@ -133,7 +133,7 @@ class LocalLoss(NamedTuple):
         reads: The entries of `READS` that the function needs. With `heads`, the network in training returns the outputs
             of H heads, `[B, H, C]`.
         name: Name of the loss in messages.
-        shared: Name of a tensor in the server's `State.extra`, which starts with `broadcast/`. Clients receive the
+        shared: Name of a tensor in the server's `State.extra`. The name starts with `broadcast/`. Clients receive the
             tensor's row of the model that they train.
         example: A row of the tensor `shared` when training begins. fedray sets this field.
 
@@ -193,8 +193,8 @@ class Transform(NamedTuple):
     The p parameters of the client's model form one vector.
 
     Attributes:
-        init: A function: parameters `[p]` -> the first state of the transformation. A state consists of tensors,
-            tuples, lists and dicts. `()` means that there is no state.
+        init: A function: parameters `[p]` -> the first state of the transformation. A state is a tensor, or tuples,
+            lists and dicts of tensors. `()` means that there is no state.
         update: A function (gradient `[p]`, state, parameters `[p]`, context) -> (transformed gradient `[p]`, state).
         noise: Whether the context holds random numbers (`StepContext.noise`).
         name: Name of the transformation in messages.
@@ -214,10 +214,11 @@ class Transform(NamedTuple):
 
 
 def find_placing(rules: Sequence[Transform]) -> Transform | None:
-    """Returns the transformation of a local training that has `at`, or None if there is no such transformation.
+    """Returns the transformation of a local training whose field `at` is set, or None if there is no such
+    transformation.
 
     Raises:
-        BadInput: Two transformations have `at`.
+        BadInput: There are two such transformations.
     """
     found = [rule for rule in rules if rule.at is not None]
     if len(found) > 1:
@@ -234,9 +235,10 @@ class RateSchedule(NamedTuple):
             `rounds` rounds. `step` is multiplied by `gamma` at each round in `at`.
         rounds: Number of rounds in which `cosine` and `linear` fall. Both kinds require it.
         floor: The last multiplier of `cosine` and `linear`.
-        warmup: Length of the warm-up in rounds. Round t of the warm-up also has the multiplier `(t + 1) / warmup`.
-        at: The rounds, from 0, at which `step` falls.
-        gamma: The multiplier of `step` at each of these rounds.
+        warmup: Length of the warm-up in rounds. In round t of the warm-up the multiplier is also multiplied by
+            `(t + 1) / warmup`.
+        at: The rounds, from 0, at which the multiplier of `step` falls.
+        gamma: The factor by which the multiplier of `step` falls at each of these rounds.
         restart: Whether `cosine` and `linear` start again from 1 every `rounds` rounds (warm restarts). Otherwise they
             stay at `floor`.
 
@@ -252,7 +254,7 @@ class RateSchedule(NamedTuple):
     restart: bool = False
 
     def factor(self, t: int) -> float:
-        """Returns the multiplier of round t, from 0."""
+        """Returns the multiplier of round t. The first round is 0."""
         rise = min(1.0, (t + 1) / self.warmup) if self.warmup else 1.0
         if self.kind == "step":
             return rise * self.gamma ** sum(t >= at for at in self.at)
@@ -274,7 +276,7 @@ def count_shared(loss: LocalLoss | None) -> int:
 
 
 def start_empty(_parameters: Tensor) -> tuple[()]:
-    """Returns the state `()` of a transformation without a state, as its `init`."""
+    """Returns `()`, as the `init` of a transformation without a state."""
     return ()
 
 
@@ -423,7 +425,7 @@ class Piece:
         raise NotImplementedError
 
     def work(self, tier: IntArray) -> FloatArray | None:
-        """Returns the work of each job's steps, as a fraction of a step of the whole network, `[J]`.
+        """Returns the computation of a step of each job, as a fraction of a step of the whole network, `[J]`.
 
         None means the fraction 1.
         """
@@ -494,7 +496,7 @@ class KeepModel(Piece):
 class Work:
     """Work that clients do instead of gradient descent. A process does one job at a time, on a CPU.
 
-    The cache `kept` of a process lives longer than a round. It holds only what the process can compute again.
+    `kept` is a cache of the process, which stays from round to round. It holds only what the process can compute again.
     """
 
     def begin(self, site: Any, kept: dict[Any, Any], t: int, state: State) -> None:
@@ -553,8 +555,8 @@ class Walk(NamedTuple):
     """A random walk: each model moves from client to client, and there is no server.
 
     Attributes:
-        at: A function: step -> each model's client, `[R, K]`.
-        down: A function: step -> whether each model's client has failed, `[R, K]`.
+        at: A function: step -> the client that has each model, `[R, K]`.
+        down: A function: step -> whether this client has failed, `[R, K]`.
         edges: Pairs of clients that may send to each other, `[E, 2]`.
 
     Example:
@@ -648,15 +650,15 @@ class Compress(NamedTuple):
 
 @dataclass(frozen=True)
 class Local:
-    """How a client trains. Without code in a field, the fastest engines train many clients at once.
+    """How a client trains. If no field holds a function, the fastest engines train many clients at once.
 
     The gradient of a step is `grad + pull (w - w_start) + offset`, where `grad` includes weight decay. This form covers
     FedProx, FedDyn, Ditto and SCAFFOLD. The optimizer begins each local training without state (Fed-ensemble, section
-    II). Code may replace the loss, the gradient of the data, and the optimizer.
+    II). Functions may replace the loss, the gradient of the data, and the optimizer.
 
     Attributes:
         optimizer: `sgd`, `adam`, `adamw` or `rmsprop`, as `torch.optim` computes them.
-        lr: Learning rate of the first rounds.
+        lr: Initial learning rate.
         lr_decay: Multiplier of the learning rate every `lr_decay_every` rounds.
         lr_decay_every: Number of rounds between two such multiplications.
         momentum: Momentum of SGD, 0 to 1.
@@ -673,8 +675,9 @@ class Local:
         loss: The loss that replaces the network's loss. None keeps the network's loss.
         gradient: A transformation of the gradient before `pull` and `offset` are added. None leaves the gradient
             unchanged.
-        step: What replaces the optimizer. The result of a transformation, times the learning rate, is subtracted from
-            the parameters. A function (parameters, lr=...) returns a `torch.optim.Optimizer`. None keeps the optimizer.
+        step: A transformation or a function that replaces the optimizer. The result of a transformation, times the
+            learning rate, is subtracted from the parameters. A function (parameters, lr=...) returns a
+            `torch.optim.Optimizer`. None keeps the optimizer.
         augment: Random changes of the samples of each batch, in this order.
 
     Example:
@@ -716,7 +719,7 @@ class Local:
 
     @property
     def has_code(self) -> bool:
-        """Returns whether engines must call a function of a method or user in every step."""
+        """Returns whether engines must call a method's or a user's function in every step."""
         return any(part is not None for part in (self.loss, self.gradient, self.step))
 
     def count_work(self, models: int) -> float:
@@ -751,7 +754,7 @@ class Phase:
         local: How a client trains.
         server: The functions that turn uploads into the next state.
         compress: The compression of uploads.
-        pieces: What clients do before and after training, in this order.
+        pieces: Additions to a client's job before and after training, in this order.
         walk: The random walk of the models, if there is no server. None means that there is a server.
         sizes: A function: plan -> number of training samples of each job `[J]`. None means all samples of the job's
             client.

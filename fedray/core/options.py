@@ -379,7 +379,7 @@ class NameSpec:
 
     Attributes:
         text: One line for `fedray list`.
-        options: The options, which are keys of the section with the name.
+        options: The options, which are keys in the same section as the name.
         more: Whether further keys are passed unchanged to the named function.
 
     Example:
@@ -397,12 +397,12 @@ class NameSpec:
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """What scenarios know about a method. It is set in the method's file in `fedray/methods/`.
+    """What scenarios know about a method. Each method's file in `fedray/methods/` sets these fields.
 
     Attributes:
         text: One line for `fedray list methods` and the table of all methods.
         family: The method's group in the table of methods.
-        models: The number of models, K: `any`, always `one`, or one per client (`clients`).
+        models: The possible number of models, K: any number (`any`), always one (`one`), or one per client (`clients`).
         options: The options of the method, which are keys of the section `method`.
         defaults: Settings of the method's paper, as a tree of scenario keys. A scenario may change them.
         clients: Number of clients, N, if neither the scenario nor the data set determines it.
@@ -421,8 +421,8 @@ class MethodSpec:
         all_models: Whether every participant trains all K models, whatever its tier says.
         in_rounds: Why the method cannot be trained asynchronously, as the end of a sentence that starts with the
             method's name. It may be empty.
-        private: Words for the state that clients keep between rounds and never send. Empty means that there is no such
-            state.
+        private: A description of the state that clients keep between rounds and never send. Empty means that there is
+            none.
         parts: Whether the method trains parts of the model one after the other.
         asks: Whether clients compute predictions of the received models for the training.
         fits: What a round adds to the ensemble if clients fit learners without gradient descent. `one` adds one
@@ -434,8 +434,8 @@ class MethodSpec:
             tier a `TierNet`, which is the part of the network that the tier trains. `width` of `clients.tiers` has an
             effect only with this function. None means that all tiers train the whole network.
         stack: A function (network, number of clients, number of classes, rounds, options) -> a `Stack` of the clients'
-            own networks, and of the model or rule that combines their predictions. None means that the method is no
-            such stack.
+            own networks, and of the model or rule that combines their predictions. None means that the method does not
+            combine networks of clients.
         mean_field: What a model holds besides a Gaussian over the network's weights: the Gaussian's prior (`prior`), or
             a client's factor of the posterior (`site`). The Gaussian's initial rho is then an option. Empty means that
             a model is a network.

@@ -159,7 +159,7 @@ def find_score(name: str) -> Score | None:
 
 
 def leave_out_repeats(metrics: Mapping[str, _T]) -> dict[str, _T]:
-    """Leaves out scores of an ensemble's members that only repeat the ensemble's score, as with one model.
+    """Leaves out scores of an ensemble's members that only repeat the ensemble's score, which happens with one model.
 
     Args:
         metrics: Value of each score, by name.

@@ -90,13 +90,13 @@ def is_available() -> bool:
 
 
 def hash_library() -> str | None:
-    """Returns the digest of the library's sources, which is the same on all machines, or None without a library."""
+    """Returns the digest of the library's sources, or None without a library. It is the same on all machines."""
     library = load_library()
     return library.digest if isinstance(library, Library) else None
 
 
 def address(array: Tensor | NDArray[Any] | None) -> int | None:
-    """Returns the memory address of a contiguous array's data. For None it returns None."""
+    """Returns the memory address of a contiguous array's data, or None for None."""
     if array is None:
         return None
     if isinstance(array, Tensor):
@@ -126,7 +126,9 @@ def sum_rows(
     limbs: int,
     square: bool,
 ) -> tuple[Tensor, NDArray[np.float64]]:
-    """Computes the sums of `exact_sum` with the compiled kernel. The next comment explains limbs.
+    """Computes the sums of `exact_sum` with the compiled kernel.
+
+    A *limb* is one of the parts into which values are split.
 
     Returns the sums of each limb, `[limbs, G, d]` float64, and the largest magnitude in each row, `[J]`. A coarse limb
     comes first. The magnitude of a row with a NaN is NaN.
@@ -176,7 +178,7 @@ _CHUNK = {"cpu": 1 << 17, "cuda": 1 << 26}  # values added at a time: 1 MB of fl
 
 @dataclass(frozen=True)
 class ExactSum:
-    """Sums of G groups of rows.
+    """Exact sums of G groups of rows, split into limbs.
 
     Attributes:
         limbs: Index of each limb -> the sums of this limb, `[G, d]` float64.
@@ -257,7 +259,8 @@ def exact_sum(
         group: Group of each row, `[J]` int64, 0 to G - 1.
         groups: Number of groups, G.
         weight: Integer weight of each row, `[J]`.
-        limbs: Number of fine limbs. One limb resolves 1.5e-11. Two limbs resolve 5e-20, for squares of small deltas.
+        limbs: Number of fine limbs. The resolution of one limb is 1.5e-11. The resolution of two limbs is 5e-20, for
+            squares of small deltas.
         square: Whether the squares are added.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Prepares worker processes, finds the address of a Ray cluster, and keeps the folders of Ray clusters on this machine.
+"""Prepares worker processes, finds the address of a Ray cluster, and manages the folders of Rays on this machine.
 
 Below, *a Ray* is a Ray cluster that fedray itself starts on this machine.
 """
@@ -121,10 +121,6 @@ def count_gpus() -> int:
 def check_machine(tiers: "Sequence[Tier]", gpus: int) -> None:
     """Checks that this machine has enough GPUs for the tiers, and that no tier requires custom resources of Ray.
 
-    Args:
-        tiers: The tiers of the clients.
-        gpus: Number of GPUs of this machine.
-
     Example:
         >>> from fedray.core.types import Tier
         >>> check_machine([Tier("phones", 10, num_gpus=0.5)], gpus=1)
@@ -188,9 +184,7 @@ def pretend_gpus(tiers: "Iterable[Tier | TierKeys]", device: str) -> int | None:
     If the device is `cpu`, no GPU is used, but actors of tiers that reserve GPUs must still find them in Ray's
     resources.
 
-    Args:
-        tiers: The tiers of the clients.
-        device: Value of the key `clients.device`.
+
 
     Example:
         >>> from fedray.core.types import Tier
@@ -343,11 +337,7 @@ def write_awaited(awaited: Mapping[str, float]) -> str:
 
 
 def refuse_unused_wait(awaited: Mapping[str, float] | None, address: str | None) -> None:
-    """Raises an error if `--wait-for` is given without a cluster.
-
-    Args:
-        awaited: Amounts of resources by name; None means that the run waits for nothing.
-        address: Network address of the cluster; None means that there is no cluster.
+    """Raises an error if `--wait-for` is set without the address of a cluster.
 
     Example:
         >>> refuse_unused_wait({"hpc": 32.0}, None)
@@ -387,7 +377,7 @@ def open_session(place: Path) -> Iterator[Path]:
     """Makes a session folder and locks it while the block runs. The caller removes the folder.
 
     Raises:
-        FedrayError: Nothing can be written in `place`.
+        FedrayError: The folder cannot be made in `place`.
 
     Example:
         >>> import tempfile

@@ -171,13 +171,9 @@ def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, in
 
 
 def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: Iterable[int]) -> Diverged:
-    """Returns the error for a round in which training diverged. The message names the clients and the keys to lower.
+    """Returns the error for a round t (from 0) in which some jobs of the plan diverged.
 
-    Args:
-        scenario: The scenario as a dictionary.
-        t: The round, from 0.
-        plan: The plan of the jobs.
-        jobs: Indexes of the jobs that diverged.
+    The message names the clients and the keys to lower.
     """
     names = ", ".join(f"client {plan.client[j]} (model {plan.model[j]})" for j in jobs)
     step = method_spec_of(scenario.get("method", {}).get("name")).step
@@ -260,8 +256,8 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
     """Numbers the jobs of asynchronous training, `[J]`. Jobs with equal numbers (below J) may share a block.
 
     Jobs that start from different versions of a model may share a block if their learning rates are equal and all of
-    `Phase.pieces` treat both versions alike. They may not if local training calls code, because code may use the
-    version as the round.
+    `Phase.pieces` treat both versions in the same way. If local training calls code, they may not, because code may use
+    the version as the round.
 
     Args:
         phase: The training that the jobs belong to.
@@ -358,9 +354,7 @@ def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine 
 
     The result is empty if all tiers train the whole network.
 
-    Args:
-        study: The study that is trained.
-        device: Device on which tensors are computed.
+
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -459,7 +453,7 @@ class Reply(NamedTuple):
 
 
 def to_page(state: State) -> Page:
-    """Packs a state into a message without copying. Extra tensors are sent only if they are named `broadcast/...`."""
+    """Packs a state into a message without copying. Of the extra tensors, only those named `broadcast/...` are sent."""
     extra = {name: value.numpy() for name, value in state.extra.items() if name.startswith(SENT)}
     return Page(state.models.numpy(), state.counters.numpy(), extra)
 
@@ -516,7 +510,7 @@ class Chunk(NamedTuple):
 class Queue(NamedTuple):
     """Chunks, and the actors that may take them.
 
-    The actors have equal resources, or there is one actor, which holds the private vectors of the clients.
+    All actors have equal resources. If jobs need private vectors of clients, there is only the actor that holds them.
 
     Attributes:
         actors: Indexes of the actors.
@@ -545,8 +539,8 @@ def cut_chunks(
         models: Number of models of a world, K.
         at_home: Whether each job runs on the actor that holds its client's private vectors. Then each actor has one
             chunk.
-        laps: Number of chunks of each actor's share. The first chunk has half of the share, the next a quarter, and so
-            on. With small chunks at the end all actors finish at about the same time.
+        laps: Number of chunks per actor. The first chunk of an actor has half of its share of the work, the next a
+            quarter, and so on. With small chunks at the end all actors finish at about the same time.
 
     Returns:
         The queues. An actor belongs to at most one queue.
@@ -628,7 +622,7 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
         wait: A function that waits until some actor replies to its task.
 
     Returns:
-        The sums of all uploads. Then the losses and errors of all jobs, in the order of the plan.
+        The sums of all uploads, and the losses and errors of all jobs in the order of the plan.
 
     Example:
         Two actors share four chunks of one job each. The second actor replies only when the first has no task left.
@@ -692,7 +686,7 @@ def choose_laps(seconds: float, actors: int) -> int:
     It is 1 if rounds are short, because every chunk costs a call.
 
     Args:
-        seconds: Wall seconds of the last round. Infinity stands for no round yet.
+        seconds: Wall seconds of the last round. It is infinite before the first round.
         actors: Number of actors.
 
     Example:

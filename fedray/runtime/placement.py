@@ -81,10 +81,10 @@ class ActorSpec(NamedTuple):
 def seat(
     kinds: Sequence[ActorSpec], least: Sequence[int], most: Sequence[int], nodes: Sequence[Node]
 ) -> IntArray | None:
-    """Chooses nodes for actors of several kinds, one actor after the other.
+    """Chooses nodes for actors of several kinds, one actor after the other. Actors of a kind have equal needs.
 
     Each actor goes to the node on which most actors of its kind still fit. Nodes with resources that only other kinds
-    need come last. If the required actors do not fit in this way, each of them goes to the first node with room.
+    need come last. If the required actors do not fit in this way, each of them goes to the first node on which it fits.
 
     The nodes of the required actors do not depend on `most`. If there are several kinds, this function may find no
     solution although one exists.
@@ -92,8 +92,8 @@ def seat(
     Args:
         kinds: One actor of each kind.
         least: Number of required actors of each kind.
-        most: Largest number of actors of each kind. After the required actors, the next actor is always of the kind
-            that has the smallest fraction of its `most`.
+        most: Largest number of actors of each kind. Each actor beyond the required ones is of the kind that so far has
+            the smallest share of its `most`.
         nodes: The nodes with their free resources.
 
     Returns:
@@ -216,7 +216,8 @@ def add_up(nodes: Sequence[Node]) -> dict[str, float]:
 def explain_misfit(least: Sequence[ActorSpec], counts: Sequence[int], nodes: Sequence[Node]) -> BadInput:
     """Returns the error for actors that do not fit into a cluster.
 
-    The message names the resources that are too small in total. If none is, it says that some actor fits on no node.
+    The message names the resources of which the cluster has too little. If there are enough in total, it says that no
+    node has room for one of the actors.
 
     Args:
         least: One actor of each tier that has clients. It needs the smallest possible share of a CPU.
@@ -374,7 +375,9 @@ def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int
 
 
 def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray) -> IntArray:
-    """Assigns clients to their homes. The clients of a tier go in turn to the actors that `list_serving` names.
+    """Assigns each client to an actor, its home.
+
+    The clients of a tier go in turn to the actors that `list_serving` names.
 
     Args:
         clients: The tiers.

@@ -1,4 +1,4 @@
-"""Runs a study in its run directory, and has the runtime without Ray.
+"""Runs a study in its run directory, and defines the runtime without Ray.
 
 A *study* is everything that a run needs except a runtime, and a *world* is one seed of one fold of the data. A
 *session* is the work of one process for a run: from the first round or the newest checkpoint to the summary.
@@ -286,9 +286,9 @@ def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
 
 
 def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
-    """Writes the partition of the data, and returns the progress with which the run continues.
+    """Writes the partition of the data, and returns the progress from which the run continues.
 
-    It reads the progress from the newest checkpoint. Without a checkpoint, the run begins with the first round.
+    This is the progress of the newest checkpoint, or the progress before the first round.
     """
     records.write_partition(out, study)
     if not find_checkpoints(out / "checkpoints"):
@@ -378,7 +378,7 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
 def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
     """Joins the facts about several processes.
 
-    `engine` is the first engine; `engines` lists the engines if they differ.
+    `engine` is the first engine. `engines` lists all engines if they differ.
 
     Example:
         >>> join_worker_facts([{"engine": {"name": "mlp"}, "lanes_independent": flag} for flag in (True, False)])
@@ -410,7 +410,7 @@ def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, s
 
 
 def warn_if_dependent(facts: dict[str, Any]) -> None:
-    """Warns that results depend on the packing of jobs into blocks if the self-test of the lanes has failed."""
+    """Warns if the self-test of the lanes has failed, because results then depend on how jobs share blocks."""
     if not facts["lanes_independent"]:
         errors.warn_user(
             "the lane self-test failed here: results repeat for the same packing only (see manifest.json)",

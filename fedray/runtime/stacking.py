@@ -50,12 +50,12 @@ class FittedVotes:
         self._lock = Lock()  # fits no classifier twice; also, the limit of BLAS threads is one for all threads
 
     def shares(self, i: int, world: int, folds: Sequence[int], x: Tensor) -> FloatArray:
-        """Returns the share of the votes that each class gets from the classifiers of a base.
+        """Returns the share of the votes that each class receives from the classifiers of a base.
 
         Args:
             i: Index of the base.
             world: The world (one seed of one fold of the data), 0 to R - 1.
-            folds: Folds of the stack. For each of them, the classifiers that were fitted without this fold vote.
+            folds: Folds of the stack. The votes for a fold come from the classifiers that were fitted without it.
             x: Raw inputs of the world, `[n, ...]`.
 
         Returns:
@@ -83,10 +83,10 @@ class FittedVotes:
         return np.where(voters > 0, counts / np.maximum(voters, 1), 1 / part.study.classes)
 
     def _classifier(self, i: int, world: int, client: int, fold: int) -> ClassifyRows:
-        """Returns the classifier that a client fits for base i, in a world of the base that leaves out one fold.
+        """Returns the classifier that a client fits for base i in a world of the base, which leaves out one fold.
 
-        If folds are whole clients, `fold` is 0, because a client that is not left out has the same samples in all
-        folds.
+        If each fold is one client, `fold` is 0, because a client that is not left out has the same samples in all
+        worlds.
         """
         part = self.parts[i]
         key = (i, world if _shards(part).within else world // part.folds, client)
@@ -129,7 +129,7 @@ def _shards(part: Part) -> LeaveOutShards:
 
 
 def _flatten(part: Part, x: Tensor, world: int) -> Any:
-    """Standardizes raw inputs `[n, ...]` as for a network. Returns inputs of a classifier, `[n, f]` float64."""
+    """Standardizes raw inputs `[n, ...]` as for a network, and flattens them for a classifier, `[n, f]` float64."""
     return _shards(part).normalize(x[None], torch.tensor([world]))[0].flatten(1).double().numpy()
 
 

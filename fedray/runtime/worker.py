@@ -177,7 +177,7 @@ class Worker:
         kept: A cache that this process keeps between rounds for clients that do not train by gradient descent
             (`Phase.work`).
         private: The private vectors of the clients that are assigned to this process.
-        store: What holds all private vectors: `parts` for a stack, else `private`.
+        store: The object with all private vectors, which is `parts` for a stack and `private` otherwise.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class Worker:
             phase: The training that the jobs belong to.
 
         Returns:
-            The sums of the statistics of all uploads. Then the losses `[J]` and tracebacks of the jobs, in the plan's
+            The sums of the statistics of all uploads, and the losses `[J]` and tracebacks of the jobs in the plan's
             order.
         """
         exchange.check_limit(self.study.client_timeout)
@@ -315,10 +315,11 @@ class Worker:
         )
 
     def _pack_uploads(self, update: Update, columns: Tensor | None) -> Uploads:
-        """Returns the uploads of a block. The copy that was trained beside a lone job is left out.
+        """Returns the uploads of a block.
 
-        The uploads stay on a GPU if compression and server can work there, clients keep no private vectors, and
-        training is not asynchronous. Integer buffers of layers that clients do not send are 0.
+        A lone job is trained together with a copy of it, which sends nothing. The uploads stay on a GPU if compression
+        and server can work there, clients have no private vectors, and training is synchronous. Integer buffers of
+        layers that clients do not send are 0.
         """
         real, phase, delta, counters = update.real, update.phase, update.delta, update.counters.cpu()
         assert delta is not None
@@ -364,7 +365,7 @@ class Worker:
     def own_models(self, state: State, world: int, client: int) -> Tensor:
         """Returns the models with which a client of this process predicts.
 
-        The models come from the last piece of `Phase.pieces` that gives clients models of their own.
+        They come from the last piece of `Phase.pieces` that gives clients their own models.
         """
         phase = self.study.method.phase
         k = phase.models
@@ -382,8 +383,8 @@ class Worker:
             x: Raw inputs, `[n, ...]`.
 
         Returns:
-            Raw outputs, `[M, n, C]`. A stack (M = 1) returns its outputs and then the outputs of its P sub models, `[1
-            + P, n, C]`.
+            Raw outputs, `[M, n, C]`. For a stack (M = 1) these are its outputs and then those of its P sub models,
+            `[1 + P, n, C]`.
         """
         if self.parts is not None:
             return self.parts.forward(rows, counters, world, x)

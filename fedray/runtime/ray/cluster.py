@@ -104,7 +104,7 @@ class Reservation(NamedTuple):
     own: bool = True
 
     def is_ready(self, seconds: float = 0.0) -> bool:
-        """Waits for Ray to reserve all seats, and returns whether it has.
+        """Waits until Ray has reserved all seats, and returns whether it has done so in time.
 
         Args:
             seconds: Longest time to wait.
@@ -160,8 +160,8 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
 
     Args:
         choose: A function with the arguments `cluster` and `waits` that chooses the actors (`choose_seats`).
-        waits: Whether to wait for missing nodes, because the run has begun before. Ray is meanwhile asked for seats on
-            them, so that an autoscaler starts nodes.
+        waits: Whether to wait for missing nodes, because the run has begun before. Meanwhile it asks Ray for seats on
+            these nodes, so that an autoscaler starts them.
 
     Raises:
         BadInput: The cluster cannot hold the actors.
@@ -210,7 +210,7 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
 def wait_for_resources(wanted: Mapping[str, float]) -> None:
     """Waits until the nodes of a cluster have the required resources, and logs which resources are still missing.
 
-    Ray is meanwhile asked for bundles with one unit of a resource each, so that an autoscaler starts nodes.
+    Meanwhile it asks Ray for bundles with one unit of a resource each, so that an autoscaler starts nodes.
 
     Args:
         wanted: Required total amounts, by Ray's names of resources. The amount of `nodes` is the number of nodes.
@@ -410,8 +410,8 @@ class TrialSeats:
     def place(self, gpus: float) -> tuple[dict[str, Any], Callable[[Any], None]]:
         """Reserves the seats of a trial.
 
-        Returns Ray's options for the trial's process, and a function that releases the seats. The caller must call the
-        function with any argument when the process has ended.
+        Returns Ray's options for the trial's process, and a function that releases the seats. The caller must call this
+        function with one argument, of any kind, when the process has ended.
 
         Args:
             gpus: Number of GPUs of a trial without actors. Such a trial also takes one CPU.

@@ -46,8 +46,7 @@ def listen_on_network(network: bool) -> None:
     By default, Ray on Linux always listens on the network address. Ray has no option for this, so two of its constants
     are set.
 
-    Args:
-        network: Whether Ray listens on the network address.
+
     """
     if sys.platform == "linux":
         os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = str(int(network))  # for the processes that Ray starts
@@ -274,7 +273,7 @@ def open_local_ray(
 
 
 def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
-    """Starts Ray with the resources `has`, and returns the processes without which Ray cannot work."""
+    """Starts Ray with the resources in `has`, and returns the processes that Ray needs."""
     listen_on_network(False)
     os.environ[environment.MARK] = str(folder)
     # Ray would start workers in advance, but fedray's workers have a different environment and could not use them

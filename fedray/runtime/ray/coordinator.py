@@ -104,7 +104,7 @@ class RayRuntime:
         return self.clients.scenario.lanes
 
     def _check_private(self) -> None:
-        """Raises `Lost` if clients have private vectors, because a dead actor has lost the vectors of its clients."""
+        """Raises `Lost` if clients have private vectors, because an actor that died has lost those of its clients."""
         if self.has_private:
             raise Lost("private client state was lost with an actor")
 
@@ -251,8 +251,8 @@ class Coordinator:
         own: The user's own objects.
         out: The run directory.
         alone: Whether all actors run on this machine, which has the user's files.
-        snapshots: Snapshots that the driver has not fetched yet. `{"phase": ...}` says what the run does, and `{"note":
-            ...}` is a warning.
+        snapshots: Snapshots that the driver has not fetched yet. A `phase` in a snapshot says what the run does now,
+            and a `note` is a warning.
     """
 
     def __init__(self, scenario: Scenario, own: UserObjects, out: str, folder: str = "", *, alone: bool = True) -> None:

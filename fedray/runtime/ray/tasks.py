@@ -152,10 +152,7 @@ def run_as_tasks(
 
 
 def _work(folder: str, gpus: float, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function with the task's share of a GPU.
-
-    It runs in the user's directory if this machine has that directory.
-    """
+    """Calls a function with the task's share of a GPU, in the user's directory if this machine has it."""
     environment.enter_folder(folder)
     environment.limit_gpu_memory(gpus)
     return function(*arguments)
