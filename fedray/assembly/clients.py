@@ -158,7 +158,7 @@ def _share_candidates(candidates: int | None, clients: Clients, counts: list[int
 
 
 def count_age(scenario: Scenario) -> int:
-    """Returns the number of rounds in which each model is trained once: K, or for a stack the lcm of its bases' K."""
+    """Returns the number of rounds of an age, which is K, or for a stack the least common multiple of its bases' K."""
     models = scenario.method.models
     return math.lcm(*(base.get("models", models) for base in scenario.method.options.get("bases", ())), models)
 

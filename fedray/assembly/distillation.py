@@ -68,8 +68,8 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
     """Adds out-of-distribution inputs to the data set, if the scenario names such inputs.
 
     The inputs are test samples of a second data set (all samples if that set has folds), or noise with the mean and
-    standard deviation of the training samples. They are at most as many as the clients' data set has test samples. From
-    a larger second data set, evenly spaced samples are taken.
+    standard deviation of the training samples. Their number is at most the number of test samples of the clients' data
+    set. Samples of a larger second data set are evenly spaced.
 
     Args:
         scenario: The scenario, whose key `evaluate.ood` names the inputs.
@@ -181,7 +181,7 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
 def count_distillation(scenario: Scenario, shards: Shards, seed: int, teachers: float) -> ServerWork:
     """Returns the largest number of steps that train a student at the server, and the number of samples in these steps.
 
-    The forward passes of teachers count as samples, each as a third of a sample in training.
+    A sample that passes through a teacher counts as a third of a sample in training.
 
     Args:
         scenario: The scenario, with the method's options.
@@ -250,7 +250,7 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Re
 
     Raises:
         BadInput: The share is too small to give the server a sample. If the share is 0, the returned function raises
-            it.
+            this error.
     """
     share = share_of_server(scenario, own)
     if share and not len(shards.server(0)[1]):
@@ -345,7 +345,7 @@ def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> 
 def _read_other(scenario: Scenario, shards: Shards) -> Tensor:
     """Returns the inputs of a second data set.
 
-    If clients' inputs are standardized, these are too, with its own statistics.
+    If the clients' inputs are standardized, these inputs are standardized with the statistics of their own data set.
     """
     data = open_alike("method.inputs", scenario.method.options["inputs"], scenario, shards.data, "withheld or noise")
     x = torch.from_numpy(data.train.x if data.train.x.flags.writeable else data.train.x.copy())

@@ -294,7 +294,7 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
         scenario: The scenario.
         classes: Number of classes, C. It is 0 for regression.
         clients: Number of clients, N.
-        network: Function that makes the network of a scenario.
+        network: A function that makes the network of a scenario.
 
     Raises:
         BadInput: `folds` is `client`, and there are too few or too many clients to leave out each client once.
@@ -424,7 +424,7 @@ def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) ->
 
 
 def add_tuning(scenario: Scenario, pieces: Setting, method: Method) -> Method:
-    """Adds the steps of `evaluate.personal_steps`, for which clients of the run train before they predict.
+    """Adds the training steps that clients of the run make before they predict (`evaluate.personal_steps`).
 
     Args:
         scenario: The scenario.

@@ -40,8 +40,8 @@ def make_setting(
         shards: The clients' data.
         devices: The simulated devices.
         seeds: One seed for each world.
-        own: The user's objects. A loss, an optimizer, augmentations, a selection or a schedule among them replaces the
-            scenario's.
+        own: The user's objects. A loss, an optimizer, augmentations, a selection or a schedule among them replaces that
+            of the scenario.
     """
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = features.cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)

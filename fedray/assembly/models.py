@@ -138,7 +138,7 @@ class Need(NamedTuple):
     """The memory that a run needs for one purpose.
 
     Attributes:
-        what: Words for the purpose.
+        what: Description of the purpose.
         keys: The keys of the scenario that decide the size.
         bytes: Size in bytes.
     """
@@ -289,12 +289,12 @@ def estimate_rbf(features: int, shape: tuple[int, ...]) -> Need:
 def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], worlds: int) -> None:
     """Checks that this machine can hold the models, before the first model is made.
 
-    The module is made on torch's meta device, which uses no memory. A module that cannot be made there, which may be a
-    user's, is not checked.
+    The module is made on torch's meta device, which uses no memory. A user's module that cannot be made there is not
+    checked.
 
     Args:
         scenario: The scenario.
-        factory: Function that makes the module.
+        factory: A function that makes the module.
         worlds: Number of worlds, R = replicates x folds.
 
     Raises:
@@ -456,12 +456,12 @@ def _as_trained(
 ) -> Callable[[], nn.Module]:
     """Returns a function that makes networks in the form that fedray's method trains.
 
-    For a user's method it is `make`.
+    For a user's method it returns `make`.
 
     Args:
         scenario: The scenario, which names the method.
         own: The user's Python objects.
-        make: Function that makes the network.
+        make: A function that makes the network.
         shape: Shape of a network input.
     """
     around = None if own.method is not None else method_spec_of(scenario.method.name).network
@@ -503,11 +503,11 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
     Args:
         scenario: The scenario.
         clients: All clients.
-        network: Function that makes the network of a scenario.
+        network: A function that makes the network of a scenario.
 
     Raises:
-        BadInput: There are more networks than clients. A network of a tier without clients is allowed, which only the
-            server uses.
+        BadInput: There are more networks than clients. A network of a tier without clients is allowed, because the
+            server uses it.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -537,7 +537,7 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
 
 
 def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
-    """Raises `BadInput`, as `Setting.outputs` if there are several networks."""
+    """Raises `BadInput`. This function is `Setting.outputs` if there are several networks."""
     raise BadInput(
         "setting.outputs asks one network, but method.networks has several: call "
         "fedray.models.net.compute_raw_outputs(base.net, models, inputs) with a base of setting.stack.bases"

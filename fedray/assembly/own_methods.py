@@ -245,7 +245,8 @@ def watch_shared(phase: Phase, where: str) -> Phase:
         where: Name of the method in messages.
 
     Raises:
-        BadInput: The returned phase raises it in training if an object was changed. The message names the object.
+        BadInput: The returned phase raises this error in training if an object was changed. The message names the
+            object.
     """
     step, server = phase.server.step, phase.server
     clients = find_changeable([phase.local, phase.pieces, phase.compress.apply, server.reduce], Setting)

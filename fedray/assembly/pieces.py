@@ -102,8 +102,8 @@ def make_augmentations(wanted: Sequence[Any], options: Mapping[str, Any], data: 
         data: The data set on which clients train.
 
     Raises:
-        BadInput: An augmentation of fedray needs pictures and the data are none, or an augmentation of the user cannot
-            be used.
+        BadInput: An augmentation of fedray needs pictures, which the data are not, or an augmentation of the user
+            cannot be used.
     """
     made = []
     for one in wanted:
@@ -187,7 +187,7 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
 
 
 def count_draws(study: Study) -> int:
-    """Returns the number of networks that PVI draws from each model's Gaussian for a prediction; else 1."""
+    """Returns the number of networks that PVI draws from a model's Gaussian for a prediction. Other methods get 1."""
     if names.method_spec_of(study.method.name).mean_field != "site":
         return 1
     return max(1, int(study.scenario["method"].get("samples", 1)))
@@ -198,7 +198,7 @@ def count_draws(study: Study) -> int:
 
 
 def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
-    """Adds an example to a loss that uses a tensor of the server, which is a row of this tensor for initial models.
+    """Adds an example row to a loss that uses a tensor of the server. It is the tensor's row for an initial model.
 
     fedray uses the example to try engines and to count bytes.
 

@@ -188,7 +188,7 @@ def declare_options(kind: str, thing: Any) -> dict[str, Any]:
     optimizer, all arguments with such defaults are options.
 
     Args:
-        kind: Loss, optimizer, augmentation, metric or callback.
+        kind: "loss", "optimizer", "augmentation", "metric" or "callback".
         thing: The function.
 
     Example:
@@ -207,7 +207,7 @@ def declare_options(kind: str, thing: Any) -> dict[str, Any]:
 
 
 def makes_transform(thing: Any, options: Iterable[str] = ()) -> bool:
-    """Returns whether a function makes a `Transform`, which is so if it can be called with its options alone."""
+    """Returns whether a function can be called with its options alone. Such a function makes a `Transform`."""
     return user_code.takes_positional(thing, 0, options)
 
 
@@ -410,7 +410,7 @@ def _check_object(kind: Kind, thing: Any) -> Any:
 
 
 def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:
-    """Returns the user's object of a kind, passed or named in the scenario, or None if the run uses one of fedray.
+    """Returns the user's passed or named object of a kind, or None if the run uses an object of fedray.
 
     Args:
         kind: A kind of which a scenario uses exactly one object, such as "loss".
@@ -570,7 +570,7 @@ def name_own_method(scenario: Scenario, own: UserObjects) -> str:
 
 
 def _describe_object(kind: Kind, scenario: Scenario, own: UserObjects) -> str | None:
-    """Returns the name of the user's object of a kind for messages, or None if the run uses one of fedray."""
+    """Returns the name of the user's object of a kind for messages, or None if the run uses an object of fedray."""
     name = own.named().get(kind.given)
     if kind.part == "training":
         return None if name is None else f"{kind.given} = {name}"

@@ -38,7 +38,7 @@ from fedray.simulation.study import Evaluation, Patience, Study
 
 
 def fits_learners(scenario: Scenario, own: registry.UserObjects) -> bool:
-    """Returns whether clients fit learners such as trees. It is False for a user's method in `own`."""
+    """Returns whether clients fit learners such as trees. The result is False if `own` has a method."""
     return own.method is None and bool(names.method_spec_of(scenario.method.name).fits)
 
 

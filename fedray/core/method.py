@@ -214,8 +214,7 @@ class Transform(NamedTuple):
 
 
 def find_placing(rules: Sequence[Transform]) -> Transform | None:
-    """Returns the transformation of a local training whose field `at` is set, or None if there is no such
-    transformation.
+    """Returns the transformation whose field `at` is set, or None if there is no such transformation.
 
     Raises:
         BadInput: There are two such transformations.

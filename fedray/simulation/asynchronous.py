@@ -1,9 +1,9 @@
 """Runs asynchronous training, in which clients start and finish in virtual time without waiting for other clients.
 
 A *job* trains one model of one world at one client. It starts from the newest *version* of the model. Each server step
-that changes the model makes the next version. The number of server steps of the model while a job is *in flight* is the
-*staleness* of the job's upload. A *world* is one seed of one fold of the data, and a *study* is everything that a run
-needs except a runtime.
+that changes the model makes the next version. A job is *in flight* from its start to its arrival. The number of server
+steps of its model in this time is the *staleness* of its upload. A *world* is one seed of one fold of the data, and a
+*study* is everything that a run needs except a runtime.
 """
 
 import heapq
@@ -254,7 +254,7 @@ class Timeline:
         return ServerSteps(np.array(times), stepping, jobs)
 
     def list_open(self) -> list[tuple[int, int]]:
-        """Returns (model, version) of each started job whose upload no step of `take` has used."""
+        """Returns (model, version) of each started job whose upload no returned step has used."""
         flying = [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._flown
         return [(job.model, job.version) for job in flying if job is not None and job.status == clock.OK]
 
@@ -737,7 +737,7 @@ class Versions:
         return State(torch.cat([one for one, _ in found]), torch.cat([one for _, one in found]), {})
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the older versions as tensors for a checkpoint. It is empty if there are none."""
+        """Returns the older versions as tensors for a checkpoint. The dict is empty if there are no older versions."""
         if not self._rows:
             return {}
         keys = sorted(self._rows)
@@ -772,7 +772,7 @@ class _Call(NamedTuple):
     Attributes:
         places: Indexes of the jobs among the known jobs, `[J]`.
         group: Index of each job's group, `[J]`. The uploads of a group change the same model in the same server step.
-        groups: The groups.
+        groups: (server step, row of the state) of each group.
     """
 
     places: IntArray
@@ -943,7 +943,9 @@ def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Advanc
 
 
 def split_turns(owner: IntArray) -> list[IntArray]:
-    """Splits jobs into waves. Wave w has the job number w of each owner.
+    """Splits jobs into waves.
+
+    The first wave has each owner's first job, the second wave each owner's second job, and so on.
 
     Args:
         owner: Number of the client (of a world) to which each job belongs, `[J]`.

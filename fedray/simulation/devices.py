@@ -136,7 +136,7 @@ class Devices:
     def slowness(self, seeds: IntArray, client: IntArray) -> FloatArray:
         """Draws a log-normal multiplier of each client's compute time, `[J]`.
 
-        The multiplier is 1 if a trace or a profile has the client's time.
+        The multiplier is 1 if a trace or a profile sets the client's time.
         """
         spread = self.figure("spread", client)
         for measured in (self.figures[name][client] for name in TIMES if name in self.figures):
@@ -148,7 +148,7 @@ class Devices:
 
 
 def diurnal_availability() -> Available:
-    """Returns a rule by which each client is available for 12 hours of every day, from a random hour on."""
+    """Returns a rule by which each client is available for 12 hours of every day, starting at a random time of day."""
 
     def wait(seeds: IntArray, client: IntArray, now: FloatArray) -> FloatArray:
         phase = rng.uniform(rng.keys(seeds, "phase", client), 1)[:, 0]
@@ -161,14 +161,16 @@ def diurnal_availability() -> Available:
 def window_availability(
     client: IntArray, start: FloatArray, end: FloatArray, period: FloatArray | None = None
 ) -> Available:
-    """Returns a rule by which clients are available in their windows of time. Clients without a window always are.
+    """Returns a rule by which clients are available in their windows of time.
+
+    Clients without a window are always available.
 
     Args:
         client: Client of each window, `[n]`.
         start: Virtual second at which each window begins, `[n]`.
         end: Virtual second at which each window ends, `[n]`. It may be infinite.
-        period: Virtual seconds after which each window repeats, `[n]`. NaN means that a window does not repeat, and
-            None means that no window does.
+        period: Virtual seconds after which each window repeats, `[n]`. NaN means that a window does not repeat. None
+            means that no window repeats.
 
     Example:
         >>> wait = window_availability(np.array([0]), np.array([60.0]), np.array([90.0]))
@@ -205,7 +207,7 @@ def read_trace(clients: Clients, path: Path) -> Devices:
         path: The trace, a CSV or Parquet file.
 
     Raises:
-        BadInput: The file cannot be read or has a wrong value.
+        BadInput: The file cannot be read, has no column `client`, names an unknown client, or has a value out of range.
     """
     more = (*COLUMNS, "available_from", "available_to", "period", "link_from")
     table = read_number_table("clients.trace", path, ("client",), more)
@@ -429,8 +431,8 @@ class JobCosts(NamedTuple):
         up: Bytes sent.
         down: Bytes received.
         samples: Number of samples in these steps. None means that samples take no time.
-        work: Computation of the network that the job trains, as a share of the whole network's, above 0. None means
-            that every job trains the whole network.
+        work: Computation of the network that the job trains, as a share of the computation of the whole network, above
+            0. None means that every job trains the whole network.
 
     Example:
         Two clients need 0.5 s for a step. The round waits only for the client that finishes first.

@@ -233,8 +233,8 @@ CountRounds = Callable[[FloatArray], int]  # virtual seconds of world 0 after ea
 class Measuring:
     """Evaluates and saves after training.
 
-    All fields but `began` are arguments of `run_rounds`. `began` is the wall time at which the run began, moved back
-    for a resumed run by the seconds of earlier processes.
+    All fields but `began` are arguments of `run_rounds`. `began` is the wall time at which the run began. For a resumed
+    run it is moved back by the seconds of earlier processes.
     """
 
     study: Study
@@ -279,7 +279,8 @@ class Measuring:
         """Evaluates and saves if this is due, and returns whether the run ends.
 
         Args:
-            before: Virtual seconds at the start of the round, `[R]`, or of the first of several rounds.
+            before: Virtual seconds at the start of the round, `[R]`. If several rounds were computed at once, it is the
+                start of the first round.
         """
         study, progress = self.study, self.progress
         last = progress.round >= study.rounds
@@ -301,7 +302,7 @@ class Measuring:
 
 
 def _count_due(seconds: FloatArray, every: float) -> FloatArray:
-    """Returns the number of evaluations that are due until each virtual second.
+    """Returns the number of evaluations that are due up to each virtual second.
 
     Args:
         seconds: Virtual seconds since the start of the run.
@@ -347,7 +348,7 @@ _REACHED = np.isin(np.arange(len(devices.STATUS)), NOT_REACHED, invert=True)
 def draw_first_state(study: Study, phase: Phase) -> State:
     """Returns the state before the first round.
 
-    The random numbers of an initial model depend on its world's seed and on its index.
+    The random numbers of an initial model depend on the seed of the model's world and on the model's index.
     """
     rows = [study.net.init(int(rng.keys(seed, "init", k))) for seed in study.init_seeds for k in range(phase.models)]
     models = torch.stack(rows).to(study.dtype)
@@ -505,7 +506,7 @@ def _train_counted(
     """Trains the jobs whose status is OK, and makes the server's step with the uploads of jobs that did not fail.
 
     Returns:
-        The new state. Then the status, loss and error of each job, `[J]`, as in `JobTable`.
+        The new state, and the status, loss and error of each job, `[J]`, as in `JobTable`.
     """
     counted, status = status == devices.OK, status.copy()
     loss, error = np.full(len(status), np.nan), np.full(len(status), None, dtype=object)
@@ -540,7 +541,7 @@ def _ask_clients(
         sent: The statistics and job results of the training.
 
     Returns:
-        The statistics of training and further work by name, and the job results with all errors.
+        The statistics of the training and of this further work, and the job results with the errors of both.
     """
     stats, rows = sent
     asked = None if phase.ask is None or len(rows.errors) == len(jobs.size) else phase.ask(state, stats)
@@ -575,9 +576,9 @@ def size_jobs(study: Study, phase: Phase, plan: Plan, t: int = 0) -> SizedPlan:
 def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: IntArray) -> devices.JobCosts:
     """Returns the costs of jobs, including computation besides training.
 
-    The number of steps is multiplied by the passes of a step over its batch (`Local.count_work`). Samples of
-    computation besides training come in batches of the same size. A client that reports its losses of all models
-    computes K forward passes.
+    The number of steps is multiplied by the passes of a step over its batch (`Local.count_work`). Samples that are used
+    outside training come in batches of the same size. A client that reports its losses of all models computes K forward
+    passes.
 
     Args:
         study: The study that runs.

@@ -133,7 +133,7 @@ def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[In
 def work_of_server(parts: Sequence[Part], t: int) -> ServerWork:
     """Returns the number of optimizer steps that the server makes in round t, and the number of samples in these steps.
 
-    The server makes steps of its own for the parts, and trains the meta model of some stacks.
+    These are the server's own steps for the parts, and the steps of a meta model that the server trains.
     """
     total, one = np.zeros(2), np.zeros(1, np.int64)
     for part in (part for part in parts if part.begins <= t < part.ends):
@@ -291,7 +291,7 @@ def _make_schedule(parts: Sequence[Part]) -> Schedule:
 
 
 def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[State, Stats, int], State]:
-    """Returns the server's step, in which the server of part i gets the statistics with names `i/...`."""
+    """Returns the function of the server's step. The server of part i gets the statistics with names `i/...`."""
     worlds, join = study.worlds, study.method.join
 
     def step(state: State, stats: Stats, t: int) -> State:

@@ -48,8 +48,8 @@ class AsyncRule:
     """The rule of asynchronous training: when the server makes a step, and how much a late upload weighs.
 
     Attributes:
-        mode: When the server makes a step. With `semi` it is every `tick` seconds. With `buffered` it is when `goal`
-            uploads of a model have arrived (FedBuff, Nguyen et al. 2022). With `async` it is at every arrival
+        mode: When the server makes a step. `semi` makes a step every `tick` seconds. `buffered` makes a step when
+            `goal` uploads of a model have arrived (FedBuff, Nguyen et al. 2022). `async` makes a step at every arrival
             (FedAsync, Xie et al. 2019).
         concurrency: Number of clients that train at the same time.
         goal: Number of uploads of one model that a step uses, in mode `buffered`.
@@ -132,9 +132,9 @@ class Evaluation:
 
     Attributes:
         every: Number of rounds between two evaluations.
-        every_seconds: Virtual seconds between two evaluations, in the first world. None means that `every` counts.
+        every_seconds: Virtual seconds between two evaluations, in the first world. None means that `every` is used.
         average: What an ensemble averages: "probabilities", "logits" or "outputs".
-        gamma: Temperature of the weights with which a known client weighs the models, by their losses on the client's
+        gamma: Temperature of the weights that a known client gives to the models according to their losses on its
             samples. None means that known clients are not evaluated with their own weights.
         noise: Variance added to predicted targets: "none", "residual" (estimated from training data) or "fixed" (1).
         stop_at: (metric, value). The run ends early when the metric has reached the value in every world. None means no
@@ -302,9 +302,8 @@ class Study:
     def last_phase(self) -> int:
         """The number of rounds before the method's last phase.
 
-        Scores up to this round are not yet scores of the method.
-
-        The meta model of a stack, for example, is trained after its bases.
+        Scores up to this round are not yet scores of the method. The meta model of a stack, for example, is trained
+        after its bases.
         """
         begins = [*(part.begins for part in self.parts), *(piece.begins for piece in self.method.phase.pieces)]
         return max(begins, default=0)
@@ -330,7 +329,7 @@ class Study:
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """The names of the N clients. It is empty if the data do not name them."""
+        """The names of the N clients. The tuple is empty if the data do not name clients."""
         data = self.scenario.get("data")
         return name_clients(self.shards, data.get("group") if isinstance(data, dict) else None)
 
@@ -363,7 +362,7 @@ class Study:
 
     @property
     def tests_other_rows(self) -> bool:
-        """Whether clients predict with their own models or weights, but are tested on samples unlike their own."""
+        """Whether clients predict with their own models or weights, but are tested on samples of a different kind."""
         own = self.method.phase.is_personal or self.method.one_model_per_client or self.evaluation.gamma is not None
         tested = [self.shards.client_test(0, 0), self.shards.cluster_test(0, 0)]
         return own and self.shards.clusters(0) is not None and all(rows is None for rows in tested)
@@ -507,9 +506,10 @@ class Question(NamedTuple):
     on the number or the order of processes.
 
     Attributes:
-        compute: A function of a module, or a `partial` of it, because it is sent to other processes by name. For a
-            split its arguments are (host, state, world, raw inputs `[n, ...]`). For clients its arguments are (host,
-            state, world, client ids `[c]`), and its result is `[numbers, c]`, or with `at_home` one tensor per client.
+        compute: A function at the top level of a module, or a `partial` of such a function, because it is sent to other
+            processes by name. For a split its arguments are (host, state, world, raw inputs `[n, ...]`). For clients
+            its arguments are (host, state, world, client ids `[c]`), and its result is `[numbers, c]`, or with
+            `at_home` one tensor per client.
         split: The split `test`, `hold_out` or `ood`. None means that the function is computed for clients.
         worlds: Number of worlds, from world 0 on. None means all worlds.
         clients: Ids of the clients of each world, `[n]` each. None means the first `EVALUATED_CLIENTS` clients of the
@@ -552,7 +552,7 @@ class Runtime(Protocol):
             phase: The training that the jobs belong to.
 
         Returns:
-            The sums of the statistics of all uploads. Then the losses and errors of the jobs, in the order of `jobs`.
+            The sums of the statistics of all uploads, and the losses and errors of the jobs in the order of `jobs`.
         """
 
     def ask(self, question: Question, state: State) -> Pieces:
