@@ -86,6 +86,8 @@ typedef struct { /* one lane's places in memory */
     int row[MOST_LAYERS], input_row[MOST_LAYERS + 1]; /* padded lengths of rows of weights, and of inputs */
     int64_t at[MOST_LAYERS], size;                     /* where each weight begins in a vector, and its length */
     real *w, *first, *second, *shift;
+    real *begin;        /* where training began */
+    const real *packed; /* the row of the layout that `begin` holds */
     real *h[MOST_LAYERS + 1], *g[2], *turned, *gradient, *cost, *total, *weight;
     real *factor[MOST_LAYERS]; /* of the inputs of a layer that drops: 0, or what is kept is multiplied by; else NULL */
     int gram_row;
@@ -136,6 +138,7 @@ static Places lay_out(const LaneTask *t, real *base) {
     p.g[1] = take(&p.scratch, base, t->batch * widest);
     p.turned = take(&p.scratch, base, turned);
     p.gradient = take(&p.scratch, base, p.size);
+    p.begin = take(&p.scratch, base, p.size);
     p.weight = take(&p.scratch, base, t->batch);
     p.cost = take(&p.scratch, base, t->batch);
     p.total = take(&p.scratch, base, t->batch);
@@ -194,6 +197,14 @@ static void unpack(const LaneTask *t, const Places *p, const real *from, real *r
             row += out;
         }
     }
+}
+
+/* Packs where a lane begins, unless `begin` holds it: lanes of one model begin alike. */
+static void pack_start(const LaneTask *t, Places *p, int64_t lane) {
+    const real *row = t->start + lane * t->start_row;
+    if (row == p->packed) return;
+    pack(t, p, row, p->begin);
+    p->packed = row;
 }
 
 /* The constant term of the local gradient, offset - pull anchor, as a padded vector. */
@@ -601,7 +612,8 @@ static int train_lane(const LaneTask *t, Places *p, int64_t lane) {
 #endif
     for (int s = 0; s < t->first_step; s++) powers[0] *= 0.9, powers[1] *= 0.999;
     if (t->first_step == 0) {
-        pack(t, p, t->start + lane * t->start_row, p->w);
+        pack_start(t, p, lane);
+        memcpy(p->w, p->begin, (size_t)p->size * sizeof(real));
         if (t->optimizer != SGD) memset(p->first, 0, (size_t)p->size * sizeof(real) * (size_t)moments(t));
         if (pulled) make_shift(t, p, lane);
     }
@@ -648,10 +660,11 @@ static int train_lane(const LaneTask *t, Places *p, int64_t lane) {
 #endif
     t->loss[lane] += loss;
     if (t->steps[lane] <= t->end_step && (t->steps[lane] > t->first_step || t->first_step == 0)) {
-        real *final = t->final + lane * t->d;
-        const real *start = t->start + lane * t->start_row;
-        unpack(t, p, p->w, final);
-        for (int64_t i = 0; t->gives_change && i < t->d; i++) final[i] -= start[i];
+        if (t->gives_change) {
+            pack_start(t, p, lane);
+            for (int64_t i = 0; i < p->size; i += LANES) store(p->w + i, load(p->w + i) - load(p->begin + i));
+        }
+        unpack(t, p, p->w, t->final + lane * t->d);
     }
     return FINE;
 }
