@@ -115,7 +115,7 @@ def test_a_warning_names_the_line_of_the_users_program() -> None:
 # -- What cannot act, or is another thing than it looks, is said in one line: own objects, losses, tiers, tables
 
 ROWS = np.random.default_rng(0).normal(size=(120, 6)).astype(np.float32)
-CLASSES, TARGETS = np.arange(120) % 3, 20.0 * ROWS[:, 0] + 100.0
+CLASSES = np.arange(120) % 3
 
 
 @pytest.mark.parametrize("names", [[3, 4], [2, 3]], ids=["new clients alone", "one known client"])

@@ -321,17 +321,6 @@ def test_uniform_draws_are_the_default_and_every_pair_of_clients_can_meet() -> N
     assert np.abs(pairs - 120).max() < 5 * np.sqrt(600 * 0.2 * 0.8)
 
 
-def test_equal_strata_are_drawn_once_and_unequal_ones_at_every_age() -> None:
-    """Slot by slot: 10 of 100 have ten clients each for ever, 30 of 100 keep theirs for the K = 5 rounds of an age."""
-    for per_round, size in ((10, 10), (30, 4)):
-        keys = {"clients": {"number": 100}, "participation": {"per_round": per_round}, "schedule": {"rows": "stratum"}}
-        people = make_participation(read_scenario(keys), UserObjects(), Clients((Tier("all", 100),)))
-        rounds = range(400) if per_round == 10 else range(5)
-        slots = [set(column) for column in zip(*(people(3, t).client.tolist() for t in rounds), strict=True)]
-        assert sum(map(len, slots)) == len(set().union(*slots)), "a client is in two strata"
-        assert max(map(len, slots)) <= size
-
-
 def test_the_seconds_that_a_selection_expects_are_those_of_the_clock() -> None:
     """To the last bit, for a dense model: there were two formulas."""
     clients, size, zero = Clients((Tier("phone", 40, spread=0.5, latency=0.3),)), np.arange(40) * 3, np.zeros(1, int)

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
+from uploads import send, step, take
 
 from fedray.components import one_shot
 from fedray.components.distillation import Fusion, ServerRows, Student, ask_model, combine_teachers, fuse_models
 from fedray.components.servers import Rows, mean
 from fedray.core import rng
 from fedray.core.method import Server, StudentEngine, Teaching, Train
-from fedray.core.sums import merge_stats
-from fedray.core.types import Net, State, Uploads
+from fedray.core.types import Net, Uploads
 from fedray.models.nets import build_net
 
 KEY = rng.keys(0, "test")
@@ -73,26 +73,6 @@ def test_a_teacher_that_says_the_same_of_all_classes_has_no_weight_by_confidence
     assert not torch.allclose(combine(net, "mean_logits", x, both), alone, atol=1e-3)
 
 
-def test_the_student_comes_near_the_teachers() -> None:
-    net, x = small_net(), inputs(60, 2)
-    teachers = torch.stack([net.init(k) for k in range(1, 5)])
-    start = net.init(0)
-    target = combine(net, "mean_logits", x, teachers)
-
-    def distance(row: torch.Tensor) -> float:
-        return float((target * (target.log() - ask_model(net, row, x).log_softmax(-1))).sum(-1).mean())
-
-    student = fuse(net, Fusion(steps=150, lr=0.03, batch_size=16), start, teachers, rows=rows_of(net, x))
-    assert distance(student) < 0.1 * distance(start)
-
-
-def test_without_steps_the_student_is_the_start_bit_for_bit() -> None:
-    net, x = small_net(), inputs(10)
-    start, teachers = net.init(0), net.init(1)[None]
-    for rows in (rows_of(net, x), rows_of(net, x, teachers[0])):
-        assert torch.equal(fuse(net, Fusion(steps=0), start, teachers, rows=rows), start)
-
-
 def test_the_best_student_on_the_rows_of_the_server_stays_and_nothing_worse_than_the_start() -> None:
     net, x = small_net(), inputs(60)
     start, teachers = net.init(0), net.init(1)[None]
@@ -141,14 +121,9 @@ SIZE = np.array([3, 40, 7, 10])
 START = torch.randn(1, D, generator=GENERATOR)
 
 
-def send(delta: Tensor = DELTA, sure: Tensor = SURE) -> Uploads:
-    zero = np.zeros(N, dtype=np.int64)
-    return Uploads(delta, client=np.arange(N), model=zero, world=zero, tier=zero, size=SIZE, beside=sure)
-
-
-def step(server: Server, uploads: Uploads | None = None) -> Tensor:
-    state = State(START, torch.zeros(1, 0, dtype=torch.int64), {})
-    return server.step(state, server.reduce(uploads or send()), 0).models[0]
+def merge(server: Server, sure: Tensor = SURE) -> Tensor:
+    """The model after a round of clients that are so sure of each number."""
+    return step(server, send(DELTA, size=SIZE, beside=sure), START)[0]
 
 
 def descent(steps: int, score: object = None) -> one_shot.Descent:
@@ -160,63 +135,46 @@ def descent(steps: int, score: object = None) -> one_shot.Descent:
 def test_it_is_the_optimum_of_the_sum_of_quadratic_losses(weighting: str, damping: float) -> None:
     """The damping is added to each client's curvature, once."""
     share = torch.from_numpy(SIZE if weighting == "examples" else np.ones(N)).double()[:, None]
-    found = step(one_shot.fisher_mean(Rows(1, 1), weighting, damping)).double()  # type: ignore[arg-type]
+    found = merge(one_shot.fisher_mean(Rows(1, 1), weighting, damping)).double()  # type: ignore[arg-type]
     slope = (share * (SURE + damping) * (found - START.double() - DELTA)).sum(0)
     assert slope.abs().max() < 1e-5
-    assert (step(mean(Rows(1, 1), weighting)) - found).abs().max() > 0.05  # type: ignore[arg-type]
+    assert (merge(mean(Rows(1, 1), weighting)) - found).abs().max() > 0.05  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("damping", [0.0, 0.3])
 def test_where_all_clients_are_equally_sure_it_is_the_mean(damping: float) -> None:
     """Also where they are by many orders of magnitude surer of one number than of another one."""
     same = (10.0 ** torch.linspace(-8, 3, D)).expand(N, -1)
-    found = step(one_shot.fisher_mean(Rows(1, 1), "examples", damping), send(sure=same))
-    torch.testing.assert_close(found, step(mean(Rows(1, 1), "examples"), send()), rtol=0, atol=1e-6)
+    found = merge(one_shot.fisher_mean(Rows(1, 1), "examples", damping), same)
+    torch.testing.assert_close(found, merge(mean(Rows(1, 1), "examples")), rtol=0, atol=1e-6)
 
 
 def test_numbers_of_which_nobody_knows_anything_are_those_of_the_mean() -> None:
     """To the bit without damping; and with a damping that dwarfs all Fishers every number is."""
-    average, some = step(mean(Rows(1, 1))), SURE.clone()
+    average, some = merge(mean(Rows(1, 1))), SURE.clone()
     some[:, :2], some[:, 2] = 0.0, 0.5 * one_shot.LEAST
-    found = step(one_shot.fisher_mean(Rows(1, 1)), send(sure=some))
+    found = merge(one_shot.fisher_mean(Rows(1, 1)), some)
     assert torch.equal(found[:3], average[:3])
     assert not torch.isclose(found[3:], average[3:]).any()
-    torch.testing.assert_close(step(one_shot.fisher_mean(Rows(1, 1), damping=1e-6), send(sure=some))[:2], average[:2])
-    torch.testing.assert_close(step(one_shot.fisher_mean(Rows(1, 1), damping=1e6)), average, rtol=0, atol=1e-5)
-
-
-def test_the_order_of_uploads_and_their_blocks_change_no_bit() -> None:
-    server, whole = one_shot.fisher_mean(Rows(1, 1), "examples"), send()
-    state = State(START, torch.zeros(1, 0, dtype=torch.int64), {})
-    names = ("delta", "beside", "client", "model", "world", "tier", "size")
-    parts = [server.reduce(Uploads(**{name: getattr(whole, name)[[j]] for name in names})) for j in (2, 0, 3, 1)]
-    one, other = (server.step(state, stats, 0).models for stats in (merge_stats(parts), server.reduce(whole)))
-    assert torch.equal(one, other)
-
-
-def test_a_model_that_nobody_trained_stays() -> None:
-    state = State(START.repeat(2, 1), torch.zeros(2, 0, dtype=torch.int64), {})
-    for how in (None, descent(5)):
-        server = one_shot.fisher_mean(Rows(1, 2), how=how)
-        after = server.step(state, server.reduce(send()), 0).models
-        assert torch.equal(after[1], state.models[1]) and not torch.equal(after[0], state.models[0])
+    torch.testing.assert_close(merge(one_shot.fisher_mean(Rows(1, 1), damping=1e-6), some)[:2], average[:2])
+    torch.testing.assert_close(merge(one_shot.fisher_mean(Rows(1, 1), damping=1e6)), average, rtol=0, atol=1e-5)
 
 
 def test_the_descent_begins_at_the_mean_and_ends_at_the_optimum() -> None:
-    best, average = step(one_shot.fisher_mean(Rows(1, 1))), step(mean(Rows(1, 1)))
-    torch.testing.assert_close(step(one_shot.fisher_mean(Rows(1, 1), how=descent(3000))), best, rtol=0, atol=2e-2)
-    first = step(one_shot.fisher_mean(Rows(1, 1), how=descent(1)))
+    best, average = merge(one_shot.fisher_mean(Rows(1, 1))), merge(mean(Rows(1, 1)))
+    torch.testing.assert_close(merge(one_shot.fisher_mean(Rows(1, 1), how=descent(3000))), best, rtol=0, atol=2e-2)
+    first = merge(one_shot.fisher_mean(Rows(1, 1), how=descent(1)))
     assert 0 < (first - average).abs().max() <= 0.01 + 1e-6
 
 
 def test_the_descent_stays_where_its_own_rows_say_it_is_best() -> None:
     """Looked at: the start, every ten steps, and the end; of equal scores the first one counts."""
-    ways = [step(one_shot.fisher_mean(Rows(1, 1), how=descent(steps))) for steps in (10, 20, 25)]
-    ways.insert(0, step(mean(Rows(1, 1))))
+    ways = [merge(one_shot.fisher_mean(Rows(1, 1), how=descent(steps))) for steps in (10, 20, 25)]
+    ways.insert(0, merge(mean(Rows(1, 1))))
 
     def stay(scores: list[float]) -> Tensor:
         left = iter(scores)
-        found = step(one_shot.fisher_mean(Rows(1, 1), how=descent(25, lambda _world, _model: next(left))))
+        found = merge(one_shot.fisher_mean(Rows(1, 1), how=descent(25, lambda _world, _model: next(left))))
         assert next(left, None) is None
         return found
 
@@ -292,27 +250,14 @@ def test_on_the_way_to_a_mode_the_density_never_falls_and_there_the_gradient_is_
 
 def mixture_send(modes: int, size: tuple[int, ...] = (5, 20, 9)) -> Uploads:
     generator = torch.Generator().manual_seed(2)
-    n = len(size)
-    client, model = np.repeat(np.arange(n), modes), np.tile(np.arange(modes), n)
-    return Uploads(
-        torch.randn(n * modes, P + 1, generator=generator),
-        client=client, model=model, world=0 * client, tier=0 * client, size=np.array(size)[client],
-        beside=torch.cat([torch.rand(n * modes, P, generator=generator), torch.zeros(n * modes, 1)], 1),
-    )  # fmt: skip
+    n, client = len(size), np.repeat(np.arange(len(size)), modes)
+    delta = torch.randn(n * modes, P + 1, generator=generator)
+    sure = torch.cat([torch.rand(n * modes, P, generator=generator), torch.zeros(n * modes, 1)], 1)
+    return send(delta, client=client, model=np.tile(np.arange(modes), n), size=np.array(size)[client], beside=sure)
 
 
 def mixture_step(server: Server, uploads: Uploads, modes: int) -> Tensor:
-    state = State(torch.arange(modes * (P + 1)).view(modes, -1) / 9.0, torch.zeros(modes, 0, dtype=torch.int64), {})
-    return server.step(state, server.reduce(uploads), 0).models
-
-
-@pytest.mark.parametrize("weighting", ["uniform", "examples"])
-def test_of_one_mode_and_next_to_no_prior_it_is_fedfishers_optimum(weighting: str) -> None:
-    """The temperature is then a common factor; float buffers (here the last number) are averaged."""
-    laplace = one_shot.Laplace(temperature=0.1, precision=1e-9, prior=0.0, trainable=P)
-    one = mixture_step(one_shot.mixture_server(Rows(1, 1), weighting, laplace), mixture_send(1), 1)  # type: ignore[arg-type]
-    other = mixture_step(one_shot.fisher_mean(Rows(1, 1), weighting), mixture_send(1), 1)  # type: ignore[arg-type]
-    torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    return step(server, uploads, torch.arange(modes * (P + 1)).view(modes, -1) / 9.0)
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
@@ -339,12 +284,8 @@ def test_modes_far_from_each_other_are_merged_each_by_itself() -> None:
     laplace = one_shot.Laplace(1.0, 0.5, 0.1, P)
     both = mixture_step(one_shot.mixture_server(Rows(1, 2), "examples", laplace), uploads, 2)
     for mode in (0, 1):
-        some = slice(mode, None, 2)
-        columns = {
-            name: getattr(uploads, name)[some] for name in ("delta", "client", "world", "tier", "size", "beside")
-        }
         alone = one_shot.mixture_server(Rows(1, 2), "examples", laplace)
-        found = mixture_step(alone, Uploads(model=np.full(3, mode), **columns), 2)
+        found = mixture_step(alone, take(uploads, slice(mode, None, 2)), 2)
         torch.testing.assert_close(both[mode], found[mode])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from blocks import make_block, perceptron
@@ -13,12 +12,12 @@ from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, softplus
+from uploads import begin, send
 
 from fedray.components import gaussians
 from fedray.components.servers import Rows, mean
 from fedray.core.method import Local, Reading, Server, StepContext
-from fedray.core.sums import merge_stats
-from fedray.core.types import State, Uploads
+from fedray.core.types import State
 from fedray.models.net import MeanField, Partitioned, net_of, wrap_networks
 from fedray.training.client_code import draw_noise, train_client_lanes, train_client_loop
 
@@ -150,12 +149,11 @@ class Federation:
         self.likelihood = torch.cat([precision * torch.randn(clients, self.p, generator=g), precision], dim=1)
         self.finish, self.server, self.learn = gaussians.refine_sites(kept, sent, PRIOR, self.p), server, learn
         mean, rho = torch.randn(self.p, generator=g), torch.full((self.p,), -3.44)
-        first = row_of(mean, rho, torch.zeros(2 * self.p), 1.0)[None]
-        self.state = State(first, torch.zeros(1, 0, dtype=torch.int64), server.init(first))
+        self.state = begin(server, row_of(mean, rho, torch.zeros(2 * self.p), 1.0)[None])
         self.sites = torch.zeros(clients, 2 * self.p)
 
-    def train(self, clients: list[int], t: int = 0, blocks: int = 1) -> None:
-        """A round of some clients, whose uploads are reduced in so many blocks."""
+    def train(self, clients: list[int], t: int = 0) -> None:
+        """A round of some clients."""
         start = self.state.models.repeat(len(clients), 1)
         start[:, 2 * self.p : 4 * self.p] = self.sites[clients]
         optimum = self.learn(start, self.likelihood[clients], self.sites[clients].double())
@@ -163,11 +161,7 @@ class Federation:
         self.sites[clients] = kept[:, 2 * self.p : 4 * self.p]
         delta = kept - start
         delta[:, 2 * self.p : 4 * self.p] = 0.0
-        parts = []
-        for some in np.array_split(np.arange(len(clients)), blocks):
-            who = np.array(clients)[some]
-            parts.append(self.server.reduce(Uploads(delta[some], who, 0 * who, 0 * who, 0 * who, 0 * who + 1)))
-        self.state = self.server.step(self.state, merge_stats(parts), t)
+        self.state = self.server.step(self.state, self.server.reduce(send(delta, client=clients)), t)
 
     @property
     def natural(self) -> Tensor:
@@ -205,16 +199,6 @@ def admm(clients: int, *, penalty: float = 1.0, gamma: float = 1.0, step: Any = 
     return Federation(clients, server, learn, kept=kept, sent=1.0)
 
 
-@pytest.mark.parametrize("make", [lambda: pvi(6, 0.5), lambda: admm(6, penalty=0.2)], ids=["pvi", "admm"])
-def test_the_order_of_clients_and_how_they_are_packed_change_no_bit(make: Callable[[], Federation]) -> None:
-    for order, blocks in (([3, 1, 5, 0, 4, 2], 1), (list(range(6)), 3), ([5, 4, 3, 2, 1, 0], 6)):
-        one, other = make(), make()
-        one.train(list(range(6)))
-        other.train(order, blocks=blocks)
-        assert torch.equal(one.state.models, other.state.models)
-        assert all(torch.equal(one.state.extra[name], other.state.extra[name]) for name in one.state.extra)
-
-
 def test_one_pass_over_clients_one_by_one_is_exact_inference() -> None:
     """With a conjugate model and damping 1 (Bui et al. 2018); the posterior is conserved on the way."""
     one = pvi(5, 1.0)
@@ -238,24 +222,6 @@ def test_all_clients_at_once_come_to_exact_inference_by_the_damping() -> None:
             torch.testing.assert_close(one.sites.double(), wanted, rtol=1e-4, atol=1e-3)
             one.check_conservation()
     torch.testing.assert_close(one.state.extra[gaussians.NATURAL][0], one.exact(), rtol=1e-5, atol=1e-3)
-
-
-@pytest.mark.parametrize("kind", ["pvi", "admm"])
-def test_a_model_that_nobody_trained_stays_the_prior(kind: str) -> None:
-    """Its row, its mark and what the state keeps of it, to the bit; those of the other model change."""
-    rows, p = Rows(1, 2), 3
-    if kind == "pvi":
-        server = gaussians.add_sites(mean(rows), rows, PRIOR, p)
-    else:
-        server = gaussians.step_by_admm(mean(rows), rows, alpha=0.5, kept=0.1, prior=PRIOR, p=p)
-    row = row_of(torch.ones(p), torch.full((p,), -3.0), torch.zeros(2 * p), 1.0).repeat(2, 1)
-    state = State(row, torch.zeros(2, 0, dtype=torch.int64), server.init(row))
-    zero, delta = np.array([0]), torch.zeros(1, 4 * p + 1)
-    delta[0, : 2 * p] = 1.0
-    after = server.step(state, server.reduce(Uploads(delta, zero, zero, zero, zero, zero + 1)), 0)
-    assert torch.equal(after.models[1], row[1]) and after.models[0, -1] == 0.0
-    for name, kept in after.extra.items():
-        assert torch.equal(kept[1], state.extra[name][1]) and not torch.equal(kept[0], state.extra[name][0])
 
 
 def test_the_draws_that_answer_have_the_posteriors_mean_and_deviation() -> None:

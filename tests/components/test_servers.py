@@ -1,4 +1,4 @@
-"""Servers: robust centres, optimizers, counters, and their resistance to flipped labels."""
+"""Servers: robust centers, optimizers, formulas of papers, and what is the same for all of them."""
 
 from __future__ import annotations
 
@@ -10,34 +10,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from small import scenario
+from torch import Tensor
+from uploads import begin, send, step, take
 
 import fedray
-from fedray.assembly.study import build_study
-from fedray.components import servers
-from fedray.components.servers import Rows, by_tier, mean
+from fedray.components import gaussians, one_shot, servers
+from fedray.components.servers import Rows
 from fedray.core.errors import FedrayError
-from fedray.core.method import RateSchedule, Server
+from fedray.core.method import Local, RateSchedule, Server
 from fedray.core.sums import merge_stats
-from fedray.core.types import State, Uploads
-from fedray.scenario.loader import read_scenario
+from fedray.core.types import State, Tier
+from fedray.features.slices import mean_of_slices
+from fedray.methods.fedexp import extrapolated_mean
+from fedray.methods.fednova import normalized_mean
+from fedray.methods.qffl import fair_mean
 
 COLUMNS = st.integers(1, 9)
-
-
-def uploads(delta: torch.Tensor, model: list[int] | None = None) -> Uploads:
-    n = len(delta)
-    each = np.arange(n)
-    models = np.zeros(n, dtype=np.int64) if model is None else np.array(model)
-    return Uploads(delta, each, models, np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), each + 1)
-
-
-def models_after_round(
-    one: Server, delta: torch.Tensor, models: int = 1, model: list[int] | None = None
-) -> torch.Tensor:
-    """The models after one round from zero."""
-    start = torch.zeros(models, delta.shape[1])
-    state = State(start, torch.zeros(models, 0, dtype=torch.int64), one.init(start))
-    return one.step(state, one.reduce(uploads(delta, model)), 0).models
 
 
 def draw_normal(n: int, d: int, seed: int) -> torch.Tensor:
@@ -48,6 +36,7 @@ def draw_normal(n: int, d: int, seed: int) -> torch.Tensor:
 def test_the_median_is_numpys_per_coordinate(n: int, d: int, seed: int) -> None:
     x = draw_normal(n, d, seed)
     np.testing.assert_allclose(servers.median(x), np.median(x.double().numpy(), axis=0), rtol=1e-14)
+    np.testing.assert_allclose(servers.trimmed_mean(99)(x), servers.median(x), atol=1e-15)  # which trims all it can
 
 
 @given(st.integers(3, 9), COLUMNS, st.integers(0, 1), st.integers(0, 99))
@@ -58,12 +47,6 @@ def test_the_trimmed_mean_is_scipys_per_coordinate(n: int, d: int, b: int, seed:
     np.testing.assert_allclose(
         servers.trimmed_mean(b)(x), trim_mean(x.double().numpy(), b / n + 1e-9, axis=0), rtol=1e-12, atol=1e-12
     )
-
-
-def test_trimming_nothing_is_the_mean_and_too_much_is_the_median() -> None:
-    x = draw_normal(6, 4, 0)
-    np.testing.assert_allclose(servers.trimmed_mean(0)(x), x.double().mean(0), atol=1e-15)
-    np.testing.assert_allclose(servers.trimmed_mean(99)(x), servers.median(x), atol=1e-15)
 
 
 @given(st.integers(2, 9), COLUMNS, st.integers(0, 3), st.integers(0, 99))
@@ -86,33 +69,25 @@ def test_krum_survives_f_bad_clients_and_the_mean_does_not(f: int) -> None:
     bad = good.clone()
     bad[:f] = -1000.0
     rows = servers.Rows(1, 1)
-    for centre in (servers.krum(f, d), servers.krum(f, d, multi=True), servers.median, servers.trimmed_mean(f)):
-        found = models_after_round(servers.robust_server(rows, centre), bad)
+    for center in (servers.krum(f, d), servers.krum(f, d, multi=True), servers.median, servers.trimmed_mean(f)):
+        found = step(servers.robust_server(rows, center), send(bad))
         assert (found - 1.0).abs().max() < 0.4
-    assert (models_after_round(servers.mean(rows), bad) - 1.0).abs().max() > 90
+    assert (step(servers.mean(rows), send(bad)) - 1.0).abs().max() > 90
 
 
-@pytest.mark.parametrize("centre", [servers.median, servers.trimmed_mean(1), servers.krum(1, 5)])
-def test_each_model_has_its_own_centre_in_any_order_of_arrival(centre: servers.Center) -> None:
-    x, model = draw_normal(9, 5, 3), [0, 1, 0, 1, 0, 1, 0, 1, 3]
-    one = servers.robust_server(servers.Rows(1, 4), centre)
-    after = models_after_round(one, x, 4, model)
-    for k in (0, 1, 3):
-        mine = x[[j for j in range(9) if model[j] == k]]
-        assert torch.equal(after[k], centre(mine).float())
-    assert torch.equal(after[2], torch.zeros(5))  # nobody trained it
-    whole = uploads(x, model)
-    blocks = [whole._replace(**{n: getattr(whole, n)[part] for n in ("delta", "client", "model", "world", "size")})
-              for part in (slice(5, 9), slice(0, 5))]  # fmt: skip
-    state = State(torch.zeros(4, 5), torch.zeros(4, 0, dtype=torch.int64), {})
-    assert torch.equal(one.step(state, merge_stats([one.reduce(block) for block in blocks]), 0).models, after)
+@pytest.mark.parametrize("center", [servers.median, servers.trimmed_mean(1), servers.krum(1, 5)])
+def test_each_model_has_its_own_center(center: servers.Center) -> None:
+    x, model = draw_normal(9, 5, 3), np.array([0, 1, 0, 1, 0, 1, 0, 1, 2])
+    after = step(servers.robust_server(Rows(1, 3), center), send(x, model=model), torch.zeros(3, 5))
+    for k in range(3):
+        assert torch.equal(after[k], center(x[torch.from_numpy(model == k)]).float())
 
 
 def test_a_diverged_client_is_named_and_not_hidden() -> None:
     x = draw_normal(4, 3, 0)
     x[2, 1] = float("nan")
     with pytest.raises(FedrayError, match=r"rows \[2\]"):
-        servers.robust_server(servers.Rows(1, 1), servers.median).reduce(uploads(x))
+        servers.robust_server(servers.Rows(1, 1), servers.median).reduce(send(x))
 
 
 def test_a_server_whose_rate_has_fallen_to_0_stays_where_it_is() -> None:
@@ -128,12 +103,11 @@ def test_server_optimisers_are_their_formulas(kind: Any) -> None:
     rows, lr, beta, tau = servers.Rows(1, 1), 0.1, 0.8, 0.02
     halves = RateSchedule("step", at=(2,), gamma=0.5)
     one = servers.with_optimizer(servers.mean(rows), rows, 3, kind, lr=lr, momentum=beta, tau=tau, schedule=halves)
-    start = torch.zeros(1, 4)
-    state = State(start, torch.zeros(1, 0, dtype=torch.int64), one.init(start))
+    state = begin(one, torch.zeros(1, 4))
     w, m, v, buffer = np.zeros(3), np.zeros(3), np.full(3, tau**2), 0.0
     for t in range(3):
         x = draw_normal(5, 4, t)
-        state = one.step(state, one.reduce(uploads(x)), t)
+        state = one.step(state, one.reduce(send(x)), t)
         g = x.double().mean(0).numpy()
         m = beta * m + (g[:3] if kind == "momentum" else (1 - beta) * g[:3])
         square = g[:3] ** 2
@@ -146,7 +120,7 @@ def test_server_optimisers_are_their_formulas(kind: Any) -> None:
 @pytest.mark.parametrize("kind", ["momentum", "adam"])
 def test_an_inner_server_with_an_extra_of_its_own_lost_the_optimisers_vectors(kind: Any) -> None:
     rows = servers.Rows(1, 1)
-    plain, start = servers.mean(rows), torch.zeros(1, 3)
+    plain = servers.mean(rows)
 
     def step(state: State, stats: Any, t: int) -> State:
         after = plain.step(state, stats, t)
@@ -154,57 +128,118 @@ def test_an_inner_server_with_an_extra_of_its_own_lost_the_optimisers_vectors(ki
 
     fresh = plain._replace(init=lambda models: {"last": models}, step=step)
     both = [servers.with_optimizer(inner, rows, 3, kind, lr=0.1) for inner in (plain, fresh)]
-    states = [State(start, torch.zeros(1, 0, dtype=torch.int64), one.init(start)) for one in both]
+    states = [begin(one, torch.zeros(1, 3)) for one in both]
     for t in range(3):
-        sent = uploads(draw_normal(5, 3, t))
+        sent = send(draw_normal(5, 3, t))
         states = [one.step(state, one.reduce(sent), t) for one, state in zip(both, states, strict=True)]
     assert torch.equal(states[0].models, states[1].models)
     assert states[1].extra.keys() == {"last", *states[0].extra}
 
 
-def test_an_idle_model_keeps_its_weights_and_the_optimisers_state() -> None:
-    rows = servers.Rows(1, 2)
-    one = servers.with_optimizer(servers.mean(rows), rows, 3, "yogi", lr=0.1)
-    start = draw_normal(2, 3, 9)
-    state = State(start, torch.zeros(2, 0, dtype=torch.int64), one.init(start))
-    state = one.step(state, one.reduce(uploads(draw_normal(4, 3, 1), [0, 1, 0, 1])), 0)
-    after = one.step(state, one.reduce(uploads(draw_normal(2, 3, 2), [0, 0])), 1)
-    assert torch.equal(after.models[1], state.models[1])
-    assert not torch.equal(after.models[0], state.models[0])
-    for name in state.extra:
-        assert torch.equal(after.extra[name][1], state.extra[name][1])
+# Servers of methods
 
 
-def test_a_flipped_client_has_every_label_moved_by_one_and_a_noisy_one_random_labels() -> None:
-    """Inputs, sizes and all other clients are untouched; who is bad differs between replicates."""
-
-    def shards(partition: dict[str, Any]) -> Any:
-        changes = {"data": {"partition": {"name": "iid", **partition}}, "clients": {"number": 10}, "replicates": 2}
-        return build_study(read_scenario(scenario(changes))).shards
-
-    true, bad = shards({}), shards({"flipped": 0.2, "noisy": 0.1})
-    who: list[list[str]] = [[], []]
-    for world in (0, 1):
-        for client in range(10):
-            a, b = (s.fetch(np.array([world]), np.array([client])) for s in (true, bad))
-            y, z = (one.labels(one.rows, torch.arange(1)[:, None])[0] for one in (a, b))
-            assert torch.equal(a.x[a.rows[0]], b.x[b.rows[0]])
-            who[world].append("true" if torch.equal(y, z) else "flipped" if torch.equal((y + 1) % 10, z) else "noisy")
-        assert sorted(who[world]) == ["flipped"] * 2 + ["noisy"] + ["true"] * 7
-        assert torch.equal(true.test(world)[1], bad.test(world)[1])
-    assert who[0] != who[1]
+def ask(server: Server, delta: np.ndarray, size: np.ndarray, start: Any = 0.0, loss: Any = None) -> np.ndarray:
+    """One step of a server of one model from `start`."""
+    models = torch.zeros(1, delta.shape[1]) + torch.as_tensor(start).float()
+    losses = None if loss is None else loss[:, None]
+    return step(server, send(torch.from_numpy(delta).float(), size=size, losses=losses), models)[0].double().numpy()
 
 
-ROWS = Rows(worlds=1, models=3)
+def test_one_step_of_the_server_is_the_formula_of_fedexp() -> None:
+    """Whose last number is a buffer, which is averaged."""
+    delta = np.cos(np.arange(20.0)).reshape(4, 5)
+    size, eps = np.array([3, 8, 20, 1]), 0.01
+    share = size / size.sum()
+    mean = share @ delta
+    eta = max(1, (share * (delta[:, :4] ** 2).sum(1)).sum() / (2 * ((mean[:4] ** 2).sum() + eps)))
+    assert eta > 1.1
+    wanted = np.concatenate([eta * mean[:4], mean[4:]])
+    found = ask(extrapolated_mean(Rows(1, 1), "examples", eps=eps, trainable=4), delta, size)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("server", [mean(ROWS), by_tier(ROWS, 2)], ids=["mean", "by_tier"])
-def test_the_counters_of_a_model_that_nobody_trained_stay(server: Server) -> None:
-    """Those of batch normalization count steps; of a trained model the largest that was sent is the new one."""
-    state = State(torch.zeros(3, 2), torch.tensor([[5, 1], [6, 2], [7, 3]]), {})
-    zero, client = np.zeros(2, np.int64), np.arange(2)
-    counters = torch.tensor([[8, 4], [9, 3]])
-    uploads = Uploads(torch.ones(2, 2), client, 1 + zero, zero, client, 1 + zero, counters)
-    after = server.step(state, server.reduce(uploads), 0)
-    assert after.counters.tolist() == [[5, 1], [9, 4], [7, 3]]
-    assert after.models.tolist() == [[0, 0], [1, 1], [0, 0]]
+def test_one_step_of_the_server_is_the_formula_of_fednova() -> None:
+    """`w + tau_eff sum_i p_i delta_i / tau_i`, and the buffer behind the trainable numbers is averaged with p_i."""
+    size, local = np.array([3, 8, 20]), Local(batch_size=4, epochs=2)
+    delta = np.linspace(-1, 1, 12).reshape(3, 4)
+    found = ask(normalized_mean(Rows(1, 1), "examples", local=local, trainable=3), delta, size)
+    steps, share = np.array([2, 4, 10]), size / size.sum()
+    wanted = (share * steps).sum() * (share[:, None] * delta / steps[:, None]).sum(0)
+    wanted[3] = share @ delta[:, 3]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("q", [0.0, 0.5, 3.0])
+def test_one_step_of_the_server_is_the_formula_of_qffl(q: float) -> None:
+    """Algorithm 2 in NumPy; the buffer behind the trainable numbers is a mean with the weights h."""
+    lr, loss, w = 0.05, np.array([0.2, 1.0, 3.0]), np.linspace(0, 1, 4)
+    after = w + np.linspace(-0.3, 0.5, 12).reshape(3, 4)
+    server = fair_mean(Rows(1, 1), "uniform", q=q, lr=lr, trainable=3)
+    found = ask(server, after - w, np.array([5, 1, 9]), w, loss)
+    steep = 1 / lr
+    delta = loss[:, None] ** q * steep * (w - after)
+    far = ((steep * (w - after)[:, :3]) ** 2).sum(1)
+    h = q * loss ** (q - 1) * far + steep * loss**q
+    wanted = w - delta.sum(0) / h.sum()
+    wanted[3] = w[3] + (h * (after - w)[:, 3]).sum() / h.sum()
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+
+
+P, TWO = 3, Rows(worlds=2, models=2)  # numbers of a network; models of a Gaussian have `4 P + 1`
+MEAN, HELD = servers.mean(TWO), torch.ones(2, 4 * P + 1, dtype=torch.float64).index_fill(1, torch.tensor([4]), 0.0)
+PAIR = (Tier("strong", 9, models_per_round=None), Tier("weak", 9))
+SERVERS: dict[str, Server] = {
+    "mean": MEAN,
+    "by tier": servers.by_tier(TWO, 2),
+    "eq. 2": servers.paper_eq2(TWO, PAIR),
+    "median": servers.robust_server(TWO, servers.median),
+    "krum": servers.robust_server(TWO, servers.krum(1, P)),
+    "yogi": servers.with_optimizer(MEAN, TWO, P, "yogi", lr=0.1),
+    "momentum": servers.with_optimizer(MEAN, TWO, P, "momentum", lr=0.1),
+    "FedDyn": servers.feddyn_server(MEAN, TWO, 9, 0.1, P),
+    "SCAFFOLD": servers.scaffold_server(MEAN, TWO, 9),
+    "FedExP": extrapolated_mean(TWO, "examples", eps=0.01, trainable=P),
+    "FedNova": normalized_mean(TWO, "examples", Local(), P),
+    "q-FFL": fair_mean(TWO, "uniform", q=0.5, lr=0.1, trainable=P),
+    "FedFisher": one_shot.fisher_mean(TWO, "examples"),
+    "FedFisher, descent": one_shot.fisher_mean(TWO, how=one_shot.Descent(5, 10, one_shot.summing_adam(0.01), None)),
+    "FedBEns": one_shot.mixture_server(TWO, "examples", one_shot.Laplace(1.0, 0.5, 0.1, P)),
+    "FedAG": gaussians.gaussian_server(TWO, gaussians.Sampling("bootstrap", 7, [0, 1], P), "examples"),
+    "PVI": gaussians.add_sites(MEAN, TWO, 4.0, P),
+    "IVON-ADMM": gaussians.step_by_admm(MEAN, TWO, alpha=0.5, kept=0.1, prior=4.0, p=P),
+    "HeteroFL": mean_of_slices(TWO, "examples", lambda _t: HELD),
+}
+
+
+@pytest.mark.parametrize("server", SERVERS.values(), ids=SERVERS)
+def test_order_and_packing_of_uploads_change_no_bit_and_a_model_that_nobody_trained_stays(server: Server) -> None:
+    """So does what the server keeps of it; counters of batch normalization are the largest that were sent."""
+    place = np.array([0, 1, 2, 0, 1, 2, 0, 2, 2, 1, 0])  # nobody trains the second model of the second world
+    draw, n = torch.Generator().manual_seed(0), len(place)
+    delta, beside = (torch.randn(n, 4 * P + 1, generator=draw) for _ in range(2))
+    counters, delta[:, 2 * P :] = torch.arange(2 * n).view(n, 2) % 9, 0.0
+    sent = send(
+        delta, model=place % 2, world=place // 2, tier=np.arange(n) % 2, size=2 + np.arange(n), beside=beside.abs(),
+        losses=np.arange(1.0, 1 + 2 * n).reshape(n, 2), counters=counters,
+    )  # fmt: skip
+    start = torch.randn(4, 4 * P + 1, generator=draw)
+    start[:, 2 * P :] = torch.tensor([0.0] * 2 * P + [1.0])
+    states = [begin(server, start)._replace(counters=torch.full((4, 2), 2))]
+    for t, some in enumerate([np.arange(n), np.flatnonzero(place < 2)]):  # then the third one is idle, too
+        after = server.step(states[-1], server.reduce(take(sent, some)), t)
+        for order in (some[::-1].copy(), np.random.default_rng(t).permutation(some)):
+            parts = [server.reduce(take(sent, part)) for part in np.array_split(order, 1 + 4 * t)]
+            other = server.step(states[-1], merge_stats(parts), t)
+            assert all(map(torch.equal, list_tensors(after), list_tensors(other)))
+        states.append(after)
+    largest = [*(counters[place == k].amax(0).tolist() for k in range(3)), [2, 2]]
+    for before, after, moved in zip(states, states[1:], (3, 2), strict=False):
+        assert (before.models != after.models).any(1).tolist() == [True] * moved + [False] * (4 - moved)
+        assert after.counters.tolist() == largest
+        for one, again in zip(list_tensors(before), list_tensors(after), strict=True):
+            assert torch.equal(one[moved:], again[moved:])
+
+
+def list_tensors(state: State) -> list[Tensor]:
+    return [state.models, state.counters, *(state.extra[name] for name in sorted(state.extra))]

@@ -74,21 +74,6 @@ def test_the_server_knows_the_product_of_the_clients_factors_after_every_round(
         assert (found.models[:, 2 * p :] == 0.0).all()  # no factor and no mark at the server
 
 
-def test_one_round_of_half_the_damping_moves_the_posterior_half_as_far() -> None:
-    """What clients learn in the first round does not depend on it."""
-    first, one, other = (train("pvi", n, damping=d).extra[NATURAL] for n, d in ((0, 0.1), (1, 0.1), (1, 0.05)))
-    torch.testing.assert_close(one - first, 2.0 * (other - first), rtol=1e-4, atol=1e-3)
-
-
-def test_with_gamma_0_the_duals_stay_at_0() -> None:
-    """And the server mixes the mean of the clients' Gaussians with the prior."""
-    found = train("ivon_admm", 2, dual_step=0.0, server_step=0.25)
-    p = found.extra[SITES].shape[1] // 2
-    assert (found.extra[SITES] == 0.0).all() and (found.own[:, 2 * p : 4 * p] == 0.0).all()
-    assert (train("ivon_admm", 2, dual_step=0.5).extra[SITES] != 0.0).any()
-    assert found.models.isfinite().all()
-
-
 def test_with_a_constant_precision_ivon_admm_trains_as_feddyn() -> None:
     """S = c I: `beta2: 1` and a first precision that is the prior's; with c huge there is no noise.
 

@@ -17,7 +17,6 @@ from plain import (
     HEAD,
     LR,
     Client,
-    Training,
     ask,
     deal,
     lose,
@@ -267,15 +266,3 @@ def test_pfedbayes_learns_under_the_received_prior_and_sends_its_copy_of_it(beta
         assert_close(done.models(world)[0], torch.cat([w, w]))
         for (client, _), row in done.kept("layers", world).items():
             assert_close(row.chunk(2)[0], owned[client])
-
-
-def test_the_order_of_the_rows_is_all_that_a_loop_takes() -> None:
-    """FedAvg, so that what the other tests share is right."""
-    done: Training = train({"name": "fedavg"})
-    for world in range(2):
-        w = done.states[0].models[world]
-        for t in range(3):
-            clients = participants(done, world, t)
-            w = mean_by_size(clients, [descend(c, w) for c in clients])
-        assert_close(done.models(world)[0], w)
-        assert (done.models(world)[0] - done.states[0].models[world]).abs().max() > 0.1

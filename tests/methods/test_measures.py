@@ -273,11 +273,6 @@ def test_an_upload_has_two_vectors_and_a_download_one(method: str, jobs: int) ->
     assert traffic(method, sparse)[0] == (dense + traffic("fedavg", sparse)[0] // 6) * jobs
 
 
-def test_models_of_fedbens_train_side_by_side_at_every_client() -> None:
-    table = run_known("fedbens", ONE, models=2).clients.to_pylist()
-    assert sorted((row["client"], row["model"]) for row in table) == [(c, k) for c in range(6) for k in range(2)]
-
-
 def ends(name: str, *changes: Keys, **options: Any) -> Tensor:
     return train(scenario({"method": {"name": name, **options}}, *changes))[1].state.models
 

@@ -101,14 +101,6 @@ def test_all_students_aim_at_what_the_uploads_of_all_architectures_say() -> None
         assert after < 0.5 * before
 
 
-def test_an_architecture_learns_in_a_round_in_which_none_of_its_clients_takes_part() -> None:
-    keys = {"rounds": 1, "participation": {"per_round": 1}, "method": {"distil_steps": 3}}
-    run = fedray.run(scenario(SEVERAL, keys))
-    idle = 1 - int(run.clients["client"][0].as_py()) % 2
-    first = fedray.run(scenario(SEVERAL, keys, {"method": {"distil_steps": 0}}))
-    assert not torch.equal(models_of(run, idle), models_of(first, idle))
-
-
 def test_a_client_sends_the_numbers_of_its_own_network() -> None:
     networks = [{**ONE, "tier": "b"}, {"name": "linear", "tier": "a"}]
     run = fedray.run(scenario(SEVERAL, TIERS, {"method": {"networks": networks}}))

@@ -9,15 +9,15 @@ import pytest
 import torch
 from sklearn.linear_model import BayesianRidge
 from small import scenario, spell_out
+from uploads import begin, send
 
 import fedray
 from fedray.components.distillation import TORCH, Distil, average_teachers, train_student
 from fedray.components.gaussians import Sampling, TeacherSampler, gaussian_server
-from fedray.components.servers import Rows, mean
+from fedray.components.servers import Rows
 from fedray.core import rng
 from fedray.core.method import StudentEngine, Teaching, Train
-from fedray.core.sums import merge_stats
-from fedray.core.types import Net, State, Uploads
+from fedray.core.types import Net
 from fedray.evaluation.regression import propagate_variance
 from fedray.methods.bayesian_linear import evidence_precisions, unit_precisions
 from fedray.models.nets import build_net
@@ -28,13 +28,6 @@ STILL = {"rounds": 2, "local": {"lr": 0.01, "epochs": 2}}
 
 def of(name: str, *changes: dict[str, Any]) -> dict[str, Any]:
     return spell_out(scenario(CUBIC, STILL, {"method": {"name": name}}, *changes))
-
-
-def uploads(delta: torch.Tensor) -> Uploads:
-    """One upload a client, all for model 0 of world 0."""
-    n = np.arange(len(delta))
-    zero = np.zeros_like(n)
-    return Uploads(delta, n, zero, zero, zero, zero + 1)
 
 
 def test_linear_fedag_was_as_wide_as_its_target_scatters() -> None:
@@ -63,39 +56,11 @@ def test_the_interval_of_one_model_is_that_of_its_residuals() -> None:
     assert found["nll"]["mean"] == pytest.approx(found["nll_residual"]["mean"])
 
 
-def test_the_variance_is_the_population_variance_of_the_uploads() -> None:
-    state = fedray.run(of("fedag")).progress.state
-    sample = state.extra["sample"][0][state.extra["sample_weight"][0] > 0].double().numpy()
-    assert len(sample) == 6
-    assert state.extra["variance"][0].numpy() == pytest.approx(sample.var(axis=0), rel=1e-5, abs=1e-12)
-    assert state.models[0].numpy() == pytest.approx(sample.mean(axis=0), rel=1e-5, abs=1e-7)
-
-
-@pytest.mark.parametrize("weighting", ["uniform", "examples"])
-def test_the_order_of_uploads_does_not_matter(weighting: Any) -> None:
-    delta = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
-    server = gaussian_server(Rows(1, 1), Sampling("bootstrap", 7, [0], 5), weighting)
-    start = torch.zeros(1, 5)
-    state = State(start, torch.zeros(1, 0, dtype=torch.int64), server.init(start))
-    whole = uploads(delta)
-    parts = [
-        server.reduce(
-            whole._replace(**{f: getattr(whole, f)[i] for f in ("delta", "client", "model", "world", "tier", "size")})
-        )
-        for i in (slice(3, 7), slice(0, 3))
-    ]
-    one, two = server.step(state, server.reduce(whole), 0), server.step(state, merge_stats(parts), 0)
-    assert all(torch.equal(one.extra[name], two.extra[name]) for name in one.extra)
-    plain = mean(Rows(1, 1), weighting)
-    assert torch.equal(one.models, plain.step(state, plain.reduce(whole), 0).models)
-
-
 def test_drawn_models_keep_the_moments_of_the_uploads_and_the_means_buffers() -> None:
     """What OMC tends to is the bootstrap's mean and population variance; statistics of BatchNorm are never drawn."""
     draws, uploaded = 4000, torch.randn(5, 6, generator=torch.Generator().manual_seed(3))
-    server, start = gaussian_server(Rows(1, 1), Sampling("omc", draws, [0], 4)), torch.zeros(1, 6)
-    state = State(start, torch.zeros(1, 0, dtype=torch.int64), server.init(start))
-    after = server.step(state, server.reduce(uploads(uploaded)), 0)
+    server = gaussian_server(Rows(1, 1), Sampling("omc", draws, [0], 4))
+    after = server.step(begin(server, torch.zeros(1, 6)), server.reduce(send(uploaded)), 0)
     sample, rows = after.extra["sample"][0].double(), uploaded.double()
     assert torch.equal(sample[:, 4:], after.models[:, 4:].double().expand(draws, -1))
     variance = rows.var(0, unbiased=False)[:4]  # 8 statistics: 6 standard errors of a mean, and of a variance

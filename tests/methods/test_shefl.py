@@ -14,13 +14,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from uploads import send, step
 
 from fedray.api import Run
 from fedray.assembly.registry import UserObjects
 from fedray.components.servers import Rows, by_tier, paper_eq2
 from fedray.core.errors import FedrayError
-from fedray.core.method import Method, Server
-from fedray.core.types import Plan, SizedPlan, State, Tier, Uploads
+from fedray.core.method import Method
+from fedray.core.types import Plan, SizedPlan, State, Tier
 from fedray.experiments.run import run_inline
 from fedray.methods import METHODS, Composition
 from fedray.methods.setting import Setting
@@ -138,35 +139,6 @@ def test_with_one_model_a_dense_uplink_and_one_tier_it_is_fedprox(run: RunScenar
     assert model_hash(run(**{**setting, "method": {"name": "shefl", "models": 1}})) != model_hash(prox)
 
 
-def test_each_part_of_it_matters(run: RunScenario) -> None:
-    parts: list[dict[str, Any]] = [
-        {},
-        {"compress__ratio": 0.02},
-        {"compress__resource_ratio": 1.0},
-        {"compress__error_feedback": True},
-        {"compress": {"kind": "int8"}},
-        {"compress": {"kind": "randomk"}},
-        {"server__coefficients": "fedavg"},
-        {"server__coefficients": "paper_eq2"},
-        {"method__mu": 1.0},
-        {"clients__tiers__hpc__models_per_round": 2},
-    ]
-    assert len({model_hash(run(**part, rounds=2)) for part in parts}) == len(parts)
-
-
-def uploads(delta: Tensor, model: list[int], tier: list[int]) -> Uploads:
-    """Uploads of one world, client j the j-th."""
-    jobs = np.arange(len(delta))
-    zero = np.zeros_like(jobs)
-    return Uploads(delta, jobs, np.array(model), zero, np.array(tier), np.ones_like(jobs))
-
-
-def models_after_step(server: Server, models: int, draw_uploads: Uploads) -> Tensor:
-    """What the server adds to models that start at zero, `[K, d]`."""
-    zero = State(torch.zeros(models, draw_uploads.delta.shape[1]), torch.zeros(models, 0, dtype=torch.int64), {})
-    return server.step(zero, server.reduce(draw_uploads), 0).models
-
-
 @st.composite
 def draw_uploads(draw: st.DrawFn) -> SentCase:
     """models, tiers, and the model, tier and integer delta of each upload."""
@@ -181,7 +153,7 @@ def draw_uploads(draw: st.DrawFn) -> SentCase:
 def test_tier_means_weigh_equally_whatever_the_head_count(case: SentCase) -> None:
     """Of the tiers that sent something for a model, each one's mean counts alike; a model nobody sent for stays."""
     models, tiers, model, tier, delta = case
-    got = models_after_step(by_tier(Rows(1, models), tiers), models, uploads(delta, model, tier))
+    got = step(by_tier(Rows(1, models), tiers), send(delta, model=model, tier=tier), torch.zeros(models, 2))
     groups = defaultdict(list)
     for row, m, c in zip(delta.double().numpy(), model, tier, strict=True):
         groups[m, c].append(row)
@@ -189,17 +161,6 @@ def test_tier_means_weigh_equally_whatever_the_head_count(case: SentCase) -> Non
         means = [np.mean(groups[m, c], axis=0) for c in range(tiers) if (m, c) in groups]
         expected = np.mean(means, axis=0) if means else np.zeros(2)
         np.testing.assert_allclose(got[m].numpy(), expected, rtol=1e-6, atol=1e-6)
-
-
-@given(draw_uploads(), st.integers(2, 4))
-def test_more_clients_of_one_tier_with_the_same_deltas_change_nothing(case: SentCase, times: int) -> None:
-    models, tiers, model, tier, delta = case
-    server = by_tier(Rows(1, models), tiers)
-    again = [j for j, c in enumerate(tier) for _ in range(times if c == 0 else 1)]
-    more = uploads(delta[again], [model[j] for j in again], [tier[j] for j in again])
-    assert torch.equal(
-        models_after_step(server, models, uploads(delta, model, tier)), models_after_step(server, models, more)
-    )
 
 
 PAIR = (Tier("hpc", 9, models_per_round=None), Tier("lpc", 9, models_per_round=1))
@@ -215,11 +176,8 @@ def test_equal_groups_is_eq_2_where_l_is_k_and_one_lpc_trained_the_model(
     tier = [0] * (strong * models) + [1] * len(weak)
     delta = torch.from_numpy(np.random.default_rng(0).uniform(1, 2, size=(len(model), 3)).astype(np.float32))
     tiers, columns = (PAIR[::-1], [1 - c for c in tier]) if turned else (PAIR, tier)
-    up = uploads(delta, model, columns)
-    ours, theirs = (
-        models_after_step(by_tier(Rows(1, models), 2), models, up),
-        models_after_step(paper_eq2(Rows(1, models), tiers), models, up),
-    )
+    up, rows = send(delta, model=model, tier=columns), Rows(1, models)
+    ours, theirs = (step(one, up, torch.zeros(models, 3)) for one in (by_tier(rows, 2), paper_eq2(rows, tiers)))
     for k in range(models):
         number = assigned.count(k)
         same = (len(weak) == models and number == 1) or (len(weak) == 2 * models and number == 0)
@@ -229,8 +187,8 @@ def test_equal_groups_is_eq_2_where_l_is_k_and_one_lpc_trained_the_model(
 def test_eq_2_by_hand() -> None:
     """H = 2, L = 3, K = 2: a_h = 5/4 * 3/2, a_l = 5/2, over H + L = 5."""
     delta = torch.tensor([[1.0], [2.0], [3.0], [4.0], [5.0], [6.0], [7.0]])
-    up = uploads(delta, [0, 1, 0, 1, 0, 0, 1], [0, 0, 0, 0, 1, 1, 1])
-    got = models_after_step(paper_eq2(Rows(1, 2), PAIR), 2, up)
+    up = send(delta, model=[0, 1, 0, 1, 0, 0, 1], tier=[0, 0, 0, 0, 1, 1, 1])
+    got = step(paper_eq2(Rows(1, 2), PAIR), up, torch.zeros(2, 1))
     expected = [[(1.875 * (1 + 3) + 2.5 * (5 + 6)) / 5], [(1.875 * (2 + 4) + 2.5 * 7) / 5]]
     torch.testing.assert_close(got, torch.tensor(expected))
 
@@ -307,16 +265,6 @@ def test_no_computed_job_is_discarded(run: RunScenario, monkeypatch: pytest.Monk
         assert (job["down_bytes"] > 0) == (job["status"] in ("ok", "late", "past deadline"))
 
 
-def test_over_commitment_takes_the_first_of_each_tier_and_records_the_others_as_late(run: RunScenario) -> None:
-    """Of 1.5 x 3 = 4.5, that is 5, of each tier the server takes the 3 that are first."""
-    done = run(participation={"per_round": 6, "overcommit": 1.5}, clients__tiers__lpc__spread=1.0, report=False)
-    for _, asked in done.clients.to_pandas().groupby(["replicate", "round", "tier"]):
-        each = asked.groupby("client").agg({"status": "first", "sim_seconds": "sum"})
-        used, late = (each.loc[each["status"] == status, "sim_seconds"] for status in ("ok", "late"))
-        assert (len(used), len(late), len(each)) == (3, 2, 5)
-        assert used.max() <= late.min()
-
-
 @pytest.mark.parametrize("how", [{}, ROUGH], ids=["smooth", "rough"])
 def test_bytes_of_the_jobs_add_up_to_those_of_the_rounds(run: RunScenario, how: dict[str, Any]) -> None:
     """Also where not every round is measured; the totals of a run are the sums of its worlds."""
@@ -344,14 +292,6 @@ def test_time_and_bytes_to_accuracy_are_those_of_the_first_row_that_has_it(run: 
     assert len(first) == 2 and first["round"].min() > 1
     for name, column in (("rounds", "round"), ("seconds", "sim_seconds"), ("bytes", "up_bytes")):
         assert done.summary["metrics"][f"{name}_to_target"]["mean"] == pytest.approx(first[column].mean(), rel=1e-12)
-
-
-def test_side_by_side_is_faster_and_trains_the_same(run: RunScenario) -> None:
-    """Five models one after another take the strong clients longer than the weak ones need for one."""
-    slow = {"clients__tiers__hpc__seconds_per_step": 0.01}
-    one, two = run(**slow), run(**slow, clients__tiers__hpc__side_by_side=True)
-    assert model_hash(one) == model_hash(two)
-    assert two.summary["totals"]["sim_seconds"] < 0.6 * one.summary["totals"]["sim_seconds"]
 
 
 def test_a_client_that_diverged_was_dropped_silently(run: RunScenario) -> None:

@@ -43,17 +43,6 @@ def study_of(*arguments: Any, **options: Any) -> Study:
     return build_study(read_scenario(of(*arguments, **options), explicit=False))
 
 
-def test_what_no_slice_has_stays_to_the_bit() -> None:
-    """Half of the channels of every layer are nobody's."""
-    study = study_of("heterofl", {"weak": {"number": 6, "width": 0.5}}, CNN)
-    slices = study.method.phase
-    assert slices.nets
-    (start, _), (after, _) = train_rounds(study, 0), train_rounds(study, 2)
-    moved = start.models[0] != after.models[0]
-    assert set(moved.nonzero().flatten().tolist()) <= set(slices.columns(0, 0).tolist())
-    assert moved[slices.columns(0, 0)].float().mean() > 0.5
-
-
 @pytest.mark.parametrize("width", [0.1, 0.25, 0.5, 0.9])
 def test_fedrolex_trains_every_channel_equally_often(width: float) -> None:
     """In c rounds each of c channels is in ceil(r c) windows, and with it its weights, in every layer by itself."""
@@ -195,21 +184,6 @@ def test_a_compressed_upload_is_that_of_the_small_network(name: str, kind: str) 
     small = fedray.run(of_method("fedavg", compress, {"model": {"hidden": [4]}}))
     assert set(cut.clients["up_bytes"].to_pylist()) == set(small.clients["up_bytes"].to_pylist())
     assert torch.isfinite(cut.progress.state.models).all()
-
-
-@BOTH
-def test_the_scaler_changes_training_and_not_the_answer(name: str) -> None:
-    with_, without = (fedray.run(of(name, THREE, scaler=flag)) for flag in (True, False))
-    assert not torch.equal(with_.progress.state.models, without.progress.state.models)
-    row = with_.progress.state.models[0]
-    x = with_.study.split("test", 0)[0][:5]
-    with_.study.net.module.load_state_dict(state_dict(with_.study.net.layout, row))
-    scaled = with_.study.shards.normalize(x[None], torch.tensor([0]))[0]
-    with torch.no_grad():
-        wanted = with_.study.net.module.eval()(scaled).softmax(-1)
-    answer = with_.predict(x.numpy()).probabilities
-    assert answer is not None
-    np.testing.assert_allclose(answer, wanted.numpy(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("scaler", [False, True])

@@ -100,14 +100,6 @@ def test_what_a_lane_drops_depends_neither_on_its_neighbors_nor_on_the_cut_of_th
 
 
 @needs_kernels
-def test_a_small_probability_is_near_no_dropout() -> None:
-    """The limit p -> 0: nothing is dropped, and what is kept is multiplied by nearly 1."""
-    plain, drops = (build_net("cnn", IMAGE, 4, "cross_entropy", dropout=p) for p in (0.0, 1e-9))
-    block = make_block(plain, IMAGE, Local(), SIZES, torch.float64)
-    assert (train(plain, IMAGE, block).final - train(drops, IMAGE, block).final).abs().max() < 1e-6
-
-
-@needs_kernels
 def test_a_full_batch_drops_anew_in_every_step() -> None:
     """Lanes whose batches are always the same are trained in another way, which knows no dropout."""
     net, shape = NETWORKS["inputs"]

@@ -76,43 +76,15 @@ class LogSoftmax(Images):
         return F.log_softmax(Images.forward(self, x), dim=1)
 
 
-def images_in_sequence() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.ReLU(),
-        nn.Flatten(), nn.Linear(54, 8), nn.ReLU(), nn.Linear(8, 4),
-    )  # fmt: skip
-
-
 class Swapped(TwoLayers):
     def __init__(self) -> None:
         nn.Module.__init__(self)
         self.b, self.a = nn.Linear(8, 4), nn.Linear(6, 8)
 
 
-def rows_in_sequence() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
-
-
 def choose(module: Callable[[], nn.Module], shape: tuple[int, ...]) -> tuple[Net, Engine]:
     net = net_of(module, "own", "cross_entropy", 4)
     return net, choose_engine(net, "cpu", torch.zeros(shape))
-
-
-@pytest.mark.parametrize(
-    ("module", "sequence", "shape"),
-    [(Images, images_in_sequence, IMAGE), (OtherForms, images_in_sequence, IMAGE), (TwoLayers, rows_in_sequence, ROW)],
-)
-def test_a_class_trains_to_the_bits_of_its_sequence(
-    module: Callable[[], nn.Module], sequence: Callable[[], nn.Module], shape: tuple[int, ...]
-) -> None:
-    (net, engine), (plain, wanted) = choose(module, shape), choose(sequence, shape)
-    assert (engine.name, engine.width, engine.why) == (wanted.name, wanted.width, wanted.why)
-    blocks = [
-        make_block(one, shape, LOCALS["momentum"], [8, 11, 6], torch.float32, offset=True) for one in (net, plain)
-    ]
-    assert torch.equal(engine.train(net, blocks[0]).final, wanted.train(plain, blocks[1]).final)
-    rows, x, none = blocks[0].start, torch.randn(3, 5, *shape), torch.zeros(3, 0)
-    assert torch.equal(engine.outputs(net, rows, none, x), wanted.outputs(plain, rows, none, x))
 
 
 @pytest.mark.parametrize("module", [Images, OtherForms, Reordered, LogSoftmax, TwoLayers, Swapped])
