@@ -467,7 +467,7 @@ class Piece:
 
     @property
     def weighs(self) -> bool:
-        """Returns whether each client of the run has its own weights of the models' predictions."""
+        """Returns whether each client of the run has its own weights for the models' predictions."""
         return False
 
     def describe(self) -> tuple[str, str] | None:
@@ -867,7 +867,7 @@ class Phase:
 
     @property
     def weighs(self) -> bool:
-        """Returns whether each client of the run has its own weights of the models' predictions."""
+        """Returns whether each client of the run has its own weights for the models' predictions."""
         return any(piece.weighs for piece in self.pieces)
 
     @property
@@ -921,7 +921,7 @@ class Answer(NamedTuple):
         return outputs if self.weights is None else outputs[torch.from_numpy(self.weights[world] > 0)]
 
     def weigh_present(self, world: int) -> FloatArray | None:
-        """Returns the weights of the models that `drop_absent` keeps. Their sum is 1. None means equal weights."""
+        """Returns the ensemble weights of the models that `drop_absent` keeps. Their sum is 1. None means equal weights."""
         if self.weights is None:
             return None
         present = self.weights[world][self.weights[world] > 0].astype(np.float64)

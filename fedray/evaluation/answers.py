@@ -33,7 +33,7 @@ class Measured(NamedTuple):
         answer: The models that predict.
         test: Raw outputs of these models on the test samples.
         held_out: Raw outputs of these models on the held-out samples.
-        weights: World -> the known clients' weights of these models, `[N, K]`. It is empty if all clients predict in
+        weights: World -> the known clients' weights over these models, `[N, K]`. It is empty if all clients predict in
             the same way.
         own: (world, client) -> accuracies or RMSEs of a known client with its own models, `[2, P]`, as in
             `ask_own_scores`.
@@ -51,11 +51,11 @@ class Measured(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The known clients' weights of the models that predict.
+# The known clients' weights over the models that predict.
 
 
 def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
-    """Returns each client's weights of the models that predict (FE eqs. 3-4).
+    """Returns each client's weights over the models that predict (FE eqs. 3-4).
 
     If the temperature gamma (`predict.gamma`) is infinite or None, a client has the weights of its tier, or common
     weights if tiers have no weights. If gamma is finite, the weights follow from the losses of the models of its tier,
@@ -69,7 +69,7 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
         client: Ids of the clients, `[n]`.
 
     Returns:
-        The weights of the K models that predict, `[n, K]`.
+        The weights over the K models that predict, `[n, K]`.
     """
     if answer.tiers is not None:
         return _weigh_in_tiers(study, answer, world, losses, client)
@@ -93,7 +93,7 @@ def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, cl
 
 
 def weigh_own_models(answer: Answer, world: int, client: IntArray) -> FloatArray:
-    """Returns each client's weights of the K models that predict, `[n, K]`, if model i belongs to client i.
+    """Returns each client's weights over the K models that predict, `[n, K]`, if model i belongs to client i.
 
     The client's own model has all the weight. If this model does not predict, the client has the common weights.
 
@@ -295,11 +295,11 @@ def measure_clients(
         study: The trained study.
         world: Index of the world.
         outputs: Raw outputs, on the whole split, of the models that predict, `[K, n, C]`.
-        weights: Each client's weights of the models, `[N, K]`, whose sum over K is 1. None means that all clients have
+        weights: Each client's weights over the models, `[N, K]`, whose sum over K is 1. None means that all clients have
             the common weights.
         split: The split, `test` or `hold_out`.
         clients: Ids of the clients to score. None means all clients with weights.
-        everybody: Common weights of the models, `[K]`. None means equal weights.
+        everybody: Common weights over the models, `[K]`. None means equal weights.
 
     Returns:
         Accuracies from 0 to 1, or RMSEs in the target's unit, `[N]`. A client without samples in the split has NaN.
@@ -385,7 +385,8 @@ def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
 def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor:
     """Returns a known client's own models `[K, d]`.
 
-    Of several personal passes, it takes the pass with the best score on the client's held-out samples.
+    If there are several personal passes, these are the models of the pass with the best score on the client's held-out
+    samples.
 
     Args:
         host: The process that has the client's private vectors.
@@ -455,7 +456,7 @@ def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = T
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Values of each sample, such as its log likelihood, and their means over the samples of each known client. A client may
-# predict with the ensemble, with its own weights of the models, or with its own models. Its own models predict in the
+# predict with the ensemble, with its own weights over the models, or with its own models. Its own models predict in the
 # process that has the client's private vectors. Conformal sets and the scores of known clients use these functions.
 
 Own = dict[tuple[int, int], Tensor]  # (world, client) -> results of a client with its own models
@@ -469,7 +470,7 @@ class RowAnswers(NamedTuple):
         members: Means and variances of each model. They are None in a classification.
         y: True labels `[n]`, or true targets `[n]` in their original unit.
         u: A uniform random number for each sample, `[n]`, for the conformal scores `aps` and `raps`.
-        weights: Common weights of the models, `[K]`. None means equal weights.
+        weights: Common weights over the models, `[K]`. None means equal weights.
     """
 
     votes: FloatArray | None
@@ -495,7 +496,7 @@ class Joined(NamedTuple):
     sd: Any = None
 
 
-# (study, world, predictions of the models, samples or None for all, weights of the models or None for the common
+# (study, world, predictions of the models, samples or None for all, weights over the models or None for the common
 # weights) -> values of each sample, `[..., n]`. It must be a function of a module, or a `partial` of it, because it is
 # sent to other processes by name.
 Measure = Callable[[Study, int, RowAnswers, IntArray | None, FloatArray | None], FloatArray]
@@ -554,7 +555,7 @@ def read_answers(
     Args:
         study: The trained study.
         world: Index of the world.
-        outputs: Raw outputs of the models that predict on these samples, `[K, n, C]`.
+        outputs: Raw outputs for these samples of the models that predict, `[K, n, C]`.
         split: The split, `test` or `hold_out`.
         answer: The models that predict.
         rows: Indices of the samples in the split, `[n]`. None means all samples.
@@ -615,7 +616,7 @@ def join_answers(
 
 
 def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | None:
-    """Returns each known client's weights of the K models, `[N, K]`, or None if all clients predict in the same way."""
+    """Returns each known client's weights over the K models, `[N, K]`, or None if all clients predict in the same way."""
     return None if study.parts else measured.weights.get(world)
 
 
@@ -691,7 +692,7 @@ def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The clients' private weights of the models (FedEM).
+# The clients' private weights over the models (FedEM).
 
 
 def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models: int) -> FloatArray:
@@ -717,7 +718,7 @@ def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models
 
 
 def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -> dict[int, FloatArray]:
-    """Returns by world the known clients' weights of the models, `[N, K]`. Clients without weights fit them.
+    """Returns by world the known clients' weights over the models, `[N, K]`. Clients without weights fit them.
 
     Args:
         study: The study that is trained.
@@ -746,7 +747,7 @@ def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
 
 
 def fit_mixtures(host: Host, state: State, world: int, client: IntArray) -> Tensor:
-    """Fits clients' weights of a world's models with E steps, which do not change the models (FedEM).
+    """Fits clients' weights over a world's models with E steps, which do not change the models (FedEM).
 
     Args:
         host: The process that computes the outputs.

@@ -33,7 +33,7 @@ def measure_sets(
 ) -> FloatArray:
     """Returns the conformal score of each sample's true label, `[n]`, as a `Measure` of `answers`.
 
-    With `thresholds` it instead returns whether each sample's set contains the true label, and the size of the set,
+    With `thresholds`, the result is instead whether each sample's set contains the true label, and the size of the set,
     `[2, n]`.
     """
     said = answers.join_answers(study, of, rows, weights)

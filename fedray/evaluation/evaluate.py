@@ -91,7 +91,7 @@ def inquire(study: Study, split: str) -> answers.Inquiry:
 def ask_own_splits(
     study: Study, runtime: Runtime, state: State, test: bool, inquire: Callable[[str], answers.Inquiry]
 ) -> dict[str, answers.Own]:
-    """Returns for each split the results of clients with their own models. It is empty if there are no such clients.
+    """Returns for each split the results of clients with their own models. The dict is empty without such clients.
 
     Args:
         study: The trained study.
@@ -202,14 +202,14 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
 
 
 def has_client_weights(study: Study, answer: Answer) -> bool:
-    """Returns whether known clients have different weights of the models (`predict.gamma`, or weights of tiers)."""
+    """Returns whether known clients have different weights over the models (`predict.gamma`, or weights of tiers)."""
     return not study.method.phase.is_personal and (study.evaluation.gamma is not None or answer.tiers is not None)
 
 
 def find_client_weights(
     study: Study, runtime: Runtime, answer: Answer, worlds: int | None = None
 ) -> dict[int, FloatArray]:
-    """Returns by world the known clients' weights of the models that predict, `[N, K]`.
+    """Returns by world the known clients' weights over the models that predict, `[N, K]`.
 
     Either clients store the weights (FedEM), or the weights are those of tiers, or they follow from the losses on the
     clients' samples. If client i predicts with model i, model i has all of its weight. If model i does not predict, the
@@ -250,7 +250,7 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
         answer: The models that predict.
 
     Returns:
-        The variance by index of the world. It is empty if the loss is no squared error.
+        The variance by index of the world. The dict is empty if the loss is no squared error.
     """
     if study.net.objective not in ("half_mse", "mse"):
         return {}
@@ -327,7 +327,7 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
 def score_ood_of_clients(
     study: Study, world: int, measured: answers.Measured, known: Tensor, asked: BoolArray
 ) -> dict[str, float]:
-    """Returns the scores of `score_ood` averaged over some known clients with their own weights of the models.
+    """Returns the scores of `score_ood` averaged over some known clients with their own weights over the models.
 
     Args:
         study: The trained study.
@@ -377,7 +377,8 @@ def _measure_uncertainty(
 
     Returns:
         The entropy of each prediction, `[n]`, and the part of the entropy that the members' disagreement explains,
-        `[n]`. The second is None if there is only one member, or if the ensemble's prediction is no mean.
+        `[n]`. The second is None if there is only one member, or if the ensemble's prediction is not the mean of its
+        members.
     """
     members, mean = answer_world(outputs, study.evaluation.average, answer, world)
     total = classification.entropies(mean)
@@ -402,7 +403,7 @@ def score_own_metrics(
         outputs: Raw outputs of all models on the whole split.
         split: The split, `test` or `hold_out`.
         answer: The models that predict.
-        residual: Variance of the standardized target's residuals on training samples; None if unknown.
+        residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
     """
     metrics = study.evaluation.metrics
     if not metrics:
@@ -633,8 +634,8 @@ def score_answer(
         outputs: Raw outputs of all models on the whole split, `[K, n, C]`.
         split: The split, `test` or `hold_out`.
         answer: The models that predict.
-        residual: Variance of the standardized target's residuals on training samples; None if unknown. It is used only
-            in a regression.
+        residual: Variance of the standardized target's residuals on training samples. None means that it is unknown. It
+            is used only in a regression.
     """
     _, y = study.split(split, world)
     if study.parts:

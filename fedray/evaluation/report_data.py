@@ -144,7 +144,7 @@ def find_plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
 def measure_loss_plane(study: Study, state: State) -> dict[str, FloatArray]:
     """Measures the loss on the plane through members 0, 1 and 2 of the first world.
 
-    The result is empty for fewer members or a large network.
+    The result is empty if there are fewer members or if the network is large.
 
     Returns:
         Three arrays. `loss_plane` has the logarithm of the mean training loss on a grid of g points per side, `[g, g]`,
@@ -253,7 +253,7 @@ def compare_members(members: FloatArray) -> FloatArray:
 
 
 def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor) -> dict[str, Any]:
-    """Returns arrays with one row for each known client: weights of the models, and scores.
+    """Returns arrays with one row for each known client: weights over the models, and scores.
 
     For classification there are accuracies and label counts. For regression there is the RMSE with the client's own
     weights or models, and the RMSE of the prediction for new clients.

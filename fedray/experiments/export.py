@@ -36,7 +36,7 @@ from fedray.simulation.stacking import find_bases
 from fedray.simulation.study import Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Facts that a state dict does not hold: inputs, classes, weights of the models.
+# Facts that a state dict does not hold: inputs, classes, and the models' weights in the ensemble.
 
 
 def name_world(study: Study, world: int) -> str:
@@ -54,7 +54,7 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
         - `models`: `exported` if the exported models predict, or `others` if the method makes other models from them to
           predict.
         - `average`: the quantity that is averaged over the models, or `own` if the method has its own rule.
-        - `weights`: the models' weights in the average, with sum 1, by replicate and fold.
+        - `weights`: the models' weights in the average, by replicate and fold. Their sum is 1.
         - `tiers`: the weights for known clients by tier, if the method has them.
         - `bases`: for a stack without a meta model, the weights of its bases in the average. A stack is exported as one
           module.
@@ -83,7 +83,7 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
 
 
 def _share_out(study: Study, weights: FloatArray) -> dict[str, list[float]]:
-    """Returns the weights of the models by replicate and fold, with sum 1."""
+    """Returns the ensemble's weights by replicate and fold, which are divided by their sum."""
     shares = (weights / weights.sum(axis=1, keepdims=True)).tolist()
     return {name_world(study, world): each for world, each in enumerate(shares)}
 

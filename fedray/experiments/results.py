@@ -111,7 +111,7 @@ def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | N
 
     Args:
         study: The study of the run.
-        keys: Keys of `predict.conformal` that replace the scenario's keys. None means the rule of the scenario.
+        keys: Keys of `predict.conformal` that define the rule. None means the rule of the scenario.
 
     Raises:
         BadInput: A key is wrong, or the run withheld too few samples from training.
@@ -149,8 +149,8 @@ def calibrate_answers(
 
     Returns:
         The thresholds of each world (one seed of one fold), and a dictionary by world. For a regression the dictionary
-            has the variance of the residuals on training samples, averaged over clients, in standardized units of the
-            target.
+        has the variance of the residuals on training samples, averaged over clients, in standardized units of the
+        target.
     """
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
     study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
@@ -268,7 +268,7 @@ class Predictor:
         return replace(found, interval=np.stack([mean - half, mean + half], axis=1))
 
     def _weights(self, world: int, client: int) -> FloatArray:
-        """Returns a client's weights of the A models, `[A]`. Models that do not predict have the weight 0."""
+        """Returns a client's weights over the A models, `[A]`. Models that do not predict have the weight 0."""
         weights = np.zeros(self.answer.models)
         alone = [np.array([client] if one == world else [], dtype=np.int64) for one in range(self.study.worlds)]
 
@@ -416,7 +416,7 @@ class Run:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of `predict(x).probabilities`. It is empty for regression."""
+        """The names of the classes, in the order of `predict(x).probabilities`. The tuple is empty for regression."""
         study = read_sealed(self.path / "manifest.json").get("study", {})
         return tuple(study["class_names"]) if "class_names" in study else self.study.shards.data.class_names
 
@@ -571,7 +571,8 @@ class Run:
                 and 4) or of the client's tier. None means the prediction for new clients.
             replicate: The replicate that predicts, from 0.
             fold: The fold that predicts, as a position from 0 among the folds that were run.
-            conformal: Keys of `predict.conformal` that replace the scenario's keys, such as `{"alpha": 0.2}`.
+            conformal: Keys of `predict.conformal`, such as `{"alpha": 0.2}`, that define a rule in place of the
+                scenario's rule.
 
         Raises:
             BadInput: An argument does not fit the run.

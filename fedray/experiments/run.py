@@ -165,7 +165,7 @@ def count_useful_gpus(scenario: Scenario, study: Study | None, began: str | None
 
 
 def share_gpus(scenario: Scenario, gpus: int) -> Scenario:
-    """Returns the scenario, in which the actors of a Ray run share the GPUs of this machine.
+    """Returns a scenario in which the actors of a Ray run share the GPUs of this machine.
 
     Every tier reserves a whole GPU, or an equal share if there are more tiers than GPUs. So there are as many actors as
     GPUs, or one per tier.
@@ -254,8 +254,8 @@ def _score_candidates(
 ) -> tuple[str, Scores]:
     """Trains the candidates, and returns the name of the held-out score and the scores of each (replicate, fold).
 
-    Scores are in ascending order of the rates. The largest rates are dropped until no training diverges, and get no
-    score.
+    Scores are in ascending order of the rates. The largest rates are dropped until no training diverges. A dropped rate
+    has no score.
     """
     trial, own = registry.drop_watchers(make_candidate_scenario(scenario), own)
     for number in range(len(grid), 0, -1):
@@ -282,7 +282,7 @@ def _score_candidates(
 
 
 def make_candidate_scenario(scenario: Scenario) -> Scenario:
-    """Returns the scenario of the candidates, which has withheld samples and one evaluation at the end."""
+    """Returns the scenario with which candidates train. It has withheld samples, and is evaluated at the end."""
     data = replace(scenario.data, hold_out=scenario.data.hold_out or HELD_OUT_SHARE)
     once = EvaluateKeys(every=max(1, scenario.rounds), personal=answers_clients_apart(to_plain(scenario)))
     local = replace(scenario.local, lr_grid=[])
@@ -510,8 +510,8 @@ def open_runtime(
         scenario: The scenario of the trial.
         own: The user's Python objects.
         study: The study that is trained.
-        actors: The number of actors of the trial. With 0 this process trains. Actors use the last bundles of this
-            process's placement group, one each.
+        actors: The number of actors of the trial. With 0 this process trains. Each actor uses one of the last bundles
+            of this process's placement group.
         name: The name of the trial in Ray's tools.
         device: The device on which this process trains.
     """
