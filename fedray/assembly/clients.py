@@ -210,15 +210,7 @@ def expect_seconds(
 
 
 def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: int, shards: Shards) -> Method:
-    """Adds the losses of all clients to the method's state, if the client selection uses losses.
-
-    Args:
-        scenario: The scenario, which names the selection.
-        own: The user's objects.
-        method: The method.
-        worlds: The number of worlds, R.
-        shards: The clients' data.
-    """
+    """Adds the losses of all clients to the method's state, if the client selection uses losses."""
     name = scenario.participation.selection.name
     if find_own("selection", scenario, own) is None and name not in READS_LOSSES:
         return method
@@ -229,11 +221,6 @@ def _hold_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool)
     """Returns a user's selection rule with checks of the clients that it chooses.
 
     A rule that does not declare its options raises an error if it does not use one of them.
-
-    Args:
-        function: The user's rule.
-        options: The options of the rule in the scenario.
-        declares: Whether the rule declares its options.
     """
     name, recorded, tried = name_callable(function), RecordedOptions(options), list[bool]()
     given = options if declares else recorded

@@ -65,15 +65,11 @@ def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: 
 
 
 def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
-    """Adds out-of-distribution inputs to the data set, if the scenario names such inputs.
+    """Adds out-of-distribution inputs to the data set, if `evaluate.ood` names such inputs.
 
     The inputs are test samples of a second data set (all samples if that set has folds), or noise with the mean and
     standard deviation of the training samples. Their number is at most the number of test samples of the clients' data
     set. Samples of a larger second data set are evenly spaced.
-
-    Args:
-        scenario: The scenario, whose key `evaluate.ood` names the inputs.
-        data: The clients' data set.
 
     Raises:
         BadInput: The task has real targets, or the named inputs do not fit.
@@ -150,13 +146,6 @@ def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float
 def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Learn | None:
     """Returns the function that trains a model at the server, or None if the method has no options for distillation.
 
-    Args:
-        scenario: The scenario, with the method's options.
-        net: The network.
-        shards: The data of all clients, and the server's samples.
-        seeds: One seed for each world.
-        own: The user's objects.
-
     Raises:
         BadInput: The server has no inputs, or the network does not accept these inputs.
     """
@@ -211,12 +200,6 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
 
     It returns None if the method does not train such students.
 
-    Args:
-        scenario: The scenario, with the method's options.
-        shards: The data of all clients, and the server's samples.
-        seeds: One seed for each world.
-        own: The user's objects.
-
     Raises:
         BadInput: The server has no inputs, or the network does not accept these inputs.
     """
@@ -242,11 +225,6 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
 
 def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> ReadRows:
     """Returns a function from a world to the network inputs and targets of the server's samples.
-
-    Args:
-        scenario: The scenario, with the method's options.
-        shards: The data of all clients, and the server's samples.
-        own: The user's objects.
 
     Raises:
         BadInput: The share is too small to give the server a sample. If the share is 0, the returned function raises

@@ -462,10 +462,6 @@ IN_ROUNDS = ("choose", "remember", "ask", "walk")  # functions of a phase that o
 def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:
     """Returns the rule of asynchronous training, or None if training is synchronous.
 
-    Args:
-        scenario: The scenario.
-        clients: All clients.
-
     Example:
         >>> from fedray.core.types import Tier
         >>> from fedray.scenario.loader import read_scenario

@@ -91,14 +91,7 @@ def make_setting(
 
 
 def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setting) -> Setting:
-    """Adds a stack of networks to a setting if the method trains several networks.
-
-    Args:
-        scenario: The scenario, which names the networks.
-        data: The data set.
-        own: The user's objects.
-        pieces: The setting.
-    """
+    """Adds a stack of networks to a setting if the method trains several networks."""
     if not is_stack(scenario) or own.method is not None:
         return pieces
     # networks that the scenario lists are used instead of the user's network

@@ -217,13 +217,7 @@ def estimate_rows(scenario: Scenario, data: Dataset, worlds: int, *, copied: boo
 
 
 def count_jobs(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]:
-    """Returns the largest possible number of jobs in a round, and whether all clients take part in every round.
-
-    Args:
-        scenario: The scenario.
-        number: Number of clients, N.
-        worlds: Number of worlds, R = replicates x folds.
-    """
+    """Returns the largest possible number of jobs in a round, and whether all clients take part in every round."""
     tiers = tier_table(scenario, number)
     invited = invited_per_tier(scenario, Clients(tiers))
     k, every = scenario.method.models, method_spec_of(scenario.method.name).all_models
@@ -276,12 +270,7 @@ def estimate_scenario(scenario: Scenario, clients: int | None = None, worlds: in
 
 
 def estimate_rbf(features: int, shape: tuple[int, ...]) -> Need:
-    """Estimates the memory for the centers of radial features, and their distances to the samples of a forward pass.
-
-    Args:
-        features: Number of radial features.
-        shape: Shape of one input.
-    """
+    """Estimates the memory for the centers of radial features, and their distances to the samples of a forward pass."""
     wide = float(features) * math.prod(shape)
     return Need(f"{features:,} radial features", "model.features", 24.0 * wide + 8.0 * wide * EVALUATED_ROWS)
 
@@ -291,11 +280,6 @@ def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], w
 
     The module is made on torch's meta device, which uses no memory. A user's module that cannot be made there is not
     checked.
-
-    Args:
-        scenario: The scenario.
-        factory: A function that makes the module.
-        worlds: Number of worlds, R = replicates x folds.
 
     Raises:
         BadInput: This machine cannot hold the models.
@@ -400,12 +384,6 @@ TRIAL_ROWS = 8  # number of samples for a trial of a network
 def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: int) -> Net:
     """Makes the network, with the input shape and number of outputs that the data require.
 
-    Args:
-        scenario: The scenario.
-        data: The data set.
-        own: The user's Python objects.
-        worlds: Number of worlds, R = replicates x folds.
-
     Raises:
         BadInput: The network does not fit the data, or this machine cannot hold the models.
 
@@ -499,11 +477,6 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
     """Makes one base for each network of `method.networks`, with the clients that train this network.
 
     The ensemble averages the predictions of the bases.
-
-    Args:
-        scenario: The scenario.
-        clients: All clients.
-        network: A function that makes the network of a scenario.
 
     Raises:
         BadInput: There are more networks than clients. A network of a tier without clients is allowed, because the

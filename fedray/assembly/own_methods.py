@@ -240,10 +240,6 @@ def watch_shared(phase: Phase, where: str) -> Phase:
     The checked objects are tensors, arrays, dicts, lists and variables of closures. New entries of a dict or list are
     allowed.
 
-    Args:
-        phase: A phase of the user's method.
-        where: Name of the method in messages.
-
     Raises:
         BadInput: The returned phase raises this error in training if an object was changed. The message names the
             object.
@@ -469,13 +465,7 @@ def method_checks(
 
 
 def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns | None]:
-    """Returns a check for each function of a phase, as `method_checks` does for a method.
-
-    Args:
-        worlds: Number of worlds, R.
-        clients: Number of clients, N.
-        models: Number of models, K.
-    """
+    """Returns a check for each function of a phase, as `method_checks` does for a method."""
     ranges = {"client": clients, "model": models, "world": worlds}
     return {
         "schedule": lambda found, *_: check_plan(found, ranges),

@@ -147,10 +147,6 @@ def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augm
 def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
     """Calls the augmentations twice on samples of one client, to find mistakes before training.
 
-    Args:
-        shards: The clients' data.
-        rules: The augmentations.
-
     Raises:
         FedrayError: A function cannot be used.
     """

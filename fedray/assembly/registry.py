@@ -527,11 +527,6 @@ def _find_recorded(kind: Kind, scenario: Scenario) -> Any:
 def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) -> FedrayError | None:
     """Returns an error of one line for an exception in a run with a user's objects. Errors of fedray stay unchanged.
 
-    Args:
-        error: The exception that was raised.
-        scenario: The scenario that is run.
-        own: The user's Python objects.
-
     Returns:
         The error, or None if the run uses no object of the user, or if an `OSError` or `MemoryError` does not come from
         the user's code.
@@ -549,12 +544,7 @@ def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) 
 
 @contextmanager
 def explaining_own_objects(scenario: Scenario, own: UserObjects) -> Iterator[None]:
-    """Replaces an exception in the `with` block by the error that `explain_own_objects` returns.
-
-    Args:
-        scenario: The scenario that is run.
-        own: The user's Python objects.
-    """
+    """Replaces an exception in the `with` block by the error that `explain_own_objects` returns."""
     try:
         yield
     except Exception as error:

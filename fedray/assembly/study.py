@@ -68,12 +68,6 @@ def make_ensemble(
 def size_ensemble(scenario: Scenario, data: Dataset, own: registry.UserObjects, clients: Clients) -> Ensemble:
     """Returns the size of a scenario's boosted ensemble.
 
-    Args:
-        scenario: A scenario whose method fits learners.
-        data: The data set.
-        own: The user's objects.
-        clients: All clients.
-
     Raises:
         BadInput: The data have real targets or are text, or the user passes a network, loss, optimizer or augmentation.
 
@@ -312,13 +306,7 @@ def find_folds(scenario: Scenario, data: Dataset, own: registry.UserObjects, poo
 
 
 def make_evaluation(scenario: Scenario, data: Dataset, own: registry.UserObjects) -> Evaluation:
-    """Returns the settings of evaluation.
-
-    Args:
-        scenario: The scenario.
-        data: The data set.
-        own: The user's objects, which may hold further metrics.
-    """
+    """Returns the settings of evaluation."""
     classes = data.classes
     stop, target = scenario.evaluate.stop_at, scenario.evaluate.target or scenario.evaluate.stop_at
     patience, best = scenario.stop, scenario.checkpoint.best
@@ -408,11 +396,6 @@ Digests = dict[str, dict[str, str]]  # kind -> name -> digest
 
 def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) -> Digests:
     """Returns digests of everything that decides the results of a study, except the scenario's keys.
-
-    Args:
-        scenario: The scenario of the study.
-        own: The user's Python objects.
-        study: The study that was made from them.
 
     Returns:
         The digests of each kind:

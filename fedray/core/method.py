@@ -499,14 +499,7 @@ class Work:
     """
 
     def begin(self, site: Any, kept: dict[Any, Any], t: int, state: State) -> None:
-        """Prepares a process for the jobs of round t.
-
-        Args:
-            site: The worker (`training.update.Site`).
-            kept: The cache of the process.
-            t: The round, from 0.
-            state: The state of the server.
-        """
+        """Prepares a process for the jobs of round t."""
 
     def do(self, site: Any, kept: dict[Any, Any], t: int, job: SizedPlan, state: State) -> tuple[Stats, Tensor]:
         """Does one job. Returns the statistics for the server's step and the job's loss, `[1]`."""
@@ -921,7 +914,7 @@ class Answer(NamedTuple):
         return outputs if self.weights is None else outputs[torch.from_numpy(self.weights[world] > 0)]
 
     def weigh_present(self, world: int) -> FloatArray | None:
-        """Returns the ensemble weights of the models that `drop_absent` keeps. Their sum is 1. None means equal weights."""
+        """Returns the ensemble weights of the models that `drop_absent` keeps, with sum 1. None means equal weights."""
         if self.weights is None:
             return None
         present = self.weights[world][self.weights[world] > 0].astype(np.float64)

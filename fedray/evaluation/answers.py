@@ -295,8 +295,8 @@ def measure_clients(
         study: The trained study.
         world: Index of the world.
         outputs: Raw outputs, on the whole split, of the models that predict, `[K, n, C]`.
-        weights: Each client's weights over the models, `[N, K]`, whose sum over K is 1. None means that all clients have
-            the common weights.
+        weights: Each client's weights over the models, `[N, K]`. Their sum over K is 1. None means that all clients
+            have the common weights.
         split: The split, `test` or `hold_out`.
         clients: Ids of the clients to score. None means all clients with weights.
         everybody: Common weights over the models, `[K]`. None means equal weights.
@@ -575,14 +575,7 @@ def read_answers(
 
 
 def read_world(study: Study, world: int, measured: Measured, split: str) -> RowAnswers:
-    """Returns the predictions of a world's models for all samples of a split.
-
-    Args:
-        study: The trained study.
-        world: Index of the world.
-        measured: The results of the runtime.
-        split: The split, `test` or `hold_out`.
-    """
+    """Returns the predictions of a world's models for all samples of a split."""
     outputs = join_pieces(measured.test if split == "test" else measured.held_out, world)
     outputs = measured.answer.drop_absent(outputs, world)
     return read_answers(study, world, outputs, split, measured.answer, residual=measured.residual.get(world))
@@ -616,7 +609,7 @@ def join_answers(
 
 
 def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | None:
-    """Returns each known client's weights over the K models, `[N, K]`, or None if all clients predict in the same way."""
+    """Returns each known client's weights over the K models, `[N, K]`, or None if all clients predict alike."""
     return None if study.parts else measured.weights.get(world)
 
 
@@ -718,14 +711,7 @@ def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models
 
 
 def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -> dict[int, FloatArray]:
-    """Returns by world the known clients' weights over the models, `[N, K]`. Clients without weights fit them.
-
-    Args:
-        study: The study that is trained.
-        runtime: The runtime, which has the clients' private vectors.
-        state: The state with the models.
-        worlds: Number of worlds.
-    """
+    """Returns by world the known clients' weights over the models, `[N, K]`. Clients without weights fit them."""
     number, models = min(study.clients.number, EVALUATED_CLIENTS), study.method.phase.models
     private = runtime.private((MIXTURE,))
     weights = {world: read_weights(private, world, number, models) for world in range(worlds)}

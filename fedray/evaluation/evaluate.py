@@ -607,13 +607,6 @@ def _score_clients(
     """Returns the score of each known client on its samples of a split, `[N]`.
 
     If all clients predict in the same way, only clients whose scores are recorded are scored.
-
-    Args:
-        study: The trained study.
-        world: Index of the world.
-        measured: The results of the runtime.
-        outputs: Raw outputs of all models, by split.
-        split: The split, `test` or `hold_out`.
     """
     if measured.own:
         return answers.pick_own_scores(measured.own, world, split, lowest=not study.classes)
@@ -652,13 +645,7 @@ def score_answer(
 
 
 def decompose_error(study: Study, pieces: Pieces, answer: Answer) -> list[dict[str, float]]:
-    """Returns bias, variance and noise of each world on a toy data set, whose test targets are E[y|x].
-
-    Args:
-        study: The study that was trained, with several replicates.
-        pieces: Raw outputs of the models on the test samples.
-        answer: The models that predict.
-    """
+    """Returns bias, variance and noise of each world on a toy data set, whose test targets are E[y|x]."""
     of = [
         read_members(study, world, answer.drop_absent(join_pieces(pieces, world), world), "test", answer)
         for world in range(study.worlds)

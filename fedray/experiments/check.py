@@ -194,11 +194,6 @@ def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
 
     It shows the number of samples of each client and class, and the distribution of clients' numbers of samples.
 
-    Args:
-        scenario: The scenario of the study.
-        study: The study.
-        path: The path of the picture.
-
     Raises:
         BadInput: The path does not end with `.png`, or the file cannot be written.
     """

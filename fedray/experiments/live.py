@@ -78,9 +78,6 @@ def next_line(heard: Heard, now: float) -> str | None:
 def show_phases(say: Callable[[str], object]) -> Iterator[Heard]:
     """Prints the phases of a `with` block, unless the logger `fedray` shows only warnings (`--quiet`).
 
-    Args:
-        say: The function that prints a line.
-
     Yields:
         The present phase, which is updated while the block runs.
 

@@ -82,9 +82,6 @@ if TYPE_CHECKING:  # matplotlib is slow to import
 def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
     """Returns the scores of the newest evaluated round, each averaged over replicates and folds.
 
-    Args:
-        rounds: The table `rounds.parquet`.
-
     Example:
         >>> rows = [{"replicate": r, "fold": 0, "round": t, "accuracy": 0.1 * (r + t)} for r in (0, 1) for t in (0, 4)]
         >>> average_last_rows(pa.Table.from_pylist(rows))
@@ -140,12 +137,6 @@ def calibrate_answers(
     study: Study, runtime: Runtime, state: State, rule: ConformalRule
 ) -> tuple[list[Thresholds], dict[int, float]]:
     """Returns the thresholds for the conformal sets of a checkpoint's models.
-
-    Args:
-        study: The study of the run.
-        runtime: The runtime that computes predictions for the withheld samples.
-        state: The state with the models.
-        rule: The rule that makes sets.
 
     Returns:
         The thresholds of each world (one seed of one fold), and a dictionary by world. For a regression the dictionary

@@ -595,11 +595,6 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
 
     The traceback is saved in `error.txt`. Any error that ends the run is saved in the run directory for `Run.error`.
 
-    Args:
-        scenario: The scenario of the run.
-        out: The run directory.
-        own: The user's Python objects.
-
     Yields:
         A function that wraps the user's function `watch`, whose exceptions reach the user unchanged.
 

@@ -373,8 +373,7 @@ def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[l
 def list_published(rows: Rows) -> Table:
     """Returns the head and the lines of a table of published values and measured means.
 
-    Args:
-        rows: The rows of the table, as in `format_markdown`.
+    `rows` is as in `format_markdown`.
 
     Example:
         >>> row = {"cell": "a", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91}

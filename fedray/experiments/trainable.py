@@ -45,9 +45,6 @@ class Trial(NamedTuple):
 def make_trainable(trial: Trial) -> Any:
     """Returns a function for `ray.tune.Tuner` that trains a scenario.
 
-    Args:
-        trial: The settings that all trials share.
-
     Raises:
         BadInput: Ray Tune cannot search over the scenario.
     """

@@ -168,9 +168,6 @@ def limit_gpu_memory(gpus: float) -> None:
     """Limits a process to its share of a GPU's memory.
 
     The CUDA driver takes some hundred MB more in each process.
-
-    Args:
-        gpus: The share of one GPU that the process reserves.
     """
     import torch
 

@@ -467,10 +467,6 @@ def to_state(page: Page) -> State:
 def in_order(parts: Sequence[IntArray], rows: Sequence[JobRows]) -> JobRows:
     """Joins the losses and errors of all actors' jobs, in the order of the plan.
 
-    Args:
-        parts: Indexes of each actor's jobs in the plan.
-        rows: Losses and errors of each actor's jobs.
-
     Example:
         >>> rows = [JobRows(np.array([0.1, 0.2])), JobRows(np.array([0.3]), {0: "ValueError: bad row"})]
         >>> in_order([np.array([0, 2]), np.array([1])], rows)

@@ -162,9 +162,6 @@ def bundle_seats(specs: Sequence[ActorSpec]) -> tuple[list[dict[str, float]], li
 
     There is one bundle for each node, and one for each actor whose node is not known.
 
-    Args:
-        specs: The actors.
-
     Returns:
         The bundles, the node of each bundle, and the index of each actor's bundle. The index is -1 for an actor that
         needs nothing.
@@ -354,10 +351,6 @@ def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int
 
     Tiers that reserve the same resources for an actor share their actors. So no actor idles if such tiers differ only
     in simulated speed and one of them has most of the work.
-
-    Args:
-        clients: The tiers.
-        specs: The actors of the run.
 
     Returns:
         The indexes of the actors of each tier, in ascending order. A tier without clients has actors only if a tier

@@ -66,10 +66,6 @@ def list_pieces(study: Study, question: Question) -> list[exchange.Piece]:
 def cut_pieces(numbers: list[int], size: int) -> list[exchange.Piece]:
     """Cuts the samples or clients of each world into pieces of at most `size`.
 
-    Args:
-        numbers: Number of samples or clients of each world.
-        size: Largest number of samples or clients of a piece.
-
     Returns:
         The world and the index of the first sample or client of each piece.
 
@@ -398,10 +394,6 @@ def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, s
     """Returns the kind of a run's engines and the devices on which clients train, for the records of the run.
 
     `lanes` is "compiled" if compiled kernels train the clients or a student of distillation, else "torch".
-
-    Args:
-        study: The study of the run.
-        facts: The facts about the workers of the run.
     """
     engines = facts.get("engines", [facts["engine"]])
     compiled = any(engine["name"] in COMPILED for engine in engines) or has_compiled_students(study)

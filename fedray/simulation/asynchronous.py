@@ -217,10 +217,7 @@ class Timeline:
         self._fill(0.0)
 
     def take(self, steps: int) -> ServerSteps:
-        """Returns the next steps of the server.
-
-        Args:
-            steps: Number of steps.
+        """Returns the next `steps` steps of the server.
 
         Raises:
             FedrayError: No upload arrives any more.
@@ -390,10 +387,6 @@ class ClientCosts(NamedTuple):
 
 def count_costs(study: Study, phase: Phase) -> ClientCosts:
     """Returns the costs of a job of each client in each world.
-
-    Args:
-        study: The study that runs.
-        phase: The training that the jobs belong to.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -586,12 +579,7 @@ class Sums:
     """
 
     def __init__(self, rows: int, models: int) -> None:
-        """Makes an empty store.
-
-        Args:
-            rows: M, the number of rows of the state.
-            models: K, the number of models.
-        """
+        """Makes an empty store."""
         self._rows, self._models = rows, models
         self._parts: dict[Group, list[Stats]] = {}
 
@@ -932,13 +920,7 @@ class AsyncTraining:
 
 
 def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Advance | None:
-    """Returns the function that computes the next server steps, or None if training is synchronous.
-
-    Args:
-        study: The study that runs.
-        runtime: The runtime on which jobs run.
-        progress: The progress from which the run begins or resumes.
-    """
+    """Returns the function that computes the next server steps, or None if training is synchronous."""
     return None if study.asynchronous is None else AsyncTraining(study, runtime, study.method.phase, progress).advance
 
 

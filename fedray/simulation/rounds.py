@@ -59,10 +59,6 @@ def watched_score(row: Mapping[str, Any], name: str) -> str:
 
     It is `hold_out_NAME`, the score on withheld samples, if the run has this score. Otherwise it is `NAME`.
 
-    Args:
-        row: Metrics of a world by name.
-        name: Name of the score in the scenario.
-
     Example:
         >>> watched_score({"accuracy": 0.5, "hold_out_accuracy": 0.4}, "accuracy"), watched_score({"nll": 1.0}, "nll")
         ('hold_out_accuracy', 'nll')
@@ -78,12 +74,7 @@ def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
 
 
 def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
-    """Returns the scenario keys that chose a round of this run by a score on test samples, each with the score's name.
-
-    Args:
-        study: The study that ran.
-        progress: The progress at the end of the run.
-    """
+    """Returns the scenario keys that chose a round of this run by a score on test samples, each with this score."""
     row: Mapping[str, Any] = progress.metrics[0] if progress.metrics else {}
     chosen = {key: watched_score(row, name) for key, name in list_choosing_keys(study.evaluation).items()}
     return {
@@ -445,12 +436,6 @@ def run_round(
 
     It plans the jobs, computes their virtual time, trains those whose uploads the server will use, and makes the
     server's step.
-
-    Args:
-        study: The study that runs.
-        runtime: The runtime on which jobs run.
-        phase: The training that the round belongs to.
-        progress: The progress of the run. It is not changed.
     """
     t = progress.round
     plan, losses = ask_participants(runtime, phase, phase.schedule(t, progress.state), progress.state)

@@ -431,10 +431,6 @@ class Study:
 def choose_study_engine(study: Study, device: str = "cpu") -> Engine:
     """Returns the engine that trains and evaluates a study's network.
 
-    Args:
-        study: The study.
-        device: Kind of the device, "cpu" or "cuda".
-
     Raises:
         BadInput: The study requires compiled kernels, which cannot train this network.
     """

@@ -315,9 +315,6 @@ class ClientActors:
     def wait_for(self, actors: Iterable[int]) -> None:
         """Waits until actors can work.
 
-        Args:
-            actors: Indexes of the actors.
-
         Raises:
             FedrayError: An actor does not reply, or dies too often. The message names the actor.
             ClusterChanged: A node on which an actor had its seat is gone.

@@ -33,10 +33,6 @@ def name_options(run: str, actors: Iterable[str]) -> list[dict[str, Any]]:
 
     The namespace is new because earlier actors of the run may still have the same names. Names are printable ASCII,
     because Ray's metrics accept nothing else.
-
-    Args:
-        run: Name of the run.
-        actors: Name of each actor.
     """
     space = f"fedray {ascii(run)[1:-1]} {secrets.token_hex(4)}"
     return [{"name": f"{ascii(run)[1:-1]} / {ascii(actor)[1:-1]}", "namespace": space} for actor in actors]
@@ -377,10 +373,6 @@ def find_group() -> Any:
 
 def list_needs(actors: int, cluster: placement.Cluster) -> list[placement.ActorSpec]:
     """Returns the actors of a trial. Each needs one CPU, and memory if nodes report their memory.
-
-    Args:
-        actors: Number of actors of the trial.
-        cluster: The nodes.
 
     Raises:
         BadInput: The cluster cannot hold the actors.

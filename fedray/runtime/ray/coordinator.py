@@ -183,10 +183,6 @@ cloudpickle: Any = untyped  # cloudpickle has no type annotations
 def prepare_objects(scenario: Scenario, own: UserObjects) -> UserObjects:
     """Prepares the user's objects for the actors. Adds every module that has registered a name of the scenario.
 
-    Args:
-        scenario: The scenario that is run.
-        own: The user's own objects.
-
     Raises:
         BadInput: An object cannot be sent to a different process, or the actors cannot import the file that registered
             a name.
@@ -208,9 +204,6 @@ def prepare_objects(scenario: Scenario, own: UserObjects) -> UserObjects:
 
 def check_sendable(own: UserObjects) -> None:
     """Checks that the user's objects can be sent to other processes.
-
-    Args:
-        own: The user's own objects.
 
     Raises:
         BadInput: An object cannot be sent. The message names the object and the reason.

@@ -53,10 +53,6 @@ def holds_note(path: str, text: str) -> bool:
 def confirm_shared(folder: Path, environment: dict[str, Any]) -> None:
     """Checks that all nodes see a folder. Writes a file there, and makes every node with a CPU read the file.
 
-    Args:
-        folder: The directory of the sweep.
-        environment: Ray's runtime environment of the workers.
-
     Raises:
         BadInput: A node does not see the folder.
     """
