@@ -255,13 +255,6 @@ def make_server_inputs(
     server's samples, and `noise` means random inputs. Any other value is the name of a data set. The option
     `input_rows` is the number of random inputs, or of inputs of a data set.
 
-    Args:
-        scenario: The scenario, with the method's options.
-        shards: The data of all clients, and the server's samples.
-        seeds: One seed for each world.
-        own: The user's objects.
-        read: A function from a world to the network inputs and targets of the server's samples.
-
     Raises:
         BadInput: The options name no inputs, or the network does not accept these inputs.
     """
@@ -275,14 +268,7 @@ def make_server_inputs(
 
 
 def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -> Callable[[int, Tensor], float] | None:
-    """Returns a function (world, model `[d]`) -> score on the server's samples, or None if the server scores no models.
-
-    Args:
-        scenario: The scenario, with the method's options.
-        net: The network.
-        read: A function from a world to the network inputs and targets of the server's samples.
-        own: The user's objects.
-    """
+    """Returns a function (world, model `[d]`) -> score on the server's samples, or None if the server scores none."""
     if "solver" not in _list_specified(scenario, own) or not share_of_server(scenario):
         return None
     return lambda world, row: distillation.score_model(net, row.float(), *read(world))

@@ -141,13 +141,7 @@ def check_work(found: Any) -> str | None:
 
 
 def check_compressed(found: Compressed, uploads: Uploads, own: tuple[str, ...]) -> str | None:
-    """Returns what is wrong with compressed uploads, or None.
-
-    Args:
-        found: The result of the user's function.
-        uploads: The uploads before compression.
-        own: Names of the private vectors that clients store for the compression.
-    """
+    """Returns what is wrong with compressed uploads, or None."""
     if found.own.keys() != set(own):
         return f"own vectors {list(found.own)}, but Compress.own names {list(own)}: give a vector of each job for each"
     for name, value in {"delta": found.delta, **found.own}.items():
@@ -280,10 +274,6 @@ def watch_shared(phase: Phase, where: str) -> Phase:
 
 def refuse_unread_code(given: Local, method: Method) -> None:
     """Raises an error if a user's method does not use the loss, optimizer or augmentations of the scenario.
-
-    Args:
-        given: The local training that the scenario and the user's objects describe.
-        method: The user's method.
 
     Raises:
         BadInput: The method does not use one of them. The message names its key.

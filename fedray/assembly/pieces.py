@@ -198,10 +198,7 @@ def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
 
     fedray uses the example to try engines and to count bytes.
 
-    Args:
-        method: The composed method.
-        net: The network. None means that clients fit learners.
-        worlds: Number of worlds, R.
+    `net` is None if clients fit learners.
 
     Raises:
         BadInput: Clients do not receive the tensor, the server does not store it, or it has no row for some model.

@@ -412,10 +412,7 @@ def _check_object(kind: Kind, thing: Any) -> Any:
 def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:
     """Returns the user's passed or named object of a kind, or None if the run uses an object of fedray.
 
-    Args:
-        kind: A kind of which a scenario uses exactly one object, such as "loss".
-        scenario: The scenario, which may name the object.
-        own: The user's objects.
+    A scenario uses exactly one object of this kind, such as "loss".
     """
     passed = getattr(own, KINDS[kind].given)
     return names.find_thing(kind, value_at(scenario, KINDS[kind].key)) if passed is None else passed

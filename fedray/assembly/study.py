@@ -47,13 +47,6 @@ def make_ensemble(
 ) -> tuple[Ensemble, Net]:
     """Returns the size of a scenario's boosted ensemble, and the network that computes its predictions.
 
-    Args:
-        scenario: A scenario whose method fits learners.
-        data: The data set.
-        own: The user's objects.
-        clients: All clients, with their tiers.
-        worlds: The number of worlds (one seed of one fold), R.
-
     Raises:
         BadInput: The data or the user's objects do not fit the method, or this machine cannot hold the ensembles.
     """
@@ -353,11 +346,6 @@ def leave_inputs(scenario: Scenario, data: Dataset, own: registry.UserObjects) -
 
     `data.scale: unit` divides pixels by the largest possible value of such pictures: 1, 16 (digits), 255 or 65,535. So
     no client must send a statistic of its pixels.
-
-    Args:
-        scenario: The scenario.
-        data: The clients' data set.
-        own: The user's objects. A method among them replaces the scenario's method.
 
     Raises:
         BadInput: `data.standardize: false` or `data.scale: unit` would have no effect.

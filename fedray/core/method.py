@@ -439,10 +439,6 @@ class Piece:
         """Returns for each job the number of samples that pass through the network besides training, `[J]`.
 
         A sample counts as one forward and one backward pass. None means no such samples.
-
-        Args:
-            net: The network.
-            size: Number of training samples of each job's client, `[J]`.
         """
         return None
 
@@ -900,10 +896,6 @@ class Answer(NamedTuple):
 
     def drop_absent(self, outputs: Tensor, world: int) -> Tensor:
         """Drops the outputs (or losses) of the models of a world whose weight is 0.
-
-        Args:
-            outputs: Outputs or losses of each model, `[A, ...]`.
-            world: Index of the world.
 
         Example:
             >>> state = State(torch.zeros(3, 2), torch.zeros(3, 0, dtype=torch.int64), {})

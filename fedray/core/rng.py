@@ -96,11 +96,6 @@ def permutations(key: ArrayLike, n: int) -> NDArray[np.int64]:
 def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
     """Returns a NumPy generator for one address.
 
-    Args:
-        seed: The seed of a world or of a data set.
-        purpose: What the random numbers are used for.
-        address: Further integers of the address.
-
     Example:
         >>> bool(stream(0, "partition", 1).integers(100) == stream(0, "partition", 1).integers(100))
         True

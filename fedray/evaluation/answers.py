@@ -97,11 +97,6 @@ def weigh_own_models(answer: Answer, world: int, client: IntArray) -> FloatArray
 
     The client's own model has all the weight. If this model does not predict, the client has the common weights.
 
-    Args:
-        answer: The models that predict.
-        world: Index of the world.
-        client: Ids of the clients, `[n]`.
-
     Example:
         >>> from fedray.core.types import State
         >>> state = State(torch.zeros(3, 2), torch.zeros(3, 0, dtype=torch.int64), {})
@@ -209,11 +204,6 @@ def held_out_rows(study: Study, world: int) -> RowsOfClient:
 
 def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
     """Returns the predictions of each model in the form that an ensemble averages.
-
-    Args:
-        study: The trained study.
-        world: Index of the world.
-        outputs: Raw outputs of the models, `[K, n, outputs]`.
 
     Returns:
         For classification these are votes `[K, n, C]`, which are probabilities or raw outputs (`predict.average`). For
@@ -370,10 +360,6 @@ def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
 
     The processes with the clients' private vectors compute the scores.
 
-    Args:
-        runtime: The runtime that evaluates the models.
-        state: The state with the models that the server sends to clients.
-
     Returns:
         For each (world, client), accuracies or RMSEs `[2, P]` on the client's test samples and on its held-out samples,
         for each of its P personal passes. In each pass, a client predicts with the average over its K models. Without
@@ -387,12 +373,6 @@ def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor
 
     If there are several personal passes, these are the models of the pass with the best score on the client's held-out
     samples.
-
-    Args:
-        host: The process that has the client's private vectors.
-        state: The state with the models that the server sends to clients.
-        world: Index of the world.
-        client: Id of the client.
     """
     rows = host.own_models(state, world, client)
     passes = rows.view(-1, host.study.method.phase.models, rows.shape[1])
@@ -673,11 +653,6 @@ def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry:
 def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
     """Returns the requested values of known clients that predict with their own models.
 
-    Args:
-        runtime: The runtime that evaluates the models.
-        state: The state with the models that the server sends to clients.
-        inquiry: The request.
-
     Returns:
         For each (world, client), the values of the client, `[means]` or `[n_k]`.
     """
@@ -723,23 +698,12 @@ def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -
 
 
 def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
-    """Makes the question with which clients without weights fit their weights. The answer for c clients is `[K, c]`.
-
-    Args:
-        models: K, the number of models of each world.
-        clients: Ids of the clients of each world, `[n]` each.
-    """
+    """Makes the question with which clients without weights fit their weights. The answer for c clients is `[K, c]`."""
     return Question(fit_mixtures, clients=clients, numbers=models)
 
 
 def fit_mixtures(host: Host, state: State, world: int, client: IntArray) -> Tensor:
     """Fits clients' weights over a world's models with E steps, which do not change the models (FedEM).
-
-    Args:
-        host: The process that computes the outputs.
-        state: The state with the models.
-        world: Index of the world.
-        client: Ids of the clients, `[c]`.
 
     Returns:
         The weights, `[K, c]` float64, whose sum over K is 1.

@@ -177,13 +177,6 @@ def measure_all_sets(
 ) -> list[tuple[dict[str, Any], ClientSets | None]]:
     """Measures the conformal sets of each world on test and withheld samples, and the sets of each known client.
 
-    Args:
-        study: The trained study.
-        runtime: The runtime.
-        state: The state with the models that the server sends to clients.
-        measured: The results of the runtime.
-        worlds: Number of worlds to measure.
-
     Returns:
         For each world, the metrics by name, and the coverage and size of the known clients' sets on their test samples,
         or None if test samples are not scored.

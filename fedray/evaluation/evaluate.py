@@ -93,12 +93,7 @@ def ask_own_splits(
 ) -> dict[str, answers.Own]:
     """Returns for each split the results of clients with their own models. The dict is empty without such clients.
 
-    Args:
-        study: The trained study.
-        runtime: The runtime that evaluates the models.
-        state: The state with the models that the server sends to clients.
-        test: Whether the test samples are predicted, too.
-        inquire: A function that makes the request for a split.
+    `inquire` makes the request for a split. The test split is asked for only if `test` is True.
     """
     if not study.method.phase.is_personal:
         return {}
@@ -173,11 +168,7 @@ def score_tiers(
 def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> answers.Measured:
     """Computes the outputs, weights and residuals for one evaluation.
 
-    Args:
-        study: The trained study.
-        runtime: The runtime that evaluates the models.
-        state: The state with the models that the server sends to clients.
-        test: Whether the test samples are predicted, too.
+    Test samples are predicted only if `test` is True.
 
     Raises:
         BadInput: The method combines predictions with its own rule (`Answer.combine`), which does not fit the scenario.
@@ -214,12 +205,6 @@ def find_client_weights(
     Either clients store the weights (FedEM), or the weights are those of tiers, or they follow from the losses on the
     clients' samples. If client i predicts with model i, model i has all of its weight. If model i does not predict, the
     client has the common weights.
-
-    Args:
-        study: The trained study.
-        runtime: The runtime that evaluates the models.
-        answer: The models that predict.
-        worlds: Number of worlds, from world 0 on. None means all worlds.
     """
     count, client = worlds or study.worlds, np.arange(min(study.clients.number, EVALUATED_CLIENTS))
     if study.method.phase.weighs:
@@ -242,12 +227,6 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
 
     The variance is in squared units of the standardized target. If clients own models that predict, the residuals are
     the errors of each client's own model on its samples. Otherwise they are the errors of the broadcast models.
-
-    Args:
-        study: The trained study.
-        runtime: The runtime that computes the losses.
-        state: The state with the models that the server sends to clients.
-        answer: The models that predict.
 
     Returns:
         The variance by index of the world. The dict is empty if the loss is no squared error.
@@ -496,10 +475,7 @@ def summarize_metrics(study: Study, each: dict[str, FloatArray], prefix: str) ->
 
     The area under the curve, for example, is undefined if all samples of a client have the same class.
 
-    Args:
-        study: The trained study.
-        each: Metrics of the known clients on a split, `[N]`, by name.
-        prefix: Beginning of the names in `each`.
+    The names in `each` begin with `prefix`.
     """
     tiers = list_scored_tiers(study)
     tier = study.clients.tier_of(np.arange(answers.count_known(study)))

@@ -63,13 +63,6 @@ def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
 def mean_uncertainty(host: Host, state: State, world: int, client: IntArray, *, models: int) -> Tensor:
     """Returns the mean total and knowledge uncertainty of a world's ensemble on the training samples of some clients.
 
-    Args:
-        host: The process that computes the outputs.
-        state: The state with the models.
-        world: Index of the world.
-        client: Ids of the clients, `[c]`.
-        models: K, the number of models of each world.
-
     Returns:
         The uncertainties as in `sample_uncertainty`, `[2, c]`. A client without samples has NaN.
     """
@@ -86,11 +79,6 @@ def mean_uncertainty(host: Host, state: State, world: int, client: IntArray, *, 
 
 def measure_drift(study: Study, runtime: Runtime, state: State) -> list[classification.Drift] | None:
     """Returns the drift scores of the known clients in each world.
-
-    Args:
-        study: The trained study.
-        runtime: The runtime that evaluates the models on the clients' training samples.
-        state: The state with the final models.
 
     Returns:
         One entry per world. It is None if other models than the trained ones predict, if there is only one model, or if
@@ -191,12 +179,7 @@ def write_report_data(
 ) -> None:
     """Computes the arrays of the report and writes them to one file.
 
-    Args:
-        study: The trained study.
-        runtime: The runtime that evaluates the models.
-        progress: The progress at the end of the run.
-        path: Path of the file.
-        drift: The drift scores of the first world's clients. None means that clients were not compared.
+    `drift` has the drift scores of the first world's clients. None means that clients were not compared.
     """
     answer = study.answer(progress.state)
     pieces = runtime.ask(studies.outputs_on("test", answer.models, worlds=1), answer.state)

@@ -217,11 +217,7 @@ def list_scenario_facts(
 ) -> list[tuple[str, str]]:
     """Returns the facts about a resolved scenario, as pairs (name, text).
 
-    Args:
-        scenario: The scenario.
-        study: The study of this scenario.
-        chosen: The runtime.
-        address: The address of the Ray cluster on which the scenario will run. None means this machine.
+    `address` is that of the Ray cluster on which the scenario will run. None means this machine.
     """
     phase, keys = study.method.phase, scenario
     plan = phase.schedule(0, None)

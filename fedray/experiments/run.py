@@ -191,11 +191,6 @@ def share_gpus(scenario: Scenario, gpus: int) -> Scenario:
 def choose_device(scenario: Scenario, study: Study, out: Path) -> str:
     """Returns the torch device on which this process trains, `cpu` or `cuda`.
 
-    Args:
-        scenario: The scenario.
-        study: The study of this scenario.
-        out: The run directory, which holds the device of a resumed run.
-
     Raises:
         BadInput: A tier reserves a GPU, but torch finds no GPU.
     """
@@ -535,9 +530,7 @@ def open_runtime(
 def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
     """Returns the scenario of a run directory, and checks that the right Python objects are passed.
 
-    Args:
-        out: The run directory.
-        own: The user's Python objects with which the run was started.
+    `own` has the user's Python objects with which the run was started.
 
     Raises:
         BadInput: `out` is no run directory, an object is missing, or an object was not part of the run.
@@ -568,9 +561,7 @@ def read_data_options(out: Path) -> dict[str, Any]:
 def reopen_study(out: Path, own: UserObjects) -> Study:
     """Builds the study of a run directory again from its scenario.
 
-    Args:
-        out: The run directory.
-        own: The user's Python objects with which the run was started.
+    `own` has the user's Python objects with which the run was started.
 
     Raises:
         BadInput: The scenario, the data, the network or the method has changed since the run began.

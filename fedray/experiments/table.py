@@ -229,9 +229,7 @@ def list_table_notes(rows: CellRows) -> list[str]:
 def mark_row(text: str, row: Mapping[str, Any] | None) -> str:
     """Marks a score if a score on test samples chose the last round of the cell.
 
-    Args:
-        text: The score as text. An empty text gets no mark.
-        row: The row of the score, with the field `chosen`.
+    An empty text gets no mark.
 
     Example:
         >>> mark_row("0.9", {"chosen": "a line"}), mark_row("0.9", {})
@@ -319,10 +317,7 @@ def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) ->
 def format_latex(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:
     """Writes the table as a LaTeX `tabular` in the style of booktabs, with the content of the Markdown table.
 
-    Args:
-        rows: The rows of the table, as in `format_markdown`.
-        names: The names of the cells, in the order of the lines.
-        wanted: The requested metrics, as in `format_markdown`.
+    The arguments are those of `format_markdown`.
     """
     import pandas as pd  # slow to import
 

@@ -256,10 +256,6 @@ def refuse_unused_address(runtime: str, address: str | None) -> None:
 
     The variable RAY_ADDRESS raises no error, because other programs may need it.
 
-    Args:
-        runtime: The runtime of the scenario.
-        address: The value of `--address`. None means that the option is not set.
-
     Example:
         >>> refuse_unused_address("inline", "auto")
         Traceback (most recent call last):
@@ -284,9 +280,7 @@ def name_address(address: str) -> str:
 def answers(address: str, seconds: float = 2.0) -> bool:
     """Returns whether something listens at `host:port`.
 
-    Args:
-        address: The network address.
-        seconds: Longest time to wait for a connection.
+    It waits at most `seconds` for a connection.
     """
     host, _, port = address.rpartition(":")
     try:

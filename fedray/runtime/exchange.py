@@ -244,10 +244,7 @@ def check_limit(seconds: float | None) -> None:
 def rows_of_state(plan: Plan, flight: Flight | None, models: int) -> IntArray:
     """Returns the row of the broadcast state from which each job starts, `[J]`.
 
-    Args:
-        plan: The jobs.
-        flight: Start and destination of each job in asynchronous training. None means that training is synchronous.
-        models: K, the number of models.
+    `flight` is None if training is synchronous.
     """
     return plan.world * models + plan.model if flight is None else flight.row
 
@@ -258,10 +255,6 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
     Jobs that start from different versions of a model may share a block if their learning rates are equal and all of
     `Phase.pieces` treat both versions in the same way. If local training calls code, they may not, because code may use
     the version as the round.
-
-    Args:
-        phase: The training that the jobs belong to.
-        version: Version of the model from which each job starts, `[J]`.
 
     Example:
         >>> from fedray.core.method import Local
@@ -296,12 +289,6 @@ def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> l
     """Splits jobs into blocks, and returns the indexes of each block's jobs.
 
     All jobs of a block have the same learning rate and the same batch width.
-
-    Args:
-        study: The study that is trained.
-        phase: The training that the jobs belong to.
-        jobs: The jobs, `[J]`, with samples and steps.
-        engine: The engine that trains the jobs.
     """
     width = choose_batch_width(jobs.size, phase.local)
     kind = width + (width.max(initial=0) + 1) * study.rate_group(jobs.plan.world)

@@ -139,11 +139,6 @@ def seat(
 def list_actors(kinds: Sequence[ActorSpec], seats: IntArray, nodes: Sequence[Node]) -> list[ActorSpec]:
     """Lists the actors with the nodes that `seat` has chosen, in the order of their kinds.
 
-    Args:
-        kinds: One actor of each kind.
-        seats: The number of actors of each kind on each node, `[kinds, nodes]`.
-        nodes: The nodes.
-
     Example:
         >>> nodes, seats = [Node("a", {}), Node("b", {})], np.array([[1, 2]])
         >>> [one.node for one in list_actors([ActorSpec(0, 1.0, 0.0, {})], seats, nodes)]
@@ -371,11 +366,6 @@ def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray)
     """Assigns each client to an actor, its home.
 
     The clients of a tier go in turn to the actors that `list_serving` names.
-
-    Args:
-        clients: The tiers.
-        specs: The actors of the run.
-        client: Ids of clients, `[J]`.
 
     Returns:
         The index of the actor that is each client's home, `[J]`.

@@ -79,12 +79,7 @@ def cut_pieces(numbers: list[int], size: int) -> list[exchange.Piece]:
 def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequence[exchange.Piece]) -> Pieces:
     """Computes the answers to some pieces of a question.
 
-    Args:
-        worker: The worker that computes.
-        state: The state that holds the models.
-        question: The question.
-        pieces: The pieces to answer. With `Question.at_home`, this process must hold the private vectors of their
-            clients.
+    With `Question.at_home`, the process must hold the private vectors of the pieces' clients.
     """
     study, found = worker.study, Pieces()
     if (split := question.split) is not None:

@@ -204,12 +204,6 @@ class Worker:
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of a round.
 
-        Args:
-            t: The round, from 0.
-            jobs: The jobs, `[J]`, with samples and steps.
-            state: The state that the server broadcasts.
-            phase: The training that the jobs belong to.
-
         Returns:
             The sums of the statistics of all uploads, and the losses `[J]` and tracebacks of the jobs in the plan's
             order.

@@ -680,10 +680,8 @@ class Versions:
     def pass_step(self, rows: Iterable[int], state: State | None = None) -> None:
         """Records a server step that changes some rows of the state.
 
-        Args:
-            rows: The rows of the state that change.
-            state: The state before the step, whose rows are stored as older versions. None means that nothing is
-                stored.
+        The changed rows of `state`, the state before the step, are stored as older versions. If `state` is None,
+        nothing is stored.
         """
         for row in rows:
             if state is not None:

@@ -39,10 +39,7 @@ WITHHELD = "hold_out_"  # prefix of the names of scores on withheld samples
 def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
     """Returns the value of a metric in one world, or None if this round did not measure it.
 
-    Args:
-        row: Metrics of the world by name.
-        name: Name of the metric.
-        key: The scenario key that names the metric, for the message.
+    `key` is the scenario key that names the metric, for the message.
 
     Raises:
         BadInput: This run has no metric of this name.
@@ -154,9 +151,7 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
 
     Best values are kept of the metric of early stopping and of the metric that chooses the best round.
 
-    Args:
-        study: The study that runs.
-        progress: The progress of the run. `progress.courses` is changed in place.
+    `progress.courses` is changed in place.
 
     Raises:
         BadInput: The scenario names a metric that this run lacks.
@@ -464,12 +459,6 @@ def run_round(
 def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -> tuple[Plan, FloatArray | None]:
     """Lets the participants of a round choose the models that they train, if the method has such a choice.
 
-    Args:
-        runtime: The runtime on which jobs run.
-        phase: The training that the plan belongs to.
-        plan: The jobs of the schedule, `[J]`.
-        state: The state of the server before the round.
-
     Returns:
         The plan, and the losses of all models that each job's client has reported, `[J, K]`. The losses are None if the
         method has no such choice.
@@ -516,14 +505,6 @@ def _ask_clients(
     """Lets clients work a second time before the server's step, if `phase.ask` returns a state for it.
 
     The clients of all jobs that did not fail work again with this state.
-
-    Args:
-        runtime: The runtime on which jobs run.
-        phase: The training that the jobs belong to.
-        t: The round, from 0.
-        jobs: The jobs, `[J]`.
-        state: The state of the server before the round.
-        sent: The statistics and job results of the training.
 
     Returns:
         The statistics of the training and of this further work, and the job results with the errors of both.
@@ -597,12 +578,6 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
     `phase.traffic` may compute these bytes. Otherwise models go from the server to the client and back. A client that
     chooses its model receives all models. If the loss uses all models, the client's first job also receives the models
     that the client does not train.
-
-    Args:
-        study: The study that runs.
-        phase: The training that the jobs belong to.
-        plan: The jobs, `[J]`.
-        t: The round, from 0.
     """
     if phase.traffic is not None:
         return phase.traffic(t, plan)

@@ -151,12 +151,6 @@ def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> 
     """Returns the bytes that each job sends and receives, `[J]` each.
 
     A client also receives the sub models with which it computes the inputs (features) of the meta model.
-
-    Args:
-        parts: The parts of the stack.
-        clients: N, the number of clients.
-        t: The round, from 0.
-        plan: The jobs of the whole stack, `[J]`.
     """
     up, down = np.zeros_like(plan.client), np.zeros_like(plan.client)
     for _, part, jobs, own in split_plan(parts, plan):
@@ -439,9 +433,7 @@ def find_bases(study: Study) -> list[Part]:
 def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
     """Returns for each base the probabilities averaged over the models of each fold, `[F, n, C]`.
 
-    Args:
-        study: The study that `build_stack_study` made.
-        members: Probabilities of all sub models, `[P, n, C]`.
+    `members` are the probabilities of all sub models, `[P, n, C]`.
     """
     bases = [(part, members[part.first : part.first + part.folds * part.models]) for part in find_bases(study)]
     return [own.reshape(part.folds, part.models, *own.shape[1:]).mean(axis=1) for part, own in bases]

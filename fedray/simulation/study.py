@@ -541,12 +541,6 @@ class Runtime(Protocol):
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of one round.
 
-        Args:
-            t: The round, from 0.
-            jobs: The jobs with their samples and steps, `[J]` each.
-            state: The state of the server before the round.
-            phase: The training that the jobs belong to.
-
         Returns:
             The sums of the statistics of all uploads, and the losses and errors of the jobs in the order of `jobs`.
         """
@@ -744,28 +738,13 @@ def join_pieces(pieces: Pieces, world: int) -> Tensor:
 
 
 def compute_outputs(host: Host, state: State, world: int, x: Tensor, *, models: int) -> Tensor:
-    """Computes the raw outputs of a world's models, `[K, n, C]`.
-
-    Args:
-        host: The process that computes.
-        state: The state that holds the models.
-        world: The world.
-        x: Raw inputs, `[n, ...]`.
-        models: Number of models of each world, K.
-    """
+    """Computes the raw outputs of a world's models, `[K, n, C]`."""
     rows = slice(world * models, (world + 1) * models)
     return host.forward(state.models[rows], state.counters[rows], world, x)
 
 
 def mean_losses(host: Host, state: State, world: int, client: IntArray, *, models: int) -> Tensor:
     """Computes the mean loss of each model on each client's training samples (l_i(w_k) in Fed-ensemble's equation 4).
-
-    Args:
-        host: The process that computes.
-        state: The state that holds the models.
-        world: The world.
-        client: Ids of the clients, `[c]`.
-        models: Number of models of each world, K.
 
     Returns:
         The losses, `[K, c]`. A client without samples has 0.

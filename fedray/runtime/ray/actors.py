@@ -213,11 +213,7 @@ class ClientActor:
     def answer(self, message: Page, question: Question, pieces: list[Piece]) -> dict[Piece, Any]:
         """Computes the answers to some pieces of a question.
 
-        Args:
-            message: The models.
-            question: The question.
-            pieces: The pieces to answer. With `Question.at_home`, this actor must hold the private vectors of their
-                clients.
+        With `Question.at_home`, this actor must hold the private vectors of the pieces' clients.
         """
         if question.at_home:
             self._check_restored()
