@@ -14,7 +14,7 @@ import pytest
 import torch
 from modules import Residual
 from own_names import forgetting_names
-from small import copy_run, of_method, run_command, scenario, spell_out
+from small import copy_run, models, of_method, run_command, scenario, spell_out
 from torch import Tensor
 from torchvision.transforms import v2
 
@@ -56,10 +56,6 @@ def run(*changes: dict[str, Any], **given: Any) -> fedray.Run:
     for change in changes:
         out = {**out, **change}
     return fedray.run(out, report=False, **given)
-
-
-def models(run: fedray.Run) -> Tensor:
-    return run.progress.state.models
 
 
 def same(x: Tensor) -> Tensor:

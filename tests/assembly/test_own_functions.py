@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from own_names import forgetting_names
-from small import copy_run, rows, scenario
+from small import copy_run, models, rows, scenario
 from torch import Tensor
 
 import fedray
@@ -143,10 +143,6 @@ def mine(tmp_path: Path) -> Any:
 def run_local(local: dict[str, Any], **options: Any) -> fedray.Run:
     keys = {**SCENARIO, "local": {**SCENARIO["local"], **local}}
     return fedray.run(keys, runtime=options.pop("runtime", "inline"), **options)
-
-
-def models(run_local: fedray.Run) -> Tensor:
-    return run_local.progress.state.models
 
 
 def test_a_scenario_names_a_loss_and_an_optimizer_with_their_options(mine: Path, tmp_path: Path) -> None:

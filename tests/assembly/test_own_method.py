@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import numpy as np
 import pytest
 import torch
+from modules import ask_modules
 from small import scenario
 
 import fedray
@@ -109,16 +110,9 @@ def test_the_server_of_ones_own_method_had_no_rows_and_no_network() -> None:
     assert len(y) == 18  # of 90 training rows
     said = run.predict(x.numpy()).members
     assert len(said) == 1  # models of weight 0 do not answer
-    module = run.study.net.module.eval()
-    inputs = run.study.shards.normalize(x[None], torch.tensor([0]))[0]
-    losses, probabilities = [], []
-    for model in run.models:
-        module.load_state_dict(model)
-        with torch.no_grad():
-            out = module(inputs)
-        losses.append(float(torch.nn.functional.cross_entropy(out, y)))
-        probabilities.append(out.softmax(-1).numpy())
-    assert np.allclose(said[0], probabilities[int(np.argmin(losses))], atol=1e-6)
+    each = ask_modules(run.study, x, run.progress.state.models)
+    losses = [float(torch.nn.functional.cross_entropy(out, y)) for out in each]
+    assert np.allclose(said[0], each[int(np.argmin(losses))].softmax(-1), atol=1e-6)
 
 
 def test_an_option_of_ones_own_method_took_rows_from_clients_by_its_name() -> None:

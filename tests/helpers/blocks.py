@@ -49,19 +49,12 @@ def _classic(*between: nn.Module, width: int, bias: bool = True) -> Net:
 
 
 class Case(NamedTuple):
-    """An engine with a network that it trains.
-
-    Attributes:
-        train: What trains a block.
-        net: The network.
-        shape: Of its inputs.
-        epochs: As many as leave a test short.
-    """
+    """An engine with a network that it trains."""
 
     train: Callable[[Net, block.Block], block.Trained]
     net: Net
-    shape: tuple[int, ...]
-    epochs: int = 3
+    shape: tuple[int, ...]  # of its inputs
+    epochs: int = 3  # as many as leave a test short
 
 
 _ROWS, _IMAGES = perceptron(), convolution()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedray.core.types import Net
 from fedray.models.net import state_dict
+from fedray.simulation.study import Study
 
 
 class TwoLayers(nn.Module):
@@ -44,6 +45,13 @@ def load_module(net: Net, row: Tensor, counters: Tensor | None = None) -> nn.Mod
     module = copy.deepcopy(net.module)
     module.load_state_dict(state_dict(net.layout, row, counters), strict=False)  # constants stay the template's
     return module.eval()
+
+
+def ask_modules(study: Study, x: Tensor, rows: Tensor, net: Net | None = None) -> Tensor:
+    """Outputs `[K, n, ...]` of plain modules with these rows `[K, d]` for inputs as the data have them."""
+    inputs = study.shards.normalize(x[None], torch.tensor([0]))[0]
+    with torch.no_grad():
+        return torch.stack([load_module(net or study.net, row)(inputs) for row in rows])
 
 
 class Residual(nn.Module):

@@ -53,17 +53,11 @@ def make_blobs() -> Dataset:
 
 
 class Training(NamedTuple):
-    """Rounds that fedray has trained.
-
-    Attributes:
-        study: In float64.
-        states: Before each round, and behind the last.
-        private: What clients keep at the end.
-    """
+    """Rounds that fedray has trained, in float64."""
 
     study: Study
-    states: list[State]
-    private: dict[str, Tensor]
+    states: list[State]  # before each round, and behind the last
+    private: dict[str, Tensor]  # what clients keep at the end
 
     def models(self, world: int) -> Tensor:
         """The last models of a world, `[K, d]`."""
@@ -89,23 +83,14 @@ def train(method: Mapping[str, Any], *changes: Mapping[str, Any]) -> Training:
 
 
 class Client(NamedTuple):
-    """A participant in a round, as a loop sees it.
+    """A participant in a round, as a loop sees it."""
 
-    Attributes:
-        number: Its id.
-        model: Which model it trains.
-        x: Its inputs, `[n, 4]` float64.
-        y: Their classes, `[n]`.
-        batches: The rows of each step.
-        key: Address of what it draws.
-    """
-
-    number: int
-    model: int
-    x: Tensor
-    y: Tensor
-    batches: list[IntArray]
-    key: rng.Keys
+    number: int  # its id
+    model: int  # which one it trains
+    x: Tensor  # its inputs, [n, 4] float64
+    y: Tensor  # their classes, [n]
+    batches: list[IntArray]  # the rows of each step
+    key: rng.Keys  # address of what it draws
 
     @property
     def size(self) -> int:

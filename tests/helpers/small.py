@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from method_cases import SCENARIO
+from torch import Tensor
 
 import fedray
 from fedray.assembly.registry import UserObjects
@@ -82,6 +83,12 @@ def copy_run(run: fedray.Run, to: Path, last_round: int | None) -> Path:
     for name in ("summary.json", "report.html", "pictures.npz"):
         (to / name).unlink(missing_ok=True)
     return to
+
+
+def models(done: Any) -> Tensor:
+    """The final models of a run, or of a training, `[M, d]`."""
+    found: Tensor = done.progress.state.models
+    return found
 
 
 def run_quietly(keys: Mapping[str, Any], data: Any, **more: Any) -> fedray.Run:

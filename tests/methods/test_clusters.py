@@ -10,6 +10,7 @@ import pytest
 import torch
 from faulty import NATURAL, POISONED, marked_images, model_of
 from modules import normed
+from plain import rows_of
 from small import scenario
 from torch import nn
 from torch.func import functional_call
@@ -109,10 +110,8 @@ def test_an_own_choice_reads_the_networks_own_loss_also_where_another_one_trains
     study = fedray.run(keys, method=hardest, loss=halved).study
     first = begin_progress(study, study.method.phase).state.models
     for client in range(6):
-        held = study.shards.fetch(np.array([0]), np.array([client]))
-        rows = held.rows[0, : int(held.size[0])]
-        x, y = study.shards.normalize(held.x[rows][None], torch.tensor([0]))[0], held.labels(rows, 0)
-        wanted = [float(cross_entropy(answer, y)) for answer in compute_raw_outputs(study.net, first, x)]
+        x, y = rows_of(study, 0, client)
+        wanted = [float(cross_entropy(answer, y)) for answer in compute_raw_outputs(study.net, first, x.float())]
         np.testing.assert_allclose(told[0][client], wanted, rtol=1e-4)
 
 
@@ -165,10 +164,8 @@ def test_a_step_of_a_component_is_that_of_its_weighted_samples(module: Any, opti
     torch.testing.assert_close(kept["mixture/rows"][:, 0], share.double().mean(dim=1), rtol=1e-4, atol=1e-6)
 
 
-def test_shares_are_those_of_bayes_and_none_is_0() -> None:
-    losses, weights = np.random.default_rng(0).exponential(size=(3, 50)), np.array([0.2, 0.3, 0.5])
-    share = share_samples(losses, weights)
-    np.testing.assert_allclose(share, weights[:, None] * np.exp(-losses) / (weights @ np.exp(-losses)), rtol=1e-9)
+def test_no_share_is_0() -> None:
+    """Else they are those of Bayes, as the loop of `test_loops` has them."""
     assert share_samples([[0.0], [1e4]], [0.5, 0.5]).min() == LEAST_SHARE
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from small import scenario
+from small import models, scenario
 from small_data import LINEAR, numbers
 
 import fedray
@@ -18,10 +18,6 @@ from fedray.data.types import Dataset
 def run(name: str, *changes: dict[str, Any], **options: Any) -> fedray.Run:
     method = {"method": {"name": name, **options}}
     return fedray.run(scenario(method, *changes), report=False)
-
-
-def models(one: fedray.Run) -> torch.Tensor:
-    return one.progress.state.models
 
 
 def test_two_samples_have_the_formula() -> None:

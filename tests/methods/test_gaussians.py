@@ -17,6 +17,7 @@ from torch.nn.functional import softplus
 
 import fedray
 from fedray.components.gaussians import NATURAL, SITES, find_posterior
+from fedray.methods.bayesian_linear import posterior
 
 Keys = dict[str, Any]
 FEW: Keys = {"participation": {"per_round": 2}}
@@ -118,7 +119,10 @@ EXACT: dict[str, tuple[Keys, Keys]] = {  # options and local training
 )
 def test_on_a_linear_model_with_gaussian_noise_it_comes_to_the_exact_posterior(name: str, clients: int) -> None:
     """By stochastic steps, whose rate falls; what is left are their fluctuations. One client holds all rows."""
-    data, mean, variance = lines()
+    data = lines()
+    design = np.column_stack([data.train.x, np.ones(len(data.train.x))])
+    exact = posterior(design, data.train.y[:, 0], 1.0, 1.0)
+    mean, variance = exact.mean, np.diag(exact.covariance)
     options, local = EXACT[name]
     rounds = 12 if clients > 1 else 6
     falling = {"schedule": {"kind": "cosine", "rounds": rounds, "floor": 0.01 if name == "pvi" else 0.02}}

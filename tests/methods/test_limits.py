@@ -63,25 +63,15 @@ FURTHER = ("ifca", "fedem", "moon", "fedsam", "ditto")  # pass over their sample
 
 
 class Limit(NamedTuple):
-    """Two scenarios.
+    """Two scenarios, and what both have beside the small scenario."""
 
-    Attributes:
-        one: A method and the options with which it is another one.
-        other: That one.
-        both: What both have beside the small scenario.
-        apart: With these options or keys the method is no longer the other one; None: nothing is said of it.
-        atol: How far numbers may be from each other; 0: the bits, the bytes and the seconds are equal.
-        network: Of both, where it is none of the scenario.
-        costs: Whether bytes and seconds are equal, too; the methods of `FURTHER` take longer.
-    """
-
-    one: Keys
+    one: Keys  # a method with options with which it is another one
     other: Keys
     both: Keys
-    apart: Keys | None = None
-    atol: float = 0.0
-    network: Any = None
-    costs: bool = True
+    apart: Keys | None = None  # with these it is no longer the other one; None: nothing is said of it
+    atol: float = 0.0  # how far numbers may be from each other; 0: bits, bytes and seconds are equal
+    network: Any = None  # of both, where it is none of the scenario
+    costs: bool = True  # whether bytes and seconds are equal, too; the methods of `FURTHER` take longer
 
 
 def each(name: str, one: Keys, other: Keys, changes: dict[str, Keys], **more: Any) -> dict[str, Limit]:

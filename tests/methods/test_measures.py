@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conjugate import fit_line, lines
 from modules import Residual, load_module
 from plain import rows_of
-from small import scenario, spell_out, train
-from small_data import LINEAR, numbers
+from small import models, scenario, spell_out, train
+from small_data import LINEAR
 from torch import Tensor
 
 import fedray
@@ -42,10 +43,6 @@ OUTPUTS = ClientSums(lambda rows: rows.outputs.sum(0), 10)
 
 def run(compose: Compose, *changes: Keys, **given: Any) -> fedray.Run:
     return fedray.run(spell_out(scenario(SMALL, *changes)), method=compose, **given)
-
-
-def models(run: fedray.Run) -> Tensor:
-    return run.progress.state.models
 
 
 def run_known(name: str, *changes: Keys, **options: Any) -> fedray.Run:
@@ -206,27 +203,10 @@ def test_bits_do_not_depend_on_actors() -> None:
 # FedFisher and FedBEns
 
 
-def fit_line(x: FloatArray, y: FloatArray) -> FloatArray:
-    """Slopes and intercept of least squares, `[3]`."""
-    return np.asarray(np.linalg.lstsq(np.column_stack([x, np.ones(len(x))]), y[:, 0], rcond=None)[0], dtype=np.float64)
-
-
-def lines(same: bool = False) -> tuple[Dataset, FloatArray, FloatArray]:
-    """Clients whose inputs have a diagonal second moment, the best line of all rows, and the mean of the best lines.
-
-    The four corners of a rectangle have the mean zero and do not correlate; each client has corners of its own, or all
-    have the same ones, and targets of its own.
-    """
-    generator = np.random.default_rng(0)
-    corners = np.array([(1, 1), (1, -1), (-1, 1), (-1, -1)], dtype=float)
-    sides, times = ((1.5, 0.5), (0.6, 1.4), (1.0, 1.0)), [1, 1, 1] if same else [1, 3, 2]
-    inputs = [np.tile(corners * ((1.2, 0.7) if same else side), (n, 1)) for side, n in zip(sides, times, strict=True)]
-    targets = [generator.normal(size=(len(x), 1)) + x @ generator.normal(size=(2, 1)) for x in inputs]
-    best = [fit_line(x, y) for x, y in zip(inputs, targets, strict=True)]
-    x, y = np.concatenate(inputs), np.concatenate(targets)
-    owner = np.repeat(np.arange(len(sides)), [len(part) for part in inputs])
-    share = np.bincount(owner) / len(owner)
-    return numbers(x, y, owner), fit_line(x, y), (share[:, None] * np.array(best)).sum(0)
+def mean_of_lines(data: Dataset) -> FloatArray:
+    """The mean of the best lines of the clients, weighted by their rows, which is where FedAvg ends."""
+    owner = data.train.group
+    return np.average([fit_line(data, owner == i) for i in range(3)], axis=0, weights=np.bincount(owner))
 
 
 def fit(data: Dataset, method: Any, **more: Any) -> FloatArray:
@@ -244,7 +224,8 @@ def fit(data: Dataset, method: Any, **more: Any) -> FloatArray:
 )
 def test_on_quadratic_losses_with_diagonal_hessians_it_is_the_pooled_optimum(method: str, options: Keys) -> None:
     """Least squares of clients with other inputs, targets and sizes; FedAvg ends elsewhere."""
-    data, pooled, average = lines()
+    data = lines()
+    pooled, average = fit_line(data), mean_of_lines(data)
     found = fit(data, {"name": method, **options})
     np.testing.assert_allclose(found, np.broadcast_to(pooled, found.shape), atol=2e-6)
     np.testing.assert_allclose(fit(data, {"name": "fedavg"})[0], average, atol=2e-6)
@@ -253,7 +234,8 @@ def test_on_quadratic_losses_with_diagonal_hessians_it_is_the_pooled_optimum(met
 
 def test_where_the_fishers_of_all_clients_are_equal_one_round_is_fedavgs() -> None:
     """The Fisher of least squares is about inputs alone, which are the same for all; targets are not."""
-    data, pooled, average = lines(same=True)
+    data = lines(same=True)
+    pooled, average = fit_line(data), mean_of_lines(data)
     few: Keys = {"lr": 0.1, "batch_size": 2, "epochs": 3, "momentum": 0}
     one, other = (fit(data, {"name": name}, local=few)[0] for name in ("fedfisher", "fedavg"))
     np.testing.assert_allclose(one, other, atol=1e-6)

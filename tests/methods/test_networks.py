@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from modules import ask_modules
 from own_names import forgetting_names
 from small import copy_run, scenario
 from torch import Tensor
@@ -121,10 +122,8 @@ def test_a_network_that_does_not_answer_trains_as_the_others_and_has_no_part_in_
     assert np.allclose(found.mean, found.members[0]) and not np.allclose(all_answer.predict(x.numpy()).mean, found.mean)
     scores = one_answers.summary["metrics"]
     assert scores["accuracy"] == scores["accuracy_base_0"] != scores["accuracy_base_1"]
-    inputs, module = one_answers.study.shards.normalize(x[None], torch.tensor([0]))[0], one_answers.study.net.module
-    module.load_state_dict(one_answers.models[0])
-    with torch.no_grad():
-        assert np.allclose(module(inputs).softmax(-1).numpy(), found.mean, atol=1e-6)
+    first = ask_modules(one_answers.study, x, models_of(one_answers, 0), one_answers.study.parts[0].study.net)
+    assert np.allclose(first[0].softmax(-1), found.mean, atol=1e-6)
 
 
 def test_a_tier_without_clients_has_a_network_that_the_server_alone_knows() -> None:

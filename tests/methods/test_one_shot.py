@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from modules import load_module
+from modules import ask_modules, load_module
 from small import scenario, train_rounds
 
 import fedray
@@ -237,8 +237,7 @@ def test_one_client_with_one_sample_answers_as_its_network_for_every_beta(beta: 
     row = read_part(one.progress.state, one.study.parts[0]).models[0]
     x = one.study.split("test", 0)[0]
     net = build_net("mlp", tuple(x.shape[1:]), 10, "cross_entropy", hidden=[8])
-    inputs = one.study.shards.normalize(x[None], torch.tensor([0]))[0]
-    wanted = load_module(net, row)(inputs).softmax(-1).double()
+    wanted = ask_modules(one.study, x, row[None], net)[0].softmax(-1).double()
     torch.testing.assert_close(ask(one)[0], wanted, rtol=1e-4, atol=1e-6)
 
 

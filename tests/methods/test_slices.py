@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from modules import ask_modules
 from small import of_method, scenario, train_rounds
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -22,7 +23,6 @@ from fedray.evaluation.answers import own_test_rows
 from fedray.features.slices import compress_slices, mean_of_slices
 from fedray.methods import Setting, cut_slices, federated_slices
 from fedray.methods.fedrolex import rolling_channels
-from fedray.models.net import state_dict
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.study import Study
 
@@ -197,14 +197,10 @@ def test_a_weak_client_of_heterofl_answers_as_the_small_network_does(engine: dic
     run, rolled = (fedray.run(of(name, THREE, *keys, models=2, scaler=scaler)) for name in ("heterofl", "fedrolex"))
     slices, (x, y) = run.study.method.phase, run.study.split("test", 0)
     assert slices.nets
-    scaled, each = run.study.shards.normalize(x[None], torch.tensor([0]))[0], []
+    each = []
     for tier, net in enumerate(slices.nets):
-        votes = []
-        for row in run.progress.state.models[:, slices.columns(0, tier)]:
-            net.module.load_state_dict(state_dict(net.layout, row))
-            with torch.no_grad():
-                votes.append(net.module.eval()(scaled).softmax(-1).numpy())
-        each.append(np.mean(votes, axis=0))
+        votes = ask_modules(run.study, x, run.progress.state.models[:, slices.columns(0, tier)], net).softmax(-1)
+        each.append(votes.mean(0).numpy())
         np.testing.assert_allclose(run.predict(x, client=2 * tier).mean, each[-1], rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(run.predict(x).mean, each[0], rtol=1e-4, atol=1e-6)
     last = run.client_scores.to_pandas().query("round == 3")
@@ -251,12 +247,8 @@ def test_a_device_trains_as_many_as_it_holds_all_equally_often_and_sends_those()
 def test_a_known_client_answers_with_the_first_that_it_holds_and_a_new_one_with_all() -> None:
     done = run({"name": "split_mix", "models": 4})
     x = done.study.split("test", 0)[0][:20]
-    each = done.study.net, done.study.shards.normalize(x[None], torch.tensor([0]))[0]
-    votes = []
-    for row in done.progress.state.models:
-        each[0].module.load_state_dict(each[0].layout.views(row))
-        votes.append(each[0].module.eval()(each[1]).softmax(-1).detach().numpy())
+    votes = ask_modules(done.study, x, done.progress.state.models).softmax(-1)
     for client, held in ((0, 3), (5, 1), (None, 4)):
         found = done.predict(x.numpy(), client=client).probabilities
         assert found is not None
-        np.testing.assert_allclose(found, np.mean(votes[:held], axis=0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found, votes[:held].mean(0), rtol=1e-5, atol=1e-6)

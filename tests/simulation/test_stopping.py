@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import copy_run, rows, scenario, spell_out
+from small import copy_run, models, rows, scenario, spell_out
 from torch import Tensor
 
 import fedray
@@ -27,10 +27,6 @@ EVERY: dict[str, Any] = {"checkpoint": {"every": 1, "keep": 99}}
 def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:
     few = {"method": {"name": "fedavg"}, "data": {"limit": 90}, "clients": {"number": 3}}
     return fedray.run(spell_out(scenario(few, EVERY, *changes)), **options)
-
-
-def models(run: fedray.Run) -> Tensor:
-    return run.progress.state.models
 
 
 def same(one: fedray.Run, other: fedray.Run) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from modules import Residual
-from small import scenario, spell_out, train
+from small import models, scenario, spell_out, train
 from torch import Tensor, nn
 
 import fedray
@@ -53,11 +53,6 @@ def run(change: Callable[[Local], Local], *changes: dict[str, Any], model: Any =
 
 def engine_of(one: Any) -> Engine:
     return choose_study_engine(one.study)
-
-
-def models(one: Any) -> Tensor:
-    found: Tensor = one.progress.state.models
-    return found
 
 
 def same_loss(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
