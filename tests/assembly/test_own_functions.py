@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from own_names import forgetting_names
-from small import copy_run, models, rows, scenario
+from small import copy_run, models, rows, run_command, scenario
 from torch import Tensor
 
 import fedray
@@ -32,28 +32,11 @@ KEYS = scenario({"rounds": 1, "method": {"name": "fedavg"}, "data": {"limit": 90
 KEYS["participation"] = {"per_round": 2}
 
 
-def loss(outputs: Any, targets: Any, context: Any) -> Any:
-    return context.objective(outputs, targets)
-
-
-def partition(labels: Any, clients: int, _generator: Any, _options: Any) -> Any:
-    return np.array_split(np.arange(len(labels)), clients)
-
-
-def metrics(_scored: Any) -> float:
-    return 1.0
-
-
-GOOD: dict[str, tuple[Callable[..., Any], str]] = {
-    "loss": (loss, "outputs, targets, context"),
-    "partition": (partition, "labels, clients, generator, options"),
-    "metrics": (metrics, "scored"),
+OWN: dict[str, Callable[..., Any]] = {
+    "loss": lambda outputs, targets, context: context.objective(outputs, targets),
+    "partition": lambda labels, clients, _generator, _options: np.array_split(np.arange(len(labels)), clients),
+    "metrics": lambda _scored: 1.0,
 }
-
-
-def run(kind: str, thing: Any) -> fedray.Run:
-    given: dict[str, Any] = {kind: thing}
-    return fedray.run(KEYS, **given)
 
 
 class Wrapped:
@@ -66,21 +49,17 @@ class Wrapped:
         return self.function(*arguments)
 
 
-@pytest.mark.parametrize("kind", GOOD)
+@pytest.mark.parametrize("kind", OWN)
 def test_whatever_can_be_called_as_the_function_is_takes_its_place(kind: str) -> None:
-    """A partial, an object, a lambda of any arguments, a function with further ones that have defaults."""
-    function, arguments = GOOD[kind]
-    longer = eval(
-        f"lambda {arguments}{', ' if arguments else ''}more=1, *, last=2: function({arguments})", {"function": function}
-    )
+    """A partial, an object, and a function of any arguments and of further ones that have defaults."""
 
-    def anything(*given: Any) -> Any:
-        return function(*given)
+    def anything(*given: Any, more: int = 1) -> Any:
+        return OWN[kind](*given) if more else None
 
     hashes = set()
-    for thing in (function, partial(longer), Wrapped(anything)):
-        given = {"own": thing} if kind == "metrics" else thing
-        hashes.add(run(kind, given).summary["model_hash"])
+    for thing in (OWN[kind], partial(anything, more=2), Wrapped(anything)):
+        given: dict[str, Any] = {kind: {"own": thing} if kind == "metrics" else thing}
+        hashes.add(fedray.run(KEYS, **given).summary["model_hash"])
     assert len(hashes) == 1
 
 
@@ -104,7 +83,7 @@ def test_an_option_without_a_value_is_there() -> None:
     assert all(one["b"] == 3 for one in seen)
 
 
-# -- Losses, optimizers and schedules that a user names or passes: where they act, and what is refused
+# -- Losses, optimizers, augmentations and schedules that a user names or passes: where they act, and what is refused
 
 MINE = """
 import fedray
@@ -126,6 +105,11 @@ def clipped(norm=1.0):
     return Transform(start_empty, update)
 
 
+def noisy(x, *, level=5.0):
+    return x.float() + level * torch.randn(x.shape)
+
+
+fedray.register("augmentation", "noisy", noisy)
 fedray.register("loss", "smooth", smooth)
 fedray.register("optimizer", "clipped", clipped)
 fedray.register("optimizer", "nadam", torch.optim.NAdam)
@@ -145,14 +129,20 @@ def run_local(local: dict[str, Any], **options: Any) -> fedray.Run:
     return fedray.run(keys, runtime=options.pop("runtime", "inline"), **options)
 
 
-def test_a_scenario_names_a_loss_and_an_optimizer_with_their_options(mine: Path, tmp_path: Path) -> None:
-    named = run_local({"loss": "smooth", "smoothing": 0.3, "optimizer": "clipped", "norm": 0.1}, modules=[str(mine)])
+def test_a_scenario_names_a_users_functions_with_their_options(mine: Path, tmp_path: Path) -> None:
+    names: dict[str, Any] = {"loss": "smooth", "optimizer": "clipped", "augment": ["noisy", "flip"]}
+    options = {"smoothing": 0.3, "norm": 0.1, "level": 50.0}
+    with pytest.raises(BadInput, match=r"local\.augment = .* holds 'noisy', which is not one of crop, flip"):
+        run_local({"augment": names["augment"]})
+    named = run_local({**names, **options}, modules=[str(mine)])
     plain, without = run_local({}), run_local({"loss": "smooth", "smoothing": 0.0})
     torch.testing.assert_close(models(plain), models(without), rtol=1e-4, atol=1e-5)
     assert (models(named) - models(plain)).abs().max() > 1e-3
-    assert not torch.equal(models(named), models(run_local({"loss": "smooth", "optimizer": "clipped"})))
+    for key in options:
+        assert not torch.equal(models(named), models(run_local({**names, **options | {key: 1.0}})))
     again = fedray.run(named.path / "scenario.yaml", out=tmp_path / "again")
     assert torch.equal(models(named), models(again))
+    assert "augmented by noisy and flip" in run_command("check", named.path / "scenario.yaml", "--import", mine).out
     nadam = run_local({"optimizer": "nadam", "lr": 0.01})
     assert nadam.summary["metrics"]["accuracy"]["mean"] > 0.2
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from modules import ask_modules, load_module
+from modules import load_module
 from small import scenario, train_rounds
 
 import fedray
@@ -17,7 +17,6 @@ from fedray.assembly.study import build_study
 from fedray.core.method import Schedule
 from fedray.core.types import Plan, State
 from fedray.features.stacking import FeatureShards, ProxyShards, interpolate_answers
-from fedray.models.nets import build_net
 from fedray.runtime.stacking import StackWorkers, make_worker
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.stacking import read_part
@@ -229,16 +228,6 @@ def test_a_network_module_of_the_run_answers_as_the_run(ends: dict[Any, fedray.R
     inputs = one.study.shards.normalize(x[None], torch.tensor([0]))[0]
     module = load_module(one.study.net, one.progress.state.models[0], one.progress.state.counters[0])
     torch.testing.assert_close(module(inputs).softmax(-1).double(), ask(one)[0], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("beta", [0, 0.3, 1, "fit"])
-def test_one_client_with_one_sample_answers_as_its_network_for_every_beta(beta: Any) -> None:
-    one = run({"clients": {"number": 1}}, beta=beta, samples=1)
-    row = read_part(one.progress.state, one.study.parts[0]).models[0]
-    x = one.study.split("test", 0)[0]
-    net = build_net("mlp", tuple(x.shape[1:]), 10, "cross_entropy", hidden=[8])
-    wanted = ask_modules(one.study, x, row[None], net)[0].softmax(-1).double()
-    torch.testing.assert_close(ask(one)[0], wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_one_step_without_temperature_is_that_of_clients_alone() -> None:

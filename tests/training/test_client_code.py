@@ -69,20 +69,18 @@ def all_places(local: Local) -> Local:
     return replace(local, loss=LocalLoss(same_loss), gradient=same, step=same)
 
 
-def test_code_that_changes_nothing_gives_the_bits_of_the_data() -> None:
-    plain, coded = run(lambda local: local, TERMS), run(all_places, TERMS)
-    assert engine_of(plain).name == engine_of(coded).name == "vmap"
-    assert "code, mapped over lanes" in engine_of(coded).why
-    assert torch.equal(models(plain), models(coded))
-
-
 TERMS: dict[str, Any] = {"local": {"weight_decay": 0.1, "pull": 0.3}}
 
 
-def test_code_in_the_loop_keeps_running_statistics() -> None:
+@pytest.mark.parametrize(("model", "engine"), [(Residual, "vmap"), (batch_norm, "loop")])
+def test_code_that_changes_nothing_gives_the_numbers_of_the_data(model: Any, engine: str) -> None:
+    """Mapped over lanes the bits; one after another running statistics and counters, too."""
     full = {"data": {"partition": {"name": "iid"}}}  # batches of 8 rows: no normalization over a single one
-    plain, coded = (run(change, TERMS, full, model=batch_norm) for change in (lambda local: local, all_places))
-    assert engine_of(coded).name == "loop"
+    plain, coded = (run(change, TERMS, full, model=model) for change in (lambda local: local, all_places))
+    assert engine_of(plain).name == engine_of(coded).name == engine
+    if engine == "vmap":
+        assert "code, mapped over lanes" in engine_of(coded).why
+        assert torch.equal(models(plain), models(coded))
     torch.testing.assert_close(models(plain), models(coded), rtol=1e-4, atol=1e-5)
     assert torch.equal(plain.progress.state.counters, coded.progress.state.counters)
 
@@ -142,29 +140,20 @@ def test_draws_of_numpy_and_python_have_addresses(place: str) -> None:
     assert torch.equal(models(first), models(alone))
 
 
-def adam(beta1: float = 0.9, beta2: float = 0.999) -> Transform:
-    """Adam as a pair of functions."""
-
-    def init(parameters: Tensor) -> dict[str, Tensor]:
-        zero = torch.zeros_like(parameters)
-        return {"first": zero, "second": zero.clone(), "count": parameters.new_zeros(())}
-
-    def update(gradient: Tensor, state: Any, _parameters: Tensor, _context: StepContext) -> tuple[Tensor, Any]:
-        count = state["count"] + 1
-        first = beta1 * state["first"] + (1 - beta1) * gradient
-        second = beta2 * state["second"] + (1 - beta2) * gradient.square()
-        step = first / (1 - beta1**count) / ((second / (1 - beta2**count)).sqrt() + 1e-8)
-        return step, {"first": first, "second": second, "count": count}
-
-    return Transform(init, update)
+def add_velocity(gradient: Tensor, state: Any, _parameters: Tensor, _context: StepContext) -> tuple[Tensor, Any]:
+    velocity = 0.9 * state + gradient
+    return velocity, velocity
 
 
-PAIR = pytest.param(adam(), "vmap", id="pair", marks=pytest.mark.slow)
+OWN_STEPS = {  # a known optimizer and its keys, the same one of one's own, and the engine that trains with this
+    "functions": ({"optimizer": "sgd", "momentum": 0.9}, Transform(torch.zeros_like, add_velocity), "vmap"),
+    "torch": ({"optimizer": "adam"}, torch.optim.Adam, "loop"),
+}
 
 
-@pytest.mark.parametrize(("step", "engine"), [PAIR, pytest.param(torch.optim.Adam, "loop", id="torch")])
-def test_an_adam_of_ones_own_is_the_known_one(step: Any, engine: str) -> None:
-    known = run(lambda local: replace(local, optimizer="adam", lr=0.01), TERMS)
+@pytest.mark.parametrize(("keys", "step", "engine"), OWN_STEPS.values(), ids=OWN_STEPS)
+def test_an_optimizer_of_ones_own_is_the_known_one(keys: dict[str, Any], step: Any, engine: str) -> None:
+    known = run(lambda local: replace(local, lr=0.01, **keys), TERMS)
     own = run(lambda local: replace(local, step=step, lr=0.01), TERMS)
     assert engine_of(own).name == engine
     torch.testing.assert_close(models(known), models(own), rtol=1e-3, atol=2e-5)
