@@ -189,7 +189,7 @@ def test_one_full_batch_step_weighted_by_examples_is_one_central_step(kind: str,
         grads = torch.autograd.grad(loss, list(central.parameters()))
         with torch.no_grad():
             for p, g in zip(central.parameters(), grads, strict=True):
-                p -= lr * g
+                p.sub_(lr * g)
     for name in names:
         torch.testing.assert_close(done.models[0][name], central.state_dict()[name], rtol=2e-4, atol=2e-5)
     assert (done.models[0][names[0]] - start[names[0]]).abs().max() > 1e-3

@@ -40,6 +40,12 @@ WHOLE: Keys = {
     }
 }
 ONE_TIER: Keys = {"clients": {"number": 6, "tiers": {"all": {"number": 6}}}}
+TIER: Keys = {"seconds_per_step": 0.01, "uplink": 1e6}  # else SHEFL's tiers have speeds of their own
+ONE_EACH: Keys = {**TIER, "models_per_round": 1}
+WEAK: Keys = {"clients": {"tiers": {"hpc": {**TIER, "number": 0}, "lpc": {**ONE_EACH, "number": 6}}}}
+PAIR: Keys = {"clients": {"tiers": {"hpc": {**TIER, "number": 3}, "lpc": {**ONE_EACH, "number": 3}}}}
+ALL: Keys = {"clients": {"tiers": {"hpc": {"models_per_round": "all"}}}, "server": {"coefficients": "equal_groups"}}
+WHOLE_UPLOADS: Keys = {"compress": {"kind": "topk", "ratio": 1.0}}
 MANY: Keys = {
     "clients": {"tiers": {"strong": {"share": 0.5, "models_per_round": "all"}, "weak": {"share": 0.5}}},
     "local": {"epochs": None, "steps": 5},
@@ -176,6 +182,19 @@ LIMITS: dict[str, Limit] = {
     "FedCross of models that keep all": Limit(
         of("fedcross", models=4, alpha=1), {**of("fed_ensemble", models=4), **UNIFORM}, {},
         apart=of("fedcross", models=4, alpha=0.9),
+    ),
+    **each(
+        "SHEFL of weak clients", {**of("shefl", models=3), **WHOLE_UPLOADS}, of("fed_ensemble", models=3),
+        {"all": WEAK, "some": {**WEAK, "participation": {"per_round": 3}}},
+    ),
+    "SHEFL of one model and a pull": Limit(
+        {**of("shefl", models=1, mu=0.5), **WHOLE_UPLOADS}, {**of("fedprox", mu=0.5), **UNIFORM}, WEAK,
+        apart=of("shefl", mu=0.0),
+    ),
+    "SHEFL with FedDyn's pull": Limit(
+        of("shefl", models=3, alpha=0.1),
+        {**of("feddyn_ensemble", models=3, alpha=0.1), "compress": {"kind": "topk"}, **ALL}, PAIR,
+        apart=of("shefl", mu=1.0),
     ),
     "a server momentum of 0": Limit(
         {"server": {"optimizer": "momentum", "momentum": 0.0, "lr": 1.0}}, {}, of("fed_ensemble", models=2)

@@ -124,6 +124,21 @@ def test_fednova_divides_each_change_by_its_steps_and_multiplies_by_their_mean(t
         assert_close(done.models(world)[0], w)
 
 
+@pytest.mark.parametrize("q", [0.5, 2.0])
+def test_qffl_counts_clients_by_powers_of_the_loss_of_the_model_that_they_received(q: float) -> None:
+    """Li et al. 2020, Alg. 2, with L = 1 / lr."""
+    done = train({"name": "qffl", "q": q})
+    for world in range(2):
+        w = done.states[0].models[world]
+        for t in range(3):
+            clients = participants(done, world, t)
+            steep = [(w - descend(c, w)) / LR for c in clients]
+            loss = [lose(w, c.x, c.y).detach() for c in clients]
+            h = [q * f ** (q - 1) * g.square().sum() + f**q / LR for f, g in zip(loss, steep, strict=True)]
+            w = w - torch.stack([f**q * g for f, g in zip(loss, steep, strict=True)]).sum(0) / torch.stack(h).sum()
+        assert_close(done.models(world)[0], w)
+
+
 @pytest.mark.parametrize("local", [{}, MOVED])
 def test_scaffold_keeps_the_controls_of_those_who_sit_out_and_divides_their_changes_by_all_clients(local: Keys) -> None:
     """Clients differ in their steps, and weight decay is part of the gradient."""

@@ -206,6 +206,7 @@ def test_bits_do_not_depend_on_actors() -> None:
 def mean_of_lines(data: Dataset) -> FloatArray:
     """The mean of the best lines of the clients, weighted by their rows, which is where FedAvg ends."""
     owner = data.train.group
+    assert owner is not None
     return np.average([fit_line(data, owner == i) for i in range(3)], axis=0, weights=np.bincount(owner))
 
 

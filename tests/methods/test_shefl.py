@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 from uploads import send, step
 
+import fedray
 from fedray.api import Run
-from fedray.assembly.registry import UserObjects
 from fedray.components.servers import Rows, by_tier, paper_eq2
 from fedray.core.errors import FedrayError
 from fedray.core.method import Method
 from fedray.core.types import Plan, SizedPlan, State, Tier
-from fedray.experiments.run import run_inline
 from fedray.methods import METHODS, Composition
 from fedray.methods.setting import Setting
 from fedray.runtime.worker import Worker
-from fedray.scenario.loader import dump_scenario, read_scenario
-from fedray.storage import directory
+from fedray.scenario.loader import read_scenario, to_plain
 
 K, N = 3, 12
 BASE: dict[str, Any] = {
@@ -50,30 +48,19 @@ BASE: dict[str, Any] = {
 D = 64 * 6 + 6 + 6 * 10 + 10  # parameters of the network
 DENSE = {"kind": "topk", "ratio": 1.0}  # keep = 1
 HALF = {"per_round": 6}
-RunScenario = Callable[..., Run]
 SentCase = tuple[int, int, list[int], list[int], Tensor]
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunScenario:
-    """A function that runs the base scenario with overrides, each of them once, without its report."""
-    known: dict[str, Run] = {}
+KNOWN: dict[str, Run] = {}
 
-    def one(own: Composition | None = None, **overrides: Any) -> Run:
-        name = repr(overrides)
-        if own is None and name in known:
-            return known[name]
-        out = tmp_path_factory.mktemp("shefl") / "run"
+
+def run(own: Composition | None = None, **overrides: Any) -> Run:
+    """The base scenario with overrides, each of them once; limits set keys that cannot act."""
+    name = repr((own, overrides))
+    if name not in KNOWN:
         keys = {name.replace("__", "."): value for name, value in overrides.items()}
-        scenario = read_scenario(BASE, keys, explicit=False)  # limits set keys that cannot act
-        directory.make_run_directory(out, dump_scenario(scenario))
-        run_inline(scenario, out, UserObjects(method=own), lambda _snapshot: None)
-        found = Run(out, UserObjects(method=own))
-        if own is None:
-            known[name] = found
-        return found
-
-    return one
+        KNOWN[name] = fedray.run(to_plain(read_scenario(BASE, keys, explicit=False)), method=own, report=False)
+    return KNOWN[name]
 
 
 def model_hash(run: Run) -> str:
@@ -85,6 +72,7 @@ def rows_of(run: Run) -> Tensor:
     return run.progress.state.models
 
 
+@cache
 def train_only(k: int) -> Composition:
     """FedAvg of model k alone: everybody who takes part trains it."""
 
@@ -101,14 +89,11 @@ def train_only(k: int) -> Composition:
     return compose
 
 
-STRONG = {"clients__tiers__hpc__number": N, "clients__tiers__lpc__number": 0, "compress": DENSE}
-WEAK = {"clients__tiers__hpc__number": 0, "clients__tiers__lpc__number": N, "compress": DENSE}
+STRONG: dict[str, Any] = {"clients__tiers__hpc__number": N, "clients__tiers__lpc__number": 0, "compress": DENSE}
 
 
 @pytest.mark.parametrize("participation", [None, HALF], ids=["full", "half"])
-def test_without_lpc_and_dense_it_is_k_independent_fedavgs(
-    run: RunScenario, participation: dict[str, int] | None
-) -> None:
+def test_without_lpc_and_dense_it_is_k_independent_fedavgs(participation: dict[str, int] | None) -> None:
     """Bit for bit: each model as if it had been trained alone; and model 0 is FedAvg's."""
     together = rows_of(run(**STRONG, participation=participation))
     plain = {"method__name": "fed_ensemble", "clients__tiers__hpc__models_per_round": "all", "server": None}
@@ -118,25 +103,6 @@ def test_without_lpc_and_dense_it_is_k_independent_fedavgs(
     alone_by_name = {**STRONG, "method": {"name": "fedavg"}, "compress": None, "server": {"weighting": "uniform"}}
     fedavg = run(**alone_by_name, participation=participation)
     assert torch.equal(together[0::K], rows_of(fedavg))
-
-
-@pytest.mark.parametrize("participation", [None, HALF], ids=["full", "half"])
-def test_without_hpc_and_dense_it_is_fed_ensemble(run: RunScenario, participation: dict[str, int] | None) -> None:
-    shefl = run(**WEAK, participation=participation)
-    plain = run(**{**WEAK, "compress": None}, method__name="fed_ensemble", participation=participation)
-    assert shefl.study.method.name == "shefl"
-    assert plain.study.method.name == "fed_ensemble"
-    assert model_hash(shefl) == model_hash(plain)
-    for name in ("up_bytes", "down_bytes", "sim_seconds"):
-        assert shefl.summary["totals"][name] == plain.summary["totals"][name]
-
-
-def test_with_one_model_a_dense_uplink_and_one_tier_it_is_fedprox(run: RunScenario) -> None:
-    setting = {**WEAK, "method": {"name": "shefl", "models": 1, "mu": 0.5}}
-    uniform = {"weighting": "uniform"}
-    prox = run(**{**WEAK, "method": {"name": "fedprox", "mu": 0.5}, "compress": None, "server": uniform})
-    assert model_hash(run(**setting)) == model_hash(prox)
-    assert model_hash(run(**{**setting, "method": {"name": "shefl", "models": 1}})) != model_hash(prox)
 
 
 @st.composite
@@ -198,40 +164,27 @@ def jobs_of(run: Run) -> list[dict[str, Any]]:
     return jobs
 
 
-def test_with_feddyns_pull_it_is_feddyn_ensemble_on_tiers(run: RunScenario) -> None:
-    """Bit for bit, corrections too; the pull of FedProx comes on top."""
-    dyn = {"method": {"name": "feddyn_ensemble", "models": K, "alpha": 0.1}, "compress": {"kind": "topk"}}
-    tiers = {"clients__tiers__hpc__models_per_round": "all", "server__coefficients": "equal_groups"}
-    shefl, other = run(method__alpha=0.1), run(**dyn, **tiers)
-    assert shefl.study.method.name == "shefl"
-    assert shefl.summary["state_hash"] == other.summary["state_hash"]
-    both = run(method__alpha=0.1, method__mu=1.0)
-    assert len({model_hash(one) for one in (shefl, both, run(), run(method__mu=1.0))}) == 4
+TRACE = [4e6, 2e6, 1e6, 1e6, 2e6, 2e6, 1e6, 5e5, 1e6, 3e6, 5e6, 1.5e6]  # uplinks of the clients
 
 
-def test_an_adaptive_uplink_follows_each_clients_bandwidth(run: RunScenario, tmp_path: Path) -> None:
-    """Entries in proportion to the uplink, around the tier's own number at the mean of all clients."""
-    uplink = np.array([4e6, 2e6, 1e6, 1e6, 2e6, 2e6, 1e6, 5e5, 1e6, 3e6, 5e6, 1.5e6])
-    rows = "".join(f"{client},{value}\n" for client, value in enumerate(uplink))
-    (tmp_path / "trace.csv").write_text("client,uplink\n" + rows)
-    keys = {"kind": "topk", "ratio": 0.1, "resource_ratio": 1.5, "adaptive": True}
-    plain = {"lpc": int(0.1 * D), "hpc": int(0.05 * D)}
-    for job in jobs_of(run(compress=keys, clients__trace=str(tmp_path / "trace.csv"), rounds=1)):
-        k = int(plain[job["tier"]] * (uplink[job["client"]] / uplink.mean()) + 1e-6)
-        assert job["up_bytes"] == min(4 * k + min(4 * k, -(-D // 8)), 4 * D)
-
-
-@pytest.mark.parametrize(("ratio", "r"), [(0.1, 3.0), (0.02, 10.0)])
-def test_bytes_of_each_tier_follow_its_budget(run: RunScenario, ratio: float, r: float) -> None:
-    done = run(compress={"kind": "topk", "ratio": ratio, "resource_ratio": r}, rounds=1)
+@pytest.mark.parametrize(("ratio", "r", "adaptive"), [(0.1, 3.0, False), (0.02, 10.0, False), (0.1, 1.5, True)])
+def test_bytes_of_each_tier_follow_its_budget_and_an_adaptive_uplink_each_clients_bandwidth(
+    ratio: float, r: float, adaptive: bool, tmp_path: Path
+) -> None:
+    """Then entries are in proportion to the uplink, around the tier's own number at the mean of all clients."""
+    keys: dict[str, Any] = {"compress": {"kind": "topk", "ratio": ratio, "resource_ratio": r, "adaptive": adaptive}}
+    if adaptive:
+        keys["clients__trace"] = str(tmp_path / "trace.csv")
+        (tmp_path / "trace.csv").write_text("client,uplink\n" + "".join(f"{i},{u}\n" for i, u in enumerate(TRACE)))
     kept = {"lpc": int(ratio * D), "hpc": int(min(1.0, ratio * r / K) * D)}
-    for job in jobs_of(done):
+    for job in jobs_of(run(**keys, rounds=1)):
         k = kept[job["tier"]]
+        k = int(k * (TRACE[job["client"]] / np.mean(TRACE)) + 1e-6) if adaptive else k
         assert job["up_bytes"] == min(4 * k + min(4 * k, -(-D // 8)), 4 * D)
         assert job["down_bytes"] == 4 * D
 
 
-ROUGH = {
+ROUGH: dict[str, Any] = {
     "participation": {"per_round": 4, "overcommit": 2.0, "dropout": 0.2, "deadline": 0.2},
     "clients__availability": "diurnal",
     "clients__tiers__hpc__spread": 1.0,
@@ -239,7 +192,7 @@ ROUGH = {
 }
 
 
-def test_no_computed_job_is_discarded(run: RunScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_computed_job_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what counts is trained; the rest has no steps, no loss and sends nothing."""
     trained: list[tuple[int, ...]] = []
 
@@ -266,7 +219,7 @@ def test_no_computed_job_is_discarded(run: RunScenario, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("how", [{}, ROUGH], ids=["smooth", "rough"])
-def test_bytes_of_the_jobs_add_up_to_those_of_the_rounds(run: RunScenario, how: dict[str, Any]) -> None:
+def test_bytes_of_the_jobs_add_up_to_those_of_the_rounds(how: dict[str, Any]) -> None:
     """Also where not every round is measured; the totals of a run are the sums of its worlds."""
     done = run(**how, rounds=5, evaluate__every=2)
     jobs, rows = done.clients.to_pandas(), done.rounds.to_pandas()
@@ -277,14 +230,14 @@ def test_bytes_of_the_jobs_add_up_to_those_of_the_rounds(run: RunScenario, how: 
         assert done.summary["totals"][name] == rows.loc[rows["round"] == 5, name].sum() > 0
 
 
-def test_virtual_time_is_a_function_of_scenario_and_seed(run: RunScenario) -> None:
+def test_virtual_time_is_a_function_of_scenario_and_seed() -> None:
     """How the training goes does not show in it."""
     seconds = [run(**ROUGH, local__lr=lr).summary["totals"]["sim_seconds"] for lr in (0.1, 0.01)]
     assert seconds[0] == seconds[1]
     assert run(**ROUGH, seed=14).summary["totals"]["sim_seconds"] != seconds[0]
 
 
-def test_time_and_bytes_to_accuracy_are_those_of_the_first_row_that_has_it(run: RunScenario) -> None:
+def test_time_and_bytes_to_accuracy_are_those_of_the_first_row_that_has_it() -> None:
     """In each world, read from the table of rounds; the summary has their mean."""
     done = run(rounds=8, evaluate__target={"metric": "accuracy", "value": 0.3})
     rows = done.rounds.to_pandas().sort_values("round")
@@ -294,7 +247,7 @@ def test_time_and_bytes_to_accuracy_are_those_of_the_first_row_that_has_it(run: 
         assert done.summary["metrics"][f"{name}_to_target"]["mean"] == pytest.approx(first[column].mean(), rel=1e-12)
 
 
-def test_a_client_that_diverged_was_dropped_silently(run: RunScenario) -> None:
+def test_a_client_that_diverged_was_dropped_silently() -> None:
     """The largest entries of a delta full of NaN are none: the sparse uplink must not hide them."""
     with pytest.raises(FedrayError, match="training diverged .* lower local.lr"):
         run(local__lr=1e30, compress={"kind": "topk"})
