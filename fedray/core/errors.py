@@ -41,10 +41,6 @@ class ScenarioWarning(FedrayWarning):
 def warn_user(text: str, category: type[FedrayWarning] = ScenarioWarning) -> None:
     """Issues a warning. Python shows it with the line of the user's program that led to it.
 
-    Args:
-        text: The message, one line.
-        category: The class of the warning.
-
     Example:
         >>> with warnings.catch_warnings(record=True) as caught:
         ...     warnings.simplefilter("always")
@@ -127,9 +123,7 @@ TARGET_NAMES = {"seconds_to_target": "virtual seconds to target", "bytes_to_targ
 def name_score(name: str, *, unit: bool = False) -> str:
     """Returns the name of a score or of a total of a run for people.
 
-    Args:
-        name: Key of the score in `summary.json`.
-        unit: Whether to append the score's unit in parentheses.
+    `name` is the score's key in `summary.json`. With `unit`, the unit follows in parentheses.
 
     Example:
         >>> name_score("nll", unit=True), name_score("hold_out_personal_accuracy"), name_score("rounds_to_target")
@@ -184,9 +178,7 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
 def choose_unit(quantity: str, largest: float) -> tuple[float, str]:
     """Returns the unit in which all values of an axis are shown, and the divisor that converts values to this unit.
 
-    Args:
-        quantity: `bytes` or `seconds`.
-        largest: The largest value of the axis, in bytes or seconds.
+    `quantity` is `bytes` or `seconds`, and `largest` is the largest value of the axis in bytes or seconds.
 
     Example:
         >>> choose_unit("bytes", 3e7), choose_unit("seconds", 7200)
@@ -223,10 +215,7 @@ def format_seconds(number: float) -> str:
 def format_total(name: str, value: float | None, largest: float | None = None) -> str:
     """Writes a total of a run with its unit.
 
-    Args:
-        name: A name in `TOTALS` or `TARGET_NAMES`.
-        value: The total, in bytes or seconds. None means infinity, as in JSON.
-        largest: As in `format_score`.
+    The total is in bytes or seconds, or None if it is infinite. `largest` means the same as in `format_score`.
 
     Example:
         >>> format_total("up_bytes", 2e6), format_total("sim_seconds", 90)
@@ -286,9 +275,7 @@ def quote_value(value: object, most: int = 60) -> str:
 def show_line(message: object, most: int = 300) -> str:
     r"""Writes a message, such as an error of a different library, as one line of printable characters.
 
-    Args:
-        message: Any object. `str` gives its text.
-        most: Largest number of characters of the result.
+    The line has at most `most` characters.
 
     Example:
         >>> show_line("no\nsuch\x1b file ")

@@ -713,8 +713,7 @@ class Local:
     def count_work(self, models: int) -> float:
         """Returns the work of a step, as a multiple of one forward and one backward pass over the batch.
 
-        Args:
-            models: Number of models, K. A loss may compute the outputs of all models.
+        A loss may compute the outputs of all K models.
 
         Example:
             >>> moon = LocalLoss(lambda *_: 0.0, reads=("features", "broadcast", "previous"))

@@ -209,12 +209,9 @@ def maybe(check: Check) -> Check:
 
 
 def list_of(check: Check, most: int, scalar: bool = False) -> Check:
-    """Accepts a list of up to `most` entries.
+    """Accepts a list of up to `most` entries that `check` accepts.
 
-    Args:
-        check: Check of each entry.
-        most: Largest number of entries.
-        scalar: Whether a single value counts as a list of one entry.
+    With `scalar`, a single value counts as a list of one entry.
     """
     kind, values, _ = describe_check(check)
 

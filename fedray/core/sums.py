@@ -59,9 +59,7 @@ class Missing(NamedTuple):
 def open_library(path: Path, instructions: str | None = None) -> Library | Missing:
     """Loads a library if it was built from the sources of this package.
 
-    Args:
-        path: The file.
-        instructions: Instruction set of the kernels to use. None means the best set for this processor.
+    `instructions` is the instruction set of the kernels to use. None means the best set for this processor.
     """
     if not path.is_file():
         return Missing(f"the library of compiled kernels was not built: {REBUILD}")

@@ -344,9 +344,7 @@ def round_to_sum(share: FloatArray, total: int) -> IntArray:
 
     Shares with the largest remainders are rounded up. Among equal remainders, the first ones are rounded up.
 
-    Args:
-        share: Shares of at least 0, `[n]`. Their sum is `total`, up to rounding errors.
-        total: The sum of the whole numbers.
+    The sum of the shares is `total`, up to rounding errors.
     """
     whole: IntArray = np.floor(share).astype(np.int64)
     whole[np.argsort(whole - share, kind="stable")[: total - int(whole.sum())]] += 1

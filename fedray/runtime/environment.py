@@ -227,9 +227,7 @@ def find_address(runtime: str, address: str | None) -> str | None:
 
     The result is None if the runtime does not use Ray, or if fedray must start Ray on this machine.
 
-    Args:
-        runtime: The runtime of the scenario.
-        address: The value of `--address`. None means that the option is not set.
+    `address` is the value of `--address`, or None if it is not set.
 
     Raises:
         BadInput: The runtime does not use Ray but `--address` is set, or fedray cannot use this kind of address.
@@ -297,8 +295,7 @@ def answers(address: str, seconds: float = 2.0) -> bool:
 def read_awaited(text: str) -> dict[str, float]:
     """Reads the amounts of `CPU`, `GPU`, custom resources and `nodes` in the text of `--wait-for`.
 
-    Args:
-        text: Pairs `NAME=AMOUNT`, separated by commas.
+    The text has pairs `NAME=AMOUNT`, separated by commas.
 
     Raises:
         BadInput: The text has a different form, or has a name twice.

@@ -668,9 +668,7 @@ def choose_laps(seconds: float, actors: int) -> int:
 
     It is 1 if rounds are short, because every chunk costs a call.
 
-    Args:
-        seconds: Wall seconds of the last round. It is infinite before the first round.
-        actors: Number of actors.
+    `seconds` is the wall time of the last round. It is infinite before the first round.
 
     Example:
         >>> choose_laps(0.05, actors=2), choose_laps(60.0, actors=2), choose_laps(60.0, actors=1)

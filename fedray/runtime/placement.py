@@ -233,11 +233,7 @@ def explain_misfit(least: Sequence[ActorSpec], counts: Sequence[int], nodes: Seq
 
 
 def describe_wait(least: Sequence[ActorSpec], cluster: Cluster) -> str:
-    """Describes the resources that a run waits for if its actors do not fit into the free part of a cluster.
-
-    Args:
-        least: The actors with which the run can begin.
-        cluster: The resources of the cluster.
+    """Describes what a run waits for if the actors with which it can begin do not fit into the free part of a cluster.
 
     Example:
         >>> busy = Cluster(whole=[Node("a", {"CPU": 4.0})], free=[Node("a", {"CPU": 0.0})])

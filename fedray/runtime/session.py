@@ -119,8 +119,7 @@ class Inline:
     def private(self, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
         """Returns the private vectors of the clients for a checkpoint.
 
-        Args:
-            names: Names of the vectors to return. None means all vectors.
+        `names` are the names of the vectors to return. None means all vectors.
         """
         return keep_vectors(self.worker.store.state(), names)
 

@@ -1,8 +1,8 @@
 """Trains jobs in one process, and reduces their uploads to statistics for the server's step.
 
 A *job* trains one model of one world (one seed of one fold) at one client. A *block* is a set of jobs that are trained
-together as one computation, and a *lane* is one job of a block. A *study* is everything that a run needs. A *stack* is
-an ensemble whose outputs are combined by one more model (`fedray.runtime.stacking`).
+together as one computation, and a *lane* is one job of a block. A *study* is everything that a run needs except a
+runtime. A *stack* is an ensemble of networks or classifiers (`fedray.runtime.stacking`).
 """
 
 import copy
@@ -57,10 +57,6 @@ class Resident:
         """Returns samples on the device. Only the first call copies them.
 
         Samples that need more than a quarter of the free GPU memory (`count_free_bytes`) stay in main memory.
-
-        Args:
-            x: Raw inputs, `[n, ...]`.
-            y: Labels or targets, `[m, ...]`.
         """
         if self.device.type == "cpu":
             return x, y

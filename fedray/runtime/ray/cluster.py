@@ -136,9 +136,7 @@ class Reservation(NamedTuple):
 def reserve(specs: list[placement.ActorSpec], strategy: str = "SPREAD") -> Reservation:
     """Asks Ray to reserve the seats of some actors at once. An actor with a known node gets its seat on that node.
 
-    Args:
-        specs: The actors.
-        strategy: Ray's strategy for actors without a known node, `SPREAD` or `PACK`.
+    `strategy` is Ray's strategy for actors without a known node, `SPREAD` or `PACK`.
     """
     bundles, nodes, places = placement.bundle_seats(specs)
     for bundle in bundles:

@@ -356,10 +356,7 @@ def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
 def send_modules(own: UserObjects, connection: Connection) -> list[str]:
     """Sends the user's modules to a cluster whose nodes may lack them. Modules with equal content are sent once.
 
-    Args:
-        own: The user's objects.
-        connection: The connection to the cluster. Nothing is sent to a Ray that fedray started, because this machine
-            has the files.
+    Nothing is sent to a Ray that fedray started, because this machine has the files.
 
     Returns:
         The names of the modules in Ray, for `worker_environment`.

@@ -144,8 +144,7 @@ class RayRuntime:
     def private(self, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
         """Returns the private vectors of all clients for a checkpoint.
 
-        Args:
-            names: Names of the vectors to return. None means all vectors.
+        `names` are the names of the vectors to return. None means all vectors.
         """
         if not self.has_private:
             return {}

@@ -233,9 +233,7 @@ def end_all(waiting: Sequence[Future[Any]], error: BaseException) -> None:
 def report(metrics: Mapping[str, float], folder: Path | None) -> None:
     """Reports the metrics of a round to Ray Tune. During this call, Tune's scheduler may end the trial.
 
-    Args:
-        metrics: Metrics by name.
-        folder: The run directory, which Tune copies as the trial's checkpoint. None means that there is no checkpoint.
+    Tune copies the run directory `folder` as the trial's checkpoint. None means no checkpoint.
     """
     untyped: Any = import_module("ray.tune")
     untyped.report(dict(metrics), checkpoint=None if folder is None else untyped.Checkpoint.from_directory(str(folder)))
