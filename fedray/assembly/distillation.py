@@ -113,10 +113,7 @@ _MOST_INPUTS = 10_000  # number of inputs if a user's method has no option `inpu
 def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float:
     """Returns the share of the training samples that the server holds instead of the clients.
 
-    Args:
-        scenario: The scenario, with the method's options.
-        own: The user's objects. For a user's method whose specification lacks `server_data`, the share is the value of
-            this option.
+    For a user's method whose specification lacks `server_data`, the share is the value of this option.
 
     Raises:
         BadInput: The value of the option is not a share from 0 to below 1.

@@ -34,14 +34,8 @@ def make_setting(
 ) -> Setting:
     """Returns the setting from which a method's function composes the method.
 
-    Args:
-        scenario: The scenario.
-        net: The network.
-        shards: The clients' data.
-        devices: The simulated devices.
-        seeds: One seed for each world.
-        own: The user's objects. A loss, an optimizer, augmentations, a selection or a schedule among them replaces that
-            of the scenario.
+    A loss, an optimizer, augmentations, a selection or a schedule among the user's objects replaces that of the
+    scenario.
     """
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = features.cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
@@ -121,11 +115,7 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
 def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards: Shards) -> Method:
     """Composes the method, with the number of models that the scenario sets.
 
-    Args:
-        scenario: The scenario, which names the method.
-        own: The user's objects. A method among them replaces the scenario's method.
-        pieces: The setting.
-        shards: The clients' data.
+    A method among the user's objects replaces the scenario's method.
 
     Raises:
         BadInput: The method does not fit the data or the number of models.

@@ -54,9 +54,7 @@ def read_weights(weights: str, net: Net) -> Tensor:
 
     Batch counters of BatchNorm (`num_batches_tracked`) always start at 0.
 
-    Args:
-        weights: A run directory with models, or a safetensors file with the state dict of one model.
-        net: The network.
+    `weights` is a run directory with models, or a safetensors file with the state dict of one model.
 
     Raises:
         BadInput: There are no such models, or they do not fit the network.

@@ -51,10 +51,7 @@ UPLINK_CLIENTS = 100_000  # largest number of clients for the mean uplink
 def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Compress:
     """Returns the compression of the clients' updates.
 
-    Args:
-        scenario: The scenario.
-        layout: The order of the model's values.
-        devices: The simulated devices. With `compress.adaptive`, a client with a faster uplink sends more entries.
+    With `compress.adaptive`, a client with a faster uplink sends more entries.
 
     Example:
         >>> from torch import nn

@@ -97,9 +97,7 @@ def size_ensemble(scenario: Scenario, data: Dataset, own: registry.UserObjects, 
 def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> Study:
     """Builds the study of a scenario, which holds everything that a run needs except a runtime.
 
-    Args:
-        scenario: The scenario.
-        own: The user's Python objects, which replace names in the scenario.
+    The user's Python objects replace names in the scenario.
 
     Raises:
         BadInput: The scenario does not fit the data, the model or this machine.
@@ -125,10 +123,7 @@ def _find_pooled(asked: Scenario, own: registry.UserObjects) -> Dealing:
 def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | None) -> Study:
     """Builds the study of a scenario whose keys have been checked.
 
-    Args:
-        scenario: The scenario, with checked keys.
-        own: The user's objects.
-        pooled: The partition that clients would have without pooling. None means that the method does not pool samples.
+    `pooled` is the partition that clients would have without pooling. None means that the method does not pool samples.
     """
     data = open_data(scenario, own)
     if not data.classes and data.outputs > 1:

@@ -413,10 +413,7 @@ def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = T
 
     Clients without a score (NaN) are left out.
 
-    Args:
-        scores: Accuracies or RMSEs, `[N]`.
-        prefix: Beginning of the metrics' names.
-        classes: Whether the scores are accuracies.
+    The names begin with `prefix`. `classes` says whether the scores are accuracies.
 
     Example:
         >>> summarize_clients(np.array([0.5, 1.0, np.nan]))

@@ -106,9 +106,7 @@ def average_last_rows(rounds: pa.Table) -> dict[str, Any]:
 def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | None:
     """Returns the rule that makes conformal sets, or None if there is no rule.
 
-    Args:
-        study: The study of the run.
-        keys: Keys of `predict.conformal` that define the rule. None means the rule of the scenario.
+    `keys` are keys of `predict.conformal` that define the rule. None means the rule of the scenario.
 
     Raises:
         BadInput: A key is wrong, or the run withheld too few samples from training.

@@ -223,11 +223,7 @@ def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train
     The rates are stored in `learning_rates.json` in the run directory, and are chosen only once. If training diverges
     in a world, the largest candidate is dropped, and the others are trained again.
 
-    Args:
-        scenario: The scenario, whose key `local.lr_grid` has the candidates.
-        out: The run directory.
-        own: The user's Python objects.
-        train: A function that runs a scenario in this process (`run_inline`).
+    The scenario's key `local.lr_grid` has the candidates. `train` runs a scenario in this process (`run_inline`).
 
     Raises:
         FedrayError: Training diverges with every candidate.

@@ -260,9 +260,7 @@ def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) ->
 
     A metric must be a pattern, a score of fedray or a published score of a cell.
 
-    Args:
-        wanted: The requested metrics, as names or patterns.
-        cells: The cells of the table. If a cell has metrics of the user, any name is accepted.
+    If a cell has metrics of the user, any name is accepted.
 
     Raises:
         BadInput: A metric is unknown. The message names it.

@@ -66,9 +66,7 @@ def check_searchable(scenario: Scenario, actors: int) -> None:
     Such a scenario has no held-out scores, chooses the learning rate itself, or needs resources that a trial cannot
     have.
 
-    Args:
-        scenario: The scenario of a trial.
-        actors: The number of actors of the trial. With 0 the trial trains in its own process.
+    If `actors` is 0, the trial trains in its own process.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario

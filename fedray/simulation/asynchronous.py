@@ -617,10 +617,7 @@ def _pick(value: Any, g: int, groups: int) -> Any:
 def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
     """Joins the statistics of single models to the statistics of a server step, `[M, ...]`. Other models get zeros.
 
-    Args:
-        parts: Row of the state -> the statistics of the model in this row.
-        rows: M, the number of rows of the state.
-        models: K, the number of models.
+    The keys of `parts` are the models' rows in the state.
     """
     if not parts:
         return {}

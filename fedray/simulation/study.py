@@ -694,10 +694,7 @@ Score = Callable[[Tensor, Tensor], Tensor]  # (raw inputs `[n, ...]`, targets `[
 def outputs_on(split: str, models: int, worlds: int | None = None) -> Question:
     """Makes the question for the raw outputs of all models on a split. The answer of a piece is `[K, n, C]`.
 
-    Args:
-        split: `test`, `hold_out` or `ood`.
-        models: Number of models of each world, K.
-        worlds: Number of worlds, from world 0 on. None means all worlds.
+    `split` is `test`, `hold_out` or `ood`. `worlds` is the number of worlds, from world 0 on, or None for all worlds.
     """
     return Question(partial(compute_outputs, models=models), split, worlds)
 

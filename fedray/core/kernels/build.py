@@ -117,10 +117,7 @@ def _zig_target() -> str | None:
 def compile_library(out: Path, compiler: Compiler, more: Sequence[str] = ()) -> Path:
     """Compiles all sources for all instruction sets of this processor family into one library.
 
-    Args:
-        out: The file to write.
-        compiler: The compiler.
-        more: Further flags for the compiler, such as the flags of sanitizers.
+    `more` holds further flags for the compiler, such as the flags of sanitizers.
 
     Raises:
         BuildFailed: The compiler refused the sources, or there are no kernels for this processor.
