@@ -108,9 +108,10 @@ def test_sent_entries_are_k_exactly_and_buffers_whole(layout: Layout) -> None:
         (5, 0.1, 100.0, [10_000, 1000]),  # never more than everything
         (5, 0.02, 1.0, [40, 200]),
         (1, 0.1, 5.0, [5000, 1000]),  # K = 1: all of one model
+        *((5, ratio, None, [int(10_000 * ratio)] * 2) for ratio in (0.02, 0.1, 0.4, 1.0)),  # every model alike
     ],
 )
-def test_resource_ratio_shares_the_budget_out(models: int, ratio: float, r: float, kept: list[int]) -> None:
+def test_resource_ratio_shares_the_budget_out(models: int, ratio: float, r: float | None, kept: list[int]) -> None:
     """An HPC's K models have r times an LPC's budget in all: r = K keeps both alike."""
     who = np.array([0, 1])
     assert keep_by_tier(one_tensor(10_000), [HPC, LPC], models, ratio, r)(who, who).tolist() == kept
@@ -124,12 +125,6 @@ def test_the_entries_that_are_kept_are_those_of_exact_arithmetic() -> None:
             shares = Fraction(percent, 100), min(Fraction(1), Fraction(3 * percent, 200))
             exact = [max(1, int(share * d)) for share in shares]
             assert keep_by_tier(one_tensor(d), tiers, 2, percent / 100, 3.0)(who, who).tolist() == exact, (d, percent)
-
-
-@pytest.mark.parametrize("ratio", [0.02, 0.1, 0.4, 1.0])
-def test_without_a_resource_ratio_every_trained_model_is_compressed_alike(ratio: float) -> None:
-    tiers, who = [HPC, Tier("mid", 2, models_per_round=2), LPC], np.arange(3)
-    assert keep_by_tier(one_tensor(1000), tiers, 5, ratio)(who, who).tolist() == [int(1000 * ratio)] * 3
 
 
 def test_adaptive_keep_follows_the_bandwidth() -> None:

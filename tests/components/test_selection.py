@@ -201,12 +201,6 @@ def test_oort_drew_by_the_slowness_of_clients_that_it_had_never_met() -> None:
     for exploration, round in ((0.9, 1), (0.9, 7), (0.1, 1)):
         about = known(seconds=seconds, last=nobody, loss=np.full(N, np.nan), round=round)
         assert np.allclose(draws(oort(exploration), about, 3, 2000), 3 / N, atol=0.06)
-    half = np.array([1] * 6 + [0] * 6)
-    blind = known(seconds=np.where(half > 0, seconds, np.nan), last=half, loss=np.where(half > 0, 1.0, np.nan))
-    for t in range(50):  # what it does not know changes nothing
-        told = known(seconds=seconds, last=half, loss=blind.loss)
-        first, other = (oort()(about, 5, rng.stream(0, "x", t)).tolist() for about in (blind, told))
-        assert set(first) - set(range(6)) == set(other) - set(range(6))
 
 
 def test_every_rule_knows_what_a_server_knows() -> None:

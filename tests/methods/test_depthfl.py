@@ -43,27 +43,21 @@ def truncated() -> nn.Module:
     return nn.Sequential(exits.blocks[0], exits.heads["0"])
 
 
-def test_where_all_have_depth_1_it_is_fedavg_of_the_truncated_network() -> None:
-    """And the second block and its head, which nobody trains, neither move nor answer."""
-    found, wanted = run({"weak": {"number": 6, "width": 0.5}}, alpha=0), plain("fedavg", truncated)
-    rows = found.progress.state.models[0]
-    layers = found.study.net.layout.views(rows)
-    mine = torch.cat([layers[name].flatten() for name in layers if name.split(".")[1] == "0"])
+@pytest.mark.parametrize(("depth", "alpha"), [(1, 0.0), (2, 0.0), (2, 0.1)])
+def test_where_all_have_one_depth_and_one_head_it_is_fedavg_or_feddyn(depth: int, alpha: float) -> None:
+    """At depth 1 of the truncated network, and what nobody trains does not answer; else the last head is alone."""
+    wanted = plain(
+        "feddyn" if alpha else "fedavg", truncated if depth == 1 else None, **{"alpha": alpha} if alpha else {}
+    )
+    tiers = {"weak": {"number": 6, "width": 0.5}} if depth == 1 else ALL
+    found = run(tiers, alpha=alpha, extended=depth == 1)
+    layers = found.study.net.layout.views(found.progress.state.models[0])
+    trained = [n for n in layers if (n.split(".")[1] == "0" if depth == 1 else not n.startswith("heads.0."))]
+    mine = torch.cat([layers[name].flatten() for name in trained])
     torch.testing.assert_close(mine, wanted.progress.state.models[0], rtol=1e-4, atol=1e-6)
     x = found.study.split("test", 0)[0][:20].numpy()
     np.testing.assert_allclose(found.predict(x).mean, wanted.predict(x).mean, rtol=1e-4, atol=1e-6)
     assert len(found.predict(x).members) == 1
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.1])
-def test_where_all_are_whole_and_the_last_head_is_alone_it_is_fedavg_or_feddyn(alpha: float) -> None:
-    found = run(ALL, extended=False, alpha=alpha)
-    wanted = plain("feddyn", alpha=alpha) if alpha else plain("fedavg")
-    layers = found.study.net.layout.views(found.progress.state.models[0])
-    mine = torch.cat([value.flatten() for name, value in layers.items() if not name.startswith("heads.0.")])
-    torch.testing.assert_close(mine, wanted.progress.state.models[0], rtol=1e-4, atol=1e-6)
-    x = found.study.split("test", 0)[0][:20].numpy()
-    np.testing.assert_allclose(found.predict(x).mean, wanted.predict(x).mean, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 4])

@@ -139,12 +139,3 @@ def test_blocks_hold_all_particles_of_a_client() -> None:
     assert len(blocks) > 1 and sorted(np.concatenate(blocks).tolist()) == list(range(280))
     for block in blocks:
         assert (jobs.plan.model[block].reshape(-1, 4) == np.arange(4)).all() and len(block) <= engine.width
-
-
-@pytest.mark.slow
-def test_networks_of_any_size_move_together() -> None:
-    """Larger than what trains in lanes otherwise, and more particles than the lanes of a block."""
-    big = keys({"rounds": 1, "model": {"hidden": [1000]}, "local": {"epochs": None, "steps": 2}}, models=12)
-    found = fedray.run(big, report=False)
-    assert found.study.net.layout.d > 70_000
-    assert len(found.clients.to_pylist()) == 12

@@ -136,14 +136,6 @@ def _of(schedule: Schedule, client: int, t: int, state: State | None) -> Plan:
     return plan if t == 0 else plan.take(plan.client == client)
 
 
-def test_an_aggregator_that_learns_beats_the_mean_where_clients_share_no_class() -> None:
-    apart = {"data": {"limit": 800, "partition": {"name": "classes", "classes": 2, "alpha": None}}}
-    longer = {"clients": {"number": 5}, "server": {"lr": 0.02}, "local": {"epochs": 5}, "evaluate": {"every": 30}}
-    tree = fens(apart, longer)
-    found = fedray.run({**tree, "method": {"name": "fens", "aggregator": "class_weights", "meta_rounds": 30}}).summary
-    assert found["metrics"]["accuracy"]["mean"] > found["metrics"]["accuracy_average"]["mean"] + 0.03
-
-
 def test_a_class_that_no_network_votes_for_costs_the_floor_of_the_log_loss() -> None:
     """The log loss of votes is infinite without it; what the reference says of `voting` is that number."""
     run = fedray.run(fens(aggregator="voting"), report=False)

@@ -8,7 +8,6 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -164,17 +163,6 @@ def test_every_hop_is_sent_once_and_received_once(
         hops += int((path.at(t) != path.at(t + 1)).sum())
         assert progress.up_bytes.tolist() == progress.down_bytes.tolist() == [each * hops]
         assert not result.table.steps[result.table.status != clock.OK].any()
-
-
-def test_one_model_that_stays_is_local_training(tmp_path: Path) -> None:
-    """All nodes but the holder's are out of order: the walk is that client's own training, bit for bit."""
-    path = make_walk(read_scenario(small(method={"models": 1})), 6, (0,))
-    home = int(path.at(0)[0, 0])
-    table = tmp_path / "failures.csv"
-    table.write_text("first,last,node\n" + "".join(f"0,99,{i}\n" for i in range(6) if i != home))
-    walked = fedray.run(small(method={"models": 1}, graph={"failures": str(table)}), out=tmp_path / "walk")
-    jobs = pq.read_table(walked.path / "clients.parquet").to_pandas()
-    assert set(jobs["client"]) == {home} and (jobs["up_bytes"] == 0).all()
 
 
 def test_a_sparse_model_differs_from_its_start_in_k_entries(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,8 @@ from stacks import (
 )
 
 import fedray
-from fedray.core.types import Plan, State
 from fedray.runtime.session import Inline
-from fedray.simulation.rounds import begin_progress, run_round, size_jobs
+from fedray.simulation.rounds import size_jobs
 from fedray.simulation.stacking import read_part, split_plan
 
 
@@ -90,23 +88,6 @@ def test_a_sub_model_is_fedavg_on_the_other_clients() -> None:
     plain = {"method": {"name": "fedavg", "bases": None, "meta_lr": None}, "model": {"hidden": [6]}}
     alone = study(plain, {"server": {"weighting": "examples"}, "local": {"optimizer": "adam"}}, data=others)
     assert torch.equal(bases_after(study())[0][CLIENTS - 1], train_rounds(alone, 3)[0].models)
-
-
-@BOTH
-def test_the_order_of_the_jobs_changes_no_bit(folds: dict[str, Any]) -> None:
-    made = study(folds)
-    state, _ = train_rounds(made, 6)
-    phase = made.method.phase
-
-    def backwards(t: int, state: State | None) -> Plan:
-        return phase.schedule(t, state).take(slice(None, None, -1))
-
-    runtime, progress = Inline(made), begin_progress(made, phase)
-    for _ in range(6):
-        progress.state = run_round(made, runtime, replace(phase, schedule=backwards), progress)[2]
-        progress.round += 1
-    assert torch.equal(progress.state.models, state.models)
-    assert int(state.counters[0, 0]) == 3
 
 
 def test_the_order_of_the_clients_does_not_matter() -> None:
@@ -278,10 +259,6 @@ def test_a_client_fetches_all_sub_models_for_features_of_all_of_them() -> None:
     d = [part.study.net.layout.d for part in run.study.parts]
     down = run.clients.to_pandas().query("round == 4")["down_bytes"]
     assert down.tolist() == [4 * (d[2] + CLIENTS * (d[0] + 2 * d[1]))] * CLIENTS
-    module = run.study.net.module
-    module.load_state_dict(run.models[0])
-    want = module(torch.from_numpy(table().test.x)).softmax(-1).detach().numpy()
-    np.testing.assert_allclose(run.predict(table().test.x).mean, want, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,9 +17,7 @@ from numpy.typing import ArrayLike
 from small import scenario
 
 import fedray
-from fedray.core import rng
-from fedray.core.method import Local
-from fedray.core.types import Clients, LastBatch, Plan, Tier
+from fedray.core.types import Clients, Plan, Tier
 from fedray.simulation.devices import (
     DAY,
     DROPPED,
@@ -39,7 +37,6 @@ from fedray.simulation.devices import (
     time_round,
     window_availability,
 )
-from fedray.training.block import choose_batch_width, deal_batches, samples_seen
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "how-to" / "trace.csv"
 GOLDEN = [1.578111152, 5.312827244, 0.710147582, 0.682411533]
@@ -71,21 +68,6 @@ def time_plan(
     worlds = np.arange(int(plan.world.max()) + 1) if seeds is None else np.array(seeds)
     start = np.broadcast_to(np.array(now, dtype=float), len(worlds))
     return time_round(devices or Devices(clients), rule, plan, work, seeds=worlds, t=t, now=start)
-
-
-@given(
-    st.integers(1, 60),
-    st.integers(1, 12),
-    st.one_of(st.none(), st.integers(1, 70)),
-    st.sampled_from(get_args(LastBatch)),
-)
-def test_samples_of_a_job_are_those_of_its_batches(
-    size: int, steps: int, batch_size: int | None, last: LastBatch
-) -> None:
-    n, s, local = np.array([size]), np.array([steps]), Local(batch_size=batch_size, last_batch=last)
-    width = int(choose_batch_width(n, local)[0])
-    dealt = deal_batches(np.arange(size)[None], n, s, width, rng.keys(0, "test", np.arange(1)), local=local)
-    assert int((dealt.weight > 0).sum()) == samples_seen(n, s, local)[0]
 
 
 @st.composite

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -187,15 +186,6 @@ def test_every_compiler_of_this_machine_gives_the_same_bits(tmp_path: Path, monk
             with monkeypatch.context() as patch:
                 patch.setattr(native, "load_library", lambda other=other: other)
                 assert bits(cases) == expected, (compiler.name, instructions)
-
-
-def test_threads_give_the_same_bits() -> None:
-    net = perceptron()
-    block = from_source(net, Local(momentum=0.9))
-    alone = train_compiled(net, block).final
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: train_compiled(net, block).final, range(200)))
-    assert all(torch.equal(one, alone) for one in found)
 
 
 def test_a_diverged_lane_stays_alone() -> None:

@@ -214,13 +214,19 @@ def test_a_weight_without_a_gradient_stays_under_adam_and_a_pull_to_where_it_beg
     st.sampled_from(get_args(LastBatch)),
 )
 def test_batches_deal_every_row_once_an_epoch(sizes: list[int], batch: int, epochs: int, last: LastBatch) -> None:
-    """With `drop` every row but those of a short last batch; no batch is short then, nor with `merge`."""
+    """With `drop` every row but those of a short last batch; no batch is short then, nor with `merge`.
+
+    The clock counts the samples that they hold, however few steps are made.
+    """
     local = Local(batch_size=batch, epochs=epochs, last_batch=last)
     size = np.sort(np.array(sizes))[::-1].copy()
     steps = blocks.count_steps(size, local)
     rows = np.arange(len(size))[:, None] * 100 + np.arange(size.max())
     width, key = int(blocks.choose_batch_width(size, local).max()), rng.keys(3, "batches", 0, np.arange(len(size)))
     index, weight = blocks.deal_batches(rows, size, steps, width, key, local=local)
+    for most in (0, 1, int(steps.max())):
+        read = [int((weight[: min(most, n), lane] > 0).sum()) for lane, n in enumerate(steps)]
+        assert read == blocks.samples_seen(size, np.minimum(steps, most), local).tolist()
     for lane, n in enumerate(size):
         mine = index[:, lane][weight[:, lane] > 0].numpy()
         full, rest = divmod(int(n), batch)
