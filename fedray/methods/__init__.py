@@ -1,11 +1,11 @@
 """Defines the methods of papers as compositions of schedules, local training, compression and servers.
 
 A file of this folder holds one method, or the methods of one paper. The table `SPECS` of a file says what scenarios
-know about each of these methods. A function with the name of a method composes the method. `METHODS` is the only
-registry. It maps the name of a method to this function, which takes a `Setting` and returns a `Method`.
+know about each of these methods. A function with the name of the method composes it. `METHODS` maps the name of each
+method to this function, which takes a `Setting` and returns a `Method`.
 
-The building blocks for a method of your own are here, too: `federated`, servers and their exact sums. The stub
-`kit.pyi` lists the names of all building blocks. Each is loaded when it is first used.
+The building blocks for a user's own method are here, too, such as `federated`. The stub `kit.pyi` lists their names.
+Each building block is loaded when it is first used.
 """
 
 from __future__ import annotations

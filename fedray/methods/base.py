@@ -1,8 +1,8 @@
 """Composes a federated training from ingredients, such as a schedule and a way to merge uploads.
 
 The file of a method names the method's ingredients. Some keys of scenarios (`schedule.kind`, `compress.kind`,
-`server.coefficients`, ...) replace an ingredient. The method's ingredient is used if the scenario leaves such a key at
-its default. So the file of a method reads like the paper's algorithm, and a key is enough for an ablation.
+`server.coefficients`, ...) replace an ingredient. If the scenario leaves such a key at its default, the method's
+ingredient is used.
 
 Example:
     >>> import fedray
@@ -48,13 +48,13 @@ def federated(
     """Makes one federated training of K models `[K, d]`. With the default arguments each model is trained by FedAvg.
 
     Args:
-        setting: what the scenario decides.
-        assign: which model each participant trains. A scenario that sets `schedule.kind` replaces this argument.
-        local: how a client trains; None means the scenario's section `local`.
-        compress: how uploads are compressed. A scenario that sets `compress.kind` replaces this argument.
-        merge: how the server makes the next model from the uploads of a model. The keys `server.coefficients` and
+        setting: What the scenario decides.
+        assign: Decides which model each participant trains. `schedule.kind` of a scenario replaces this argument.
+        local: How a client trains. None means the scenario's section `local`.
+        compress: How uploads are compressed. `compress.kind` of a scenario replaces this argument.
+        merge: How the server makes the next model from the uploads of a model. The keys `server.coefficients` and
             `server.robust` replace this argument. `server.optimizer` acts on the result.
-        pieces: what clients do in addition, before and after their training.
+        pieces: What clients do in addition, before and after their training.
     """
     stay = (PrivateLayers(setting.private, setting.memory),) if setting.private else ()
     return Phase(
@@ -77,14 +77,7 @@ def federated_each(
 ) -> tuple[Phase, ...]:
     """Makes one federated training for each network of `method.networks` (the parts of a method, `Method.parts`).
 
-    Each network is trained by the clients that have this network.
-
-    Args:
-        setting: what the scenario decides. Its `stack` must not be None.
-        assign: as in `federated`.
-        local: as in `federated`.
-        compress: as in `federated`.
-        merge: as in `federated`.
+    Each network is trained by the clients that have this network. The arguments are those of `federated`.
 
     Raises:
         BadInput: the scenario has no list `method.networks`.
@@ -111,12 +104,12 @@ def federated_slices(
     """Makes one federated training in which each tier trains a part of the network. `clients.tiers` sets the widths.
 
     Args:
-        setting: what the scenario decides.
-        slices: the part of the network that each tier trains, such as `cut_slices(setting.tier_nets, window)`.
-        assign: as in `federated`.
-        local: as in `federated`.
-        compress: how the upload of a slice is compressed. A scenario that sets `compress.kind` replaces this argument.
-        pieces: as in `federated`.
+        setting: What the scenario decides.
+        slices: The part of the network that each tier trains, such as `cut_slices(setting.tier_nets, window)`.
+        assign: The argument of `federated`.
+        local: The argument of `federated`.
+        compress: How the upload of a slice is compressed. `compress.kind` of a scenario replaces this argument.
+        pieces: The argument of `federated`.
     """
     make = setting.compress or compress
 
@@ -128,9 +121,9 @@ def federated_slices(
 
 
 def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
-    """Makes the schedule from the scenario's participants and assignment of models.
+    """Makes the schedule from the scenario's participants and the scenario's `schedule.kind`.
 
-    If the scenario has no assignment, `assign` is used.
+    If the scenario does not set `schedule.kind`, `assign` is used.
     """
     kind = setting.assign
     if kind is not None and assign is not permutation:
@@ -199,13 +192,9 @@ def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
 
 
 def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], ServerWork]:
-    """Returns how much a server works that distils K students (`Phase.server_work`).
+    """Returns a function from a round to the work of a server that distils K students (`Phase.server_work`).
 
-    The teachers of a student are the uploads of its model.
-
-    Args:
-        setting: what the scenario decides.
-        more: number of further teachers of each student.
+    The teachers of a student are the uploads of its model, and `more` further teachers.
     """
     make, models = setting.distil_work, setting.models
     assert make is not None, "the server distils"
@@ -218,14 +207,10 @@ def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], Serve
 
 
 def count_descent(setting: Setting, steps: int, each: int) -> Callable[[int], ServerWork]:
-    """Returns how much a server works that finds K models by descent (`Phase.server_work`).
+    """Returns a function from a round to the work of a server that finds K models by descent (`Phase.server_work`).
 
-    The server scores each model on its own samples at the start and after every `each` steps.
-
-    Args:
-        setting: what the scenario decides.
-        steps: number of steps of each descent. A step uses no samples.
-        each: number of steps between two scores.
+    The server scores each model on its own samples at the start and after every `each` of the `steps` steps. A step
+    uses no samples.
     """
 
     def work(_t: int) -> ServerWork:
@@ -256,10 +241,7 @@ def require(method: str, **keys: tuple[object, object]) -> None:
 def check_own_prior(local: Local, method: str, key: str) -> None:
     """Checks the settings of local training for methods that have their own prior over the weights.
 
-    Args:
-        local: The settings of the clients' training.
-        method: Name of the method in messages.
-        key: The method's option that takes the place of weight decay.
+    The option `key` of such a method replaces weight decay.
 
     Raises:
         BadInput: The scenario sets weight decay, FedProx's pull, Nesterov's momentum, or an optimizer that is neither

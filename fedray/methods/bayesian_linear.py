@@ -1,22 +1,20 @@
 r"""Bayesian linear regression on the pooled data in closed form: the linear reference of FedAG's Tables 2 to 4.
 
-The weights (with the bias) are `w ~ N(0, I / alpha)`, and the targets `y ~ N(w^T x, 1 / beta)`. The posterior is
-Gaussian with covariance `S = (alpha I + beta X^T X)^-1` and mean `beta S X^T y`. A prediction is Gaussian, with mean
-`mean^T x` and variance `1 / beta + x^T S x`. With `precisions: unit`, alpha is 1, and `1 / beta` is the variance of
-the training targets (FedAG section 4). `precisions: evidence` maximizes the marginal likelihood over alpha and beta by
-fixed-point steps (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2).
+`precisions: unit` is the choice of FedAG (section 4). `precisions: evidence` maximizes the marginal likelihood over
+alpha and beta by fixed-point steps (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2).
 
 Formulas of bayesian_linear:
-    With $w \sim N(0, \alpha^{-1} I)$ and $y \sim N(w^\top x, \beta^{-1})$ on the pooled samples $X, y$:
+    The weights $w$ include the bias. With $w \sim N(0, \alpha^{-1} I)$ and $y \sim N(w^\top x, \beta^{-1})$ on the
+    pooled samples $X, y$, the posterior of $w$ is $N(m, S)$:
 
     $$
     S = (\alpha I + \beta X^\top X)^{-1}, \qquad m = \beta \, S X^\top y, \qquad
     y \mid x \sim N\bigl(m^\top x,\; \beta^{-1} + x^\top S \, x\bigr).
     $$
 
-    With `unit`, $\alpha = 1$, and $\beta^{-1}$ is the variance of the target. `evidence` iterates $\gamma = \sum_l
-    \frac{\lambda_l}{\lambda_l + \alpha}$, $\alpha = \gamma / \lVert m \rVert^2$, $\beta^{-1} = \lVert y - X m \rVert^2
-    / (n - \gamma)$, where $\lambda_l$ are the eigenvalues of $\beta X^\top X$.
+    With `unit`, $\alpha = 1$, and $\beta^{-1}$ is the variance of the training targets. `evidence` iterates $\gamma =
+    \sum_l \frac{\lambda_l}{\lambda_l + \alpha}$, $\alpha = \gamma / \lVert m \rVert^2$, $\beta^{-1} = \lVert y - X m
+    \rVert^2 / (n - \gamma)$, where $\lambda_l$ are the eigenvalues of $\beta X^\top X$.
 
 Deviations:
     1. There are no rounds: the state holds the posterior from the start, and nothing is sent.
@@ -81,7 +79,7 @@ class Posterior(NamedTuple):
 
 
 def bayesian_linear(setting: kit.Setting) -> kit.Method:
-    """Composes one linear model `[1, d]`. The state also has its posterior covariance `[d, d]` and noise variance."""
+    """Composes one linear model `[1, d]`. The state also has the posterior covariance and the noise variance."""
     if setting.features is None:
         raise BadInput(
             "method.name = bayesian_linear needs data with one real target, and a linear network: choose linear or rbf "
@@ -124,14 +122,7 @@ def _fit(options: Any, read: Any, has_bias: bool, x: kit.torch.Tensor, y: kit.to
 
 
 def posterior(x: kit.types.FloatArray, y: kit.types.FloatArray, alpha: float, beta: float) -> Posterior:
-    """Computes the posterior for given precisions.
-
-    Args:
-        x: design matrix, `[n, d]`.
-        y: targets `[n]`.
-        alpha: precision of the prior of the weights, above 0.
-        beta: precision of the noise, above 0.
-    """
+    """Computes the posterior for the design matrix x `[n, d]`, the targets y `[n]` and given precisions above 0."""
     precision = alpha * kit.numpy.eye(x.shape[1]) + beta * x.T @ x
     covariance = kit.numpy.asarray(kit.numpy.linalg.inv(precision), dtype=kit.numpy.float64)
     mean = kit.numpy.asarray(beta * kit.numpy.linalg.solve(precision, x.T @ y), dtype=kit.numpy.float64)

@@ -4,10 +4,9 @@ Source: Hasan, Zhang, Guo, Chen, Poupart, *Calibrated One Round Federated Learni
 Predictive Space*, AAAI 2024, arXiv 2312.09817; details follow the authors' code (hasanmohsin/betaPredBayesFL).
 
 A client samples M networks by cyclical SGHMC (stochastic gradient Hamiltonian Monte Carlo), and sends them once. The
-client's prediction p_k is the mean of the networks' probabilities. The product P of all p_k (a Bayesian committee
-machine) is right if all clients have samples of one distribution. If clients have different labels, P is too confident.
-The mean Q of all p_k is not confident enough. A prediction between P and Q is `log p_beta = beta log P + (1 - beta) log
-Q + const`. The server finds the beta with the smallest log loss on its own labelled samples.
+product of the clients' predictions (a Bayesian committee machine) is right if all clients have samples of one
+distribution. If clients have different labels, the product is too confident. The mean of the predictions is not
+confident enough. The server finds the exponent beta between both on its own labelled samples.
 
 Formulas of beta_predbayes:
     Client $k$ starts at its own initial weights and samples its posterior by SGHMC. The friction is $a = 1 -$
@@ -21,16 +20,16 @@ Formulas of beta_predbayes:
 
     $n_k$ is the number of the client's training samples, without the samples that the server took. $\varepsilon$ is a
     standard normal number for each weight. The velocity $b$ is 0 at the start of a local training, and continues from
-    cycle to cycle. A training of $L$ steps, $s = 0, \dots, L - 1$, has $c =$ `cycles` of equal length, even if $L / c$
-    is no whole number: $r_s \in [0, 1)$ is the fractional part of $s c / L$. The factor $\mathbb{1}_s$ is 1 if $r_s \ge
-    e =$ `exploration`, else 0.
+    cycle to cycle. A training has $L$ steps, $s = 0, \dots, L - 1$, and $c =$ `cycles` of equal length, where $L / c$
+    need not be a whole number. $r_s \in [0, 1)$ is the fractional part of $s c / L$. The factor $\mathbb{1}_s$ is 1 if
+    $r_s \ge e =$ `exploration`, else 0.
 
     A cycle gives $q$ samples (`samples_per_cycle`). Sample $j = 1, \dots, q$ of cycle $i = 0, \dots, c - 1$ is $w$
     after $\bigl\lceil (i + e + (1 - e) \, j / q) \, L / c \bigr\rceil$ steps. The last sample of a cycle is at its end.
 
     On a quadratic mean loss with curvature $h$, at a small constant rate, the variance of $w$ is $T / (n_k h)$. For the
-    `temperature` $T = 1$ this is the variance of the posterior. The client sends its last $M$ samples (`samples`),
-    once:
+    `temperature` $T = 1$ this is the variance of the posterior. The client sends its last $M$ samples (`samples`). They
+    give the client's prediction $p_k$, the product $P$ and the mixture $Q$:
 
     $$
     p_k(y \mid x) = \frac1M \sum_m p(y \mid x, w_{km}), \qquad
@@ -49,9 +48,8 @@ Formulas of beta_predbayes:
     starts at 0.5, and makes `beta_epochs` passes in batches of `beta_batch` samples.
 
     Between 0 and 1 the log loss is a convex function of $\beta$. The fit may give more than 1; the prediction is then
-    $P^\beta$, normalized to sum 1. A step of Adam moves $\beta$ by about `beta_lr`: with few samples at the server, a
-    larger `beta_lr` or more `beta_epochs` are needed. If `beta` is a number, it is not fitted. One client with one
-    sample predicts as its network, for any $\beta$.
+    $P^\beta$, normalized to sum 1. A step of Adam moves $\beta$ by about `beta_lr`. If the server has few samples, a
+    larger `beta_lr` or more `beta_epochs` are needed. If `beta` is a number, it is not fitted.
 
 Deviations:
     1. The noise has `temperature` 1 by default. The samples are then samples of the client's posterior, where n is the
@@ -59,17 +57,19 @@ Deviations:
        and the temperature is 1 / n, so there is little noise.
     2. The position in a cycle is the fraction of the cycle's steps that are done. Samples are taken at equal distances
        in the part with noise. The authors' code counts batches and epochs, and its cosine uses the batch size instead
-       of the number of batches. `local.momentum` is 1 - a; the code's a is 0.9.
+       of the number of batches.
     3. The server's samples (`server_data`, 0.2) are taken from the clients at random, even for a fixed `beta`. Runs
-       with different `beta` therefore train on the same samples. The product assumes equal prior probabilities of the
-       classes, as in the code.
+       with different `beta` therefore train on the same samples. All classes have the same prior probability, as in the
+       code.
     4. Products are computed as sums of logarithms, so probabilities below 1e-41 are not cut off.
     5. The fit costs no bytes. Its steps take the time of the server (`server.seconds_per_step`), by default none.
     6. The paper's last step, distillation into one network, is `Run.distil`, for any method. Regression is left out.
     7. A client predicts with its initial network if its training fails, if it drops out, or if it has no samples. A
-       client with fewer steps than samples sends some samples twice, and a warning says so. Cycles of one or two steps
-       have no noise. In later rounds the chains continue with $b = 0$ at first, and only the samples of the last round
-       count.
+       client that makes fewer steps than it takes samples sends some samples twice, and a warning says so. Cycles of
+       one
+       or two steps have no noise. In later rounds the chains continue with $b = 0$ at first, and only the samples of
+       the
+       last round count.
     8. Normalization layers with running statistics are refused, because each sample would need its own statistics.
 
 Example:
@@ -202,8 +202,8 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
     `fedray.simulation.stacking` joins the two trainings into one run.
 
     Raises:
-        BadInput: clients train with an optimizer other than SGD, or the network has running statistics, or chains take
-            fewer samples than a client should send.
+        BadInput: Clients train with an optimizer other than SGD, the network has running statistics, or chains take
+            fewer samples than a client sends.
     """
     stack = setting.stack
     assert stack is not None and stack.meta is not None
@@ -237,11 +237,7 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
 
 
 def read_cycles(options: Mapping[str, Any]) -> kit.one_shot.Cycles:
-    """Returns the cycles of the learning rate, which say after which steps chains take samples.
-
-    Args:
-        options: the options of the method.
-    """
+    """Returns the cycles of the learning rate, which say after which steps chains take samples."""
     return kit.one_shot.Cycles(
         options["cycles"], options["samples_per_cycle"], options["samples"], options["exploration"]
     )

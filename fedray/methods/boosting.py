@@ -1,17 +1,15 @@
 r"""AdaBoost.F, DistBoost.F, PreWeak.F and federated bagging: ensembles of weak learners, without gradients.
 
 Source: Polato, Esposito, Aldinucci, *Boosting the federation: cross-silo federated learning without gradient descent*,
-IJCNN 2022. Client i holds n_i samples with weights D_i. The weights of all samples of all clients add up to 1, and are
-equal at first. In each round:
+IJCNN 2022. Client i holds n_i samples with weights D_i, which are equal at first. In each round:
 
 1. Client i draws n_i samples by D_i and fits a weak learner h_i. Every client receives the learners of all clients.
 2. Client i sends e_ij, the sum of D_i over the samples on which h_j is wrong, and the sum of all its D_i. The error of
    h_j is e_j = sum_i e_ij / sum_i sum(D_i).
 3. AdaBoost.F takes the h_j with the smallest error. DistBoost.F takes the vote of all h_j as one learner. In PreWeak.F
    every client first runs AdaBoost on its own samples for T rounds. Each round then chooses among these learners.
-4. The weight of the chosen h_t is alpha_t = log((1 - e) / (e + 1e-10)) + log(C - 1), as in SAMME. Boosting stops if
-   e >= 1 - 1 / C.
-5. D_i(x) is multiplied by exp(alpha_t) if h_t is wrong on x, and all weights are normalized.
+4. The weight alpha_t of the chosen h_t follows from its error, as in SAMME. Boosting stops if e >= 1 - 1 / C.
+5. The weights of samples on which h_t is wrong are multiplied by exp(alpha_t), and all weights are normalized.
 6. The prediction is the class with the largest sum of alpha_t over the learners h_t that choose this class.
 
 Federated bagging has no weights. Client i fits a learner on n_i samples drawn with equal odds, and every learner has
@@ -30,24 +28,11 @@ Formulas of adaboost_f:
     \end{aligned}
     $$
 
-    and the prediction is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$. Boosting stops where $e \ge 1 - 1 /
-    C$.
+    and the prediction is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$. Boosting stops if $e \ge 1 - 1 / C$.
 
 Formulas of distboost_f:
-    The weights $D_i(x)$ of all samples of all clients add up to 1. In round $t$
-
-    $$
-    \begin{aligned}
-    h_i &= \text{a learner on } n_i \text{ samples of client } i \text{, drawn by } D_i,\\
-    e_j &= \frac{\sum_i \sum_{x \in D_i} D_i(x)\, [h_j(x) \ne y]}{\sum_i \sum_{x} D_i(x)},\\
-    h_t &= \text{the vote of all } h_j \text{, with the error } e \text{ of that vote},\\
-    \alpha_t &= \log \frac{1 - e}{e + 10^{-10}} + \log(C - 1), \qquad D_i(x) \propto D_i(x) \, e^{\alpha_t [h_t(x) \ne
-    y]},
-    \end{aligned}
-    $$
-
-    and the prediction is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$. Boosting stops where $e \ge 1 - 1 /
-    C$.
+    DistBoost.F is AdaBoost.F with a different $h_t$: the vote of the learners $h_j$ of all clients is one learner, and
+    $e$ is the error of this vote.
 
 Formulas of preweak_f:
     PreWeak.F is AdaBoost.F with a different first round, in which every client runs AdaBoost on its own samples for $T$

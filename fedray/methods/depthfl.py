@@ -2,11 +2,10 @@ r"""DepthFL: weak clients train the first blocks of a network with a head after 
 
 Source: Kim, Yu, Kim, Moon, *DepthFL: Depthwise Federated Learning for Heterogeneous Clients*, ICLR 2023, Alg. 1. The
 network is cut into D blocks. A head is an output layer. A tier of `clients.tiers` has a `width` r, which here is a
-fraction of the blocks. Clients of the tier receive, train and send the first `ceil(r D)` blocks with their heads. The
-heads of one client teach each other.
+fraction of the blocks. Clients of the tier receive, train and send the first `ceil(r D)` blocks with their heads.
 
 Formulas of depthfl:
-    A client of depth $b$ has heads $1, \dots, b$ with logits $z_h$, and trains on
+    A client with $b$ blocks has heads $1, \dots, b$ with logits $z_h$. The heads teach each other. The client trains on
 
     $$
     \sum_{h \le b} \mathrm{CE}(z_h, y) + \frac{c_t}{b - 1} \sum_{h \le b} \sum_{j \ne h}
@@ -30,8 +29,8 @@ Deviations:
     1. `fedray.models.nets.add_exits` cuts the scenario's network. It cuts ResNet-18 into the four stages of the paper,
        and a `cnn` before each of its layers with weights. An added head is a linear layer on the means of the channels.
        The paper's heads also have attention and convolutions.
-    2. If a tier has only a part of the network, networks with running statistics that count batches are refused. Use
-       `model.norm: group` instead. The paper averages the statistics like weights.
+    2. If a tier has only a part of the network, networks with running statistics that count batches are refused. The
+       paper averages these statistics like weights. `model.norm: group` can be used instead.
     3. Heads that no client trains do not predict. With `extended: false` the trained heads predict together for new
        clients, and a client of the run predicts with its own head.
     4. Local training follows the scenario's section `local`. The paper makes 5 epochs of SGD in batches of 50 for 1,000
@@ -68,7 +67,7 @@ def add_heads(net: Any, options: Mapping[str, Any], shape: tuple[int, ...], name
 def cut_blocks(
     net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
-    """Returns the network of each tier. It has the first blocks, with all their heads or only the last head."""
+    """Returns the network of each tier, which has the first blocks with all their heads or only the last head."""
     blocks, whole_flops = len(net.module.blocks), kit.count_forward_flops(net, row)
 
     def cut(width: float) -> kit.TierNet:
@@ -150,7 +149,7 @@ def depthfl(setting: kit.Setting) -> kit.Method:
         local=local,  # E epochs on the heads' losses, and what they teach each other
         compress=kit.dense,
         pieces=pieces,  # FedDyn's corrections at the clients
-    )  # each number becomes its mean over the clients that have it
+    )  # each parameter becomes its mean over the clients that have it
     if alpha:
         held, clients = kit.mark_columns(slices, layout.d), setting.clients.number
         server = kit.servers.feddyn_server(
@@ -163,8 +162,7 @@ def depthfl(setting: kit.Setting) -> kit.Method:
 def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
     """Returns the loss of a client, a function of the logits of its heads, `[B, b, C]`.
 
-    Args:
-        options: the method's options: `consistency` (c) and `ramp` (T).
+    The options `consistency` (c) and `ramp` (T) say how much the heads teach each other.
     """
     c, ramp = options["consistency"], options["ramp"]
 
@@ -190,12 +188,9 @@ def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
 def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Callable[[kit.State], kit.Answer]:
     """Returns a function that makes a predicting model of each trained head.
 
-    A network returns the mean of its D heads. In the model of a head this head is multiplied by D and all other heads
-    are 0, so that the mean is this head's output.
-
-    Args:
-        setting: what the scenario decides.
-        heads: the heads that each tier trains, numbered from 0.
+    A network returns the mean of its D heads. In the model of one head, this head is multiplied by D and all other
+    heads are 0. The mean of the D heads is then the output of this head. `heads` lists the heads that each tier trains,
+    numbered from 0.
     """
     layout, models = setting.layout, setting.models
     every, trained = _heads(layout), sorted({head for each in heads for head in each})  # D of them, A of them

@@ -2,12 +2,12 @@ r"""Ditto: FedAvg, in which every client also trains a personal model that is pu
 
 Source: Li, Hu, Beirami, Smith, *Ditto: Fair and Robust Federated Learning Through Personalization*, ICML 2021, Alg. 1.
 `lambda` is one number or a list. With a list every client trains one personal model per entry. The client predicts with
-the personal model that is best on the client's held-out samples, by accuracy or RMSE (the paper's section 3.3).
-`data.hold_out` must then be above 0.
+the personal model that is best on the client's held-out samples, by accuracy or RMSE (the paper's section 3.3). A list
+needs `data.hold_out` above 0.
 
 Formulas of ditto:
-    Besides FedAvg's model $w$ each client trains its own model $v_i$, which is pulled towards $w$. The client predicts
-    with $v_i$:
+    Besides FedAvg's model $w$ each client trains a personal model $v_i$, which is pulled towards $w$. The client
+    predicts with $v_i$:
 
     $$
     v_i \leftarrow \mathrm{Train}\Bigl(v_i;\; F_i(v) + \frac{\lambda}{2} \lVert v - w \rVert^2\Bigr).

@@ -4,12 +4,9 @@ Source: Kassab, Simeone, *Federated Generalized Bayesian Learning via Distribute
 IEEE Transactions on Signal Processing 2022, arXiv 2009.06419, Alg. 2. Names and default values are from the code
 kclip/DSVGD.
 
-The K models are particles (samples) of `q(w) = p_0(w) prod_k t_k(w)`. In each round one client receives the particles.
-It moves all of them together to the density `q / t_k exp(-losses / temperature)`, by Stein variational gradient descent
-(SVGD). This density no longer contains the client's old factor, and contains the client's samples instead. The client's
-factor takes up the change of q, `t_k <- t_k q_new / q`. The client represents this factor by particles of its own. SVGD
-moves these particles, too, and they never leave the client. As in the authors' code, they stand for `t_k p_0` and begin
-as the initial models, so that `t_k = 1` needs no special case.
+In each round one client receives the particles, which are the K models. The client moves all of them together by Stein
+variational gradient descent (SVGD). Their new density no longer contains the client's old factor, and contains the
+client's samples instead. Particles that never leave the client represent the client's factor.
 
 Formulas of dsvgd:
     The $K$ models are particles $w_1, \dots, w_K$ of the posterior of all samples. This posterior is the product of the
@@ -19,15 +16,15 @@ Formulas of dsvgd:
     q(w) = p_0(w) \prod_i t_i(w), \qquad p_0 = \mathcal N(0, 1/c), \qquad t_i = 1 \text{ at first}.
     $$
 
-    In each round one client $i$ receives the particles, and replaces its old factor by its samples. Let $\alpha$ be the
-    `temperature`, $c$ the `precision`, $n_i$ the number of the client's samples and $\ell_i$ their mean loss. The
-    particles move together to
+    In each round one client $i$ receives the particles, and replaces its old factor. Let $\alpha$ be the `temperature`,
+    $c$ the `precision`, $n_i$ the number of the client's samples and $\ell_i$ their mean loss. The particles move
+    together to
 
     $$
     \log \tilde p_i(w) = \log q(w) - \log \bigl(t_i p_0\bigr)(w) + \log p_0(w) - \frac{n_i}{\alpha} \, \ell_i(w),
     $$
 
-    in `local.steps` steps by Stein variational gradient descent:
+    in `local.steps` steps of SVGD:
 
     $$
     \phi(w_m) = \frac1K \sum_j k(w_j, w_m) \, \nabla \log \tilde p_i(w_j) + \nabla_{w_j} k(w_j, w_m), \qquad
@@ -44,35 +41,32 @@ Formulas of dsvgd:
     \rVert^2 / 2 \lambda^2 \bigr) .
     $$
 
-    The client keeps $t_i p_0$ as $K$ particles of its own, which begin as the initial models. After the client's
-    training they make `factor_steps` steps by SVGD to $\log q_{\text{new}} - \log q + \log (t_i p_0)$. The client's
-    factor then contains the change of $q$. The client sends the $K$ models to the server, which sends them to the next
-    client.
+    The client keeps $K$ particles of $t_i p_0$, which begin as the initial models. After the client's training these
+    particles make `factor_steps` steps of SVGD to $\log q_{\text{new}} - \log q + \log (t_i p_0)$. The client's factor
+    then contains the change of $q$. The client sends the $K$ models to the server, which sends them to the next client.
 
     Each step is divided by $10^{-6} + \sqrt g$ with $g \leftarrow 0.9 \, g + 0.1 \, \phi^2$ (`decay`). In the first
-    step of each training $g = \phi^2$; for the client's own particles $g$ begins anew. The median runs over all $K^2$
+    step of each training, and of each move of the client's own particles, $g = \phi^2$. The median is over all $K^2$
     pairs.
 
-    In the very first round $q = t_i p_0$, and the training is plain SVGD. If each point is near only one particle, the
+    In the first round $q = t_i p_0$, and the training is plain SVGD. If each point is near only one particle, the
     densities act as a constant force: $\nabla \log q - \nabla \log (t_i p_0)$ is the difference between the received
-    particle and the client's own particle, divided by $\lambda^2$. This force carries the changes by other clients.
-    With $K = 1$ the densities have no other effect.
+    particle and the client's own particle, divided by $\lambda^2$. With $K = 1$ the densities have no other effect.
 
 Deviations:
     1. Densities of particles are compared by their logarithms. The authors' code adds 1e-10 to each density. Densities
-       of a network's weights are smaller than 1e-10 by hundreds of powers of ten, so the gradients of q and t_k vanish
-       in the authors' code.
+       of a network's weights are far smaller than 1e-10, so the gradients of q and t_k vanish in the authors' code.
     2. The negative log-likelihood is the network's own loss, summed over the client's samples. The loss is the cross
-       entropy, the squared error (`temperature` is then twice the variance of the noise), or that of a Gaussian head. A
-       particle does not contain the precision of the noise.
+       entropy, the loss of a Gaussian head, or the squared error. With the squared error, `temperature` is twice the
+       variance of the noise. A particle does not contain the precision of the noise.
     3. The first particles are the network's usual initial weights. The authors' code, too, does not draw them from p_0.
     4. In every epoch batches go through the samples in a new order. In the authors' code they keep the order of the
        file. All particles of a client see the same batches, as in the authors' code.
     5. In the first round the client trains, as in the paper. The first round of the authors' code changes nothing.
     6. In virtual time a step of the client's own particles (`factor_steps`) takes `seconds_per_step`.
     7. With `decay: none` `local.optimizer` moves the particles, instead of the authors' rule (AdaGrad with a decay).
-    8. One client trains per round, in turn or by a different selection. More than one client per round is refused, and
-       so is compression.
+    8. One client trains per round, in turn or by a different selection. More clients per round and compression are
+       refused.
 
 Example:
     >>> import fedray
@@ -138,8 +132,8 @@ def dsvgd(setting: kit.Setting) -> kit.Method:
     """Composes K particles `[K, d]` and one client per round, which receives and sends d values in each of its K jobs.
 
     Raises:
-        BadInput: Several clients take part in a round, or uploads are compressed. Or local training has weight decay, a
-            pull, or an optimizer other than Adam and SGD.
+        BadInput: Several clients take part in a round, or uploads are compressed. The error is also raised if local
+            training has weight decay, a pull, or an optimizer other than Adam and SGD.
     """
     options, decay = setting.options, setting.options["decay"]
     if setting.participants > 1 or setting.compress is not None:  # q would not be the product of the clients' factors

@@ -1,9 +1,7 @@
 r"""FedAG (Alg. 1, eqs. 3-6, 8): FedAvg whose server keeps a Gaussian over the weights and predicts with samples of it.
 
-Source: Thorgeirsson, Gauterin, *Probabilistic Predictions with Federated Learning*, Entropy 2021, 23, 41. Clients
-restart from the mean of the Gaussian. The sample that predicts consists of the uploads themselves (`bootstrap`, the
-paper's choice) or of draws from the Gaussian (`omc`). With K > 1 there is one Gaussian per model. Together they are a
-mixture of K Gaussians.
+Source: Thorgeirsson, Gauterin, *Probabilistic Predictions with Federated Learning*, Entropy 2021, 23, 41. With K > 1
+there is one Gaussian per model, and together they are a mixture of K Gaussians.
 
 Formulas of fedag:
     The server keeps a Gaussian over each weight, with the mean and the variance of the uploads:
@@ -12,8 +10,8 @@ Formulas of fedag:
     \mu = \sum_{i \in S} p_i \, u_i, \qquad \sigma^2 = \sum_{i \in S} p_i \, u_i^2 - \mu^2 .
     $$
 
-    Clients restart from $\mu$. A sample $v_1, \dots, v_M$ of weights predicts. It consists of the uploads (`bootstrap`)
-    or of draws from $N(\mu, \operatorname{diag} \sigma^2)$ (`omc`):
+    Clients restart from $\mu$. A sample $v_1, \dots, v_M$ of weights predicts. The sample consists of the uploads
+    (`bootstrap`, the paper's choice) or of draws from $N(\mu, \operatorname{diag} \sigma^2)$ (`omc`):
 
     $$
     \mathrm{E}[y \mid x] = \frac{1}{M} \sum_m f_{v_m}(x), \qquad
@@ -29,15 +27,15 @@ Formulas of fedag:
 Deviations:
     1. The paper has no observation noise for networks. `predict.noise: residual` adds the variance of the training
        residuals, averaged over clients. By default each client's residuals are those of the client's own upload. With
-       `residuals: mean` (and for `omc` and linear models) they are residuals of the mean model. These are larger,
+       `residuals: mean`, for `omc` and for linear models they are residuals of the mean model. These are larger,
        because the mean model was not trained last on the client's samples. The NLL is reported without and with the
        noise (`nll_none`, `nll_residual`).
     2. The variance is computed from deltas, which gives the same variance with smaller rounding errors.
     3. `omc` draws `samples` models. The default is the number of clients, as in the paper.
     4. The noise beta^-1 of a linear model (eq. 6) is the residual variance of the training fit. The NLL on Power then
-       agrees with the published 2.94 within 0.01. The paper cannot mean the variance of the target (`beta: target`),
-       because the NLL is then at least 0.919 + log sd(y). A single linear model predicts in closed form (eq. 6). With
-       `sampling: omc`, or with several linear models, the sample predicts.
+       agrees with the published 2.94 within 0.01. With the variance of the target (`beta: target`) the NLL is at least
+       0.919 + log sd(y). A single linear model predicts in closed form (eq. 6). With `sampling: omc`, or with several
+       linear models, the sample predicts.
     5. Under partial participation the sample holds the uploads of the last round in which the model was trained.
 
 Example:
@@ -137,12 +135,12 @@ def answer_with_sample(
     """Returns the models that predict: all members of each model's sample (eqs. 4-5).
 
     Args:
-        state: the state, with the sample `[M, slots, d]` and its weights `[M, slots]`.
-        models: number of models, K.
-        clients: number of clients, N.
-        name: name of the sample in the state.
-        of_mean: whether training residuals are those of the mean models (`method.residuals: mean`). If not, they are
-            those of the uploads.
+        state: The state, with the sample `[M, slots, d]` and its weights `[M, slots]`.
+        models: Number of models, K.
+        clients: Number of clients, N.
+        name: Name of the sample in the state.
+        of_mean: Whether training residuals are those of the mean models (`method.residuals: mean`). False means that
+            they are those of the uploads.
     """
     sample, weight = state.extra[name], state.extra[f"{name}_weight"]
     slots = sample.shape[1]
@@ -158,19 +156,16 @@ def answer_with_sample(
 
 
 def remember_target_variance(worlds: int, state: kit.State, pooled: kit.Pooled) -> kit.State:
-    """Adds the variance of each world's training target to the state, as beta^-1 `[R]` (`method.beta: target`).
+    """Adds the variance of each world's training targets to the state, as beta^-1 `[R]` (`method.beta: target`).
 
-    Args:
-        worlds: number of worlds R. A world is one seed of one fold of the data.
-        state: the first state.
-        pooled: function that returns all training samples of a world.
+    A world is one seed of one fold. `pooled` returns all training samples of a world.
     """
     target = kit.torch.stack([pooled(world)[1].double().var(correction=0) for world in range(worlds)])
     return state._replace(extra={**state.extra, TARGET: target})
 
 
 def answer_in_closed_form(state: kit.State) -> kit.Answer:
-    """Returns a linear model that predicts `N(mu^T x, beta^-1 + x diag(variance) x^T)` (eq. 6), without a sample."""
+    """Returns a linear model that predicts `N(mu^T x, beta^-1 + x^T diag(variance) x)` (eq. 6), without a sample."""
     return kit.Answer(state, 1, None, state.extra["variance"], _read_noise(state))
 
 

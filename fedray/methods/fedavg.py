@@ -12,7 +12,7 @@ Formulas of fedavg:
     $$
 
 Formulas of fedprox:
-    FedProx is FedAvg whose clients add a proximal term to their loss, which pulls them to the broadcast model $w$.
+    FedProx is FedAvg with a proximal term in the clients' loss, which pulls them to the broadcast model $w$.
 
     $$
     u_i = \mathrm{Train}\Bigl(w;\; F_i(v) + \frac{\mu}{2} \lVert v - w \rVert^2\Bigr).
@@ -20,8 +20,9 @@ Formulas of fedprox:
 
 Deviations:
     1. An upload's weight is the number of samples of its client, as in FedAvg's line 7. `server.weighting: uniform`
-       gives equal weights (as in Remark 1 of the paper of Fed-ensemble). The paper's FedProx draws clients with odds
-       p_k and averages uniformly. Here participants are drawn uniformly, so uploads of FedProx are weighted, too.
+       gives equal weights. The paper's FedProx draws clients with odds p_k and averages uniformly. Here participants
+       are
+       drawn uniformly, so uploads of FedProx are weighted, too.
     2. In FedProx every client does all of its local work. The paper's variable inexactness (gamma) is not simulated.
 
 Example:

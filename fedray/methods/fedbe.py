@@ -1,10 +1,8 @@
 r"""FedBE: a Bayesian ensemble at the server, and its distillation into the next model.
 
 Source: Chen, Chao, *FedBE: Making Bayesian Model Ensemble Applicable to Federated Learning*, ICLR 2021, Alg. 1. The
-teachers of a round are the mean of the uploads, S samples of a Gaussian (or Dirichlet) fitted to the uploads, and the
-uploads themselves. The prediction is the average of the teachers' predictions. `fedbe` distils the teachers into the
-model of the next round, on unlabelled inputs that the server holds. `fedbe_nokd` takes one of the samples as the next
-model instead.
+teachers of a round predict together. `fedbe` distils the teachers into the model of the next round, on unlabelled
+inputs that the server holds. `fedbe_nokd` takes one of the samples as the next model instead.
 
 Formulas of fedbe:
     $\bar w = \sum_i p_i u_i$ is the mean of the uploads, and $\sigma^2 = \sum_i p_i (u_i - \bar w)^2$ is their
@@ -26,7 +24,7 @@ Formulas of fedbe:
     q_c(x) \propto \bar p_c(x)^{1 / \tau}.
     $$
 
-    The next model is the average of the weights at the ends of the later epochs.
+    The next model is the average of the student's weights at the ends of the later epochs.
 
 Formulas of fedbe_nokd:
     `fedbe_nokd` is FedBE without distillation: the next model is one of the draws $v_s$.
@@ -119,10 +117,7 @@ def fedbe_nokd(setting: kit.Setting) -> kit.Method:
 def with_teachers(setting: kit.Setting, name: str, follow: kit.gaussians.Follow) -> kit.Method:
     """Composes FedAvg with FedBE's server. All teachers predict together.
 
-    Args:
-        setting: what the scenario decides.
-        name: name of the method.
-        follow: function that makes the next model from the teachers.
+    The function `follow` makes the next model from the teachers.
     """
     sampler = kit.gaussians.TeacherSampler(
         setting.options["sampler"], setting.options["samples"], setting.layout.trainable

@@ -1,34 +1,28 @@
 r"""FedBEns: one round of training, after which the server finds modes of the product of the clients' posteriors.
 
 Source: Talpini, Savi, Neglia, *FedBEns: One-Shot Federated Learning based on Bayesian Ensemble*, ICML 2025, arXiv
-2503.15367, with diagonal curvature. All clients train from the same M starts. Client k sends M local optima and the
-diagonals of their Fisher matrices. By Laplace's approximation they describe a mixture of M Gaussians, which is the
-client's posterior. For each start the server computes the median of the uploads. If the number of uploads is even, this
-is the lower of the two middle values. From this median the server goes to a mode of the product of the mixtures. The M
-modes predict together.
-
-The precision of a Gaussian is `n_k F_km / temperature + precision`. The prior is part of every client's posterior, but
-should count once in the product. Therefore `(N - 1) prior` is subtracted. Names and defaults are from the authors' code
-(`main_FedBEns_diag.py`).
+2503.15367, with diagonal curvature. Names and defaults are from the authors' code (`main_FedBEns_diag.py`).
 
 Formulas of fedbens:
     All clients train from the same $M$ starts (`models`) to local optima $w_{k1}, \dots, w_{kM}$. They send each
-    optimum with the diagonal $F_{km}$, which is measured as in `fedfisher`. A client's posterior is approximated by a
-    mixture, by Laplace's approximation at each optimum, with the temperature $T$ and the `precision` $c$:
+    optimum with the diagonal $F_{km}$ of its Fisher matrix, which is measured as in `fedfisher`. Laplace's
+    approximation at each optimum describes a client's posterior as a mixture, with the temperature $T$ and the
+    `precision` $c$:
 
     $$
     p_k(w) = \frac1M \sum_m \mathcal N\bigl(w; w_{km}, P_{km}^{-1}\bigr), \qquad P_{km} = \frac{n_k F_{km}}{T} + c.
     $$
 
-    The posterior of all samples is proportional to the product, in which the `prior` $\mathcal N(0, 1/c_0)$ counts
-    once:
+    The posterior of all samples is proportional to the product of these posteriors. Each of them contains the prior
+    $\mathcal N(0, 1/c_0)$ (`prior`), which should count once:
 
     $$
     \log p(w) = \sum_{k=1}^N \log p_k(w) + (N - 1) \, \frac{c_0}{2} \, \lVert w \rVert^2 + \text{const}.
     $$
 
-    From the median of each start's uploads the server goes to a mode of $p$, and the $M$ modes predict together.
-    `solver: exact` iterates fixed-point steps, in which $\log p$ never falls:
+    For each start the server computes the median of the uploads. If the number of uploads is even, this is the lower
+    one of the two middle values. From this median the server goes to a mode of $p$. The $M$ modes predict together.
+    `solver: exact` makes fixed-point steps, in which $\log p$ never falls:
 
     $$
     r_{km} = \frac{\mathcal N(w; w_{km}, P_{km}^{-1})}{\sum_l \mathcal N(w; w_{kl}, P_{kl}^{-1})}, \qquad
@@ -44,16 +38,16 @@ Deviations:
        labelled samples. The default here (`solver: exact`) goes to the mode itself, by a few fixed-point steps and
        without labelled samples.
     2. The descent scores the model on the server's samples at the start, every 50 steps and at the end. The authors'
-       code scores it after the first of every 50 steps. The server's samples are a share of all samples (`validation`)
-       that no client has.
+       code scores the model after the first of every 50 steps. The server's samples are a share of all samples
+       (`validation`) that no client has.
     3. The mixture's weights are equal, which is the authors' default. Their weights by the Laplace evidence are left
        out, and so are Kronecker factors and a whole Hessian of the last layer.
     4. A client's prior (`precision` 10) differs from the prior of the product (`prior` 1), as in the authors' code. For
        some parameters no client has information. With `prior` 0 such a parameter is the mean of the uploads. Otherwise
        this mean is multiplied by `N precision / (N precision - (N - 1) prior)`.
     5. Clients that do not take part, or have no samples, add no factor to the product.
-    6. As in FedFisher's deviations 3 and 6, the Fisher diagonal is sent whole, belongs to the network's own loss, and
-       takes virtual time.
+    6. As in FedFisher's deviations 3 and 6, the Fisher diagonal is not compressed, belongs to the network's own loss,
+       and takes virtual time.
 
 Example:
     >>> import fedray
@@ -118,7 +112,7 @@ def fedbens(setting: kit.Setting) -> kit.Method:
     """Composes M models `[M, d]` over N clients. Each of a client's M jobs receives d values and sends 2 d values.
 
     Raises:
-        BadInput: the prior of the product is more precise than a client's prior.
+        BadInput: The prior of the product is more precise than a client's prior.
     """
     options = setting.options
     laplace = kit.one_shot.Laplace(

@@ -16,9 +16,9 @@ Formulas of fedcross:
     cosine of $v_i$ and $v_j$. $\bar w$ predicts.
 
 Deviations:
-    1. If the scenario does not set the number of participants, all clients take part. The paper has as many
-       participants as models (`participation.per_round`). If several participants train a model, it first becomes the
-       mean of its uploads. A model without uploads is mixed untrained.
+    1. If the scenario does not set the number of participants (`participation.per_round`), all clients take part. The
+       paper has as many participants as models. If several participants train a model, the mean of its uploads is
+       mixed. A model without uploads is mixed as it is.
     2. With `answer: ensemble` the mean of the K models' probabilities predicts. The paper predicts with the mean of the
        weights.
     3. Float buffers (BatchNorm) are mixed like weights, and do not count in the cosine.
@@ -82,12 +82,8 @@ def fedcross(setting: kit.Setting) -> kit.Method:
 def cross_mean(rows: kit.Rows, weighting: kit.Weighting, alpha: float, partner: str, trainable: int) -> kit.Server:
     """Returns a server with `v_i <- mean of model i's uploads`, and then `w_i <- alpha v_i + (1 - alpha) v_co(i)`.
 
-    Args:
-        rows: the order in which the state holds the models.
-        weighting: weights of the uploads in the mean: uniform, or examples.
-        alpha: share of a model's own weights in the mixture.
-        partner: how co(i) is chosen: `in_order`, `most_similar` or `least_similar`.
-        trainable: p, the number of weights of a model; the cosine uses only these.
+    `alpha` is the share of a model's own weights in the mixture. The cosine uses only the first `trainable` values of a
+    model.
     """
     plain = kit.mean(rows, weighting)
 

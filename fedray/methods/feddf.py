@@ -2,15 +2,15 @@ r"""FedDF: FedAvg, after which the server trains the mean of the uploads to pred
 
 Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion in Federated Learning*, NeurIPS 2020,
 arXiv 2006.07242, Alg. 1. `teacher: confidence` is the weighted teacher of Fed-ET (Cho, Manoel, Joshi, Sim, Dimitriadis,
-IJCAI 2022). The server trains on inputs that no client has. These are a share of the training samples that the server
-holds instead of the clients (`inputs: withheld`), the samples of another data set of the same shape, or noise.
+IJCAI 2022). The server's inputs are a share of the training samples that no client gets (`inputs: withheld`), the
+samples of another data set of the same shape, or noise.
 
 With the option `networks` the clients have several architectures. The clients of an architecture train it, and the
 server averages their uploads (Alg. 3 of the paper). Each architecture has its own student. All students learn the mean
 logits of the uploads of all architectures.
 
 Formulas of feddf:
-    The mean of FedAvg is trained to predict as the ensemble of the uploads does, on inputs $x$ that no client has:
+    The mean of FedAvg is trained to predict as the ensemble of the uploads does, on the server's inputs $x$:
 
     $$
     \bar w = \sum_{i \in S} p_i u_i, \qquad
@@ -23,8 +23,7 @@ Formulas of feddf:
     the variance of the logits $f_{u_i}(x)$ over the classes.
 
     With `networks` each architecture has its own student, which starts at the mean $\bar w$ of the uploads of this
-    architecture. $S$ in $q(x)$ is then the set of the participants of all architectures. The prediction is the mean of
-    the students' probabilities.
+    architecture. $S$ in $q(x)$ is then the set of the participants of all architectures.
 
 Deviations:
     1. With several architectures (`networks`) the prediction is the mean of all students' probabilities, and a client
@@ -63,8 +62,8 @@ def check_networks(value: Any, read: ReadSections) -> list[dict[str, Any]]:
     An architecture with `answers: false` is trained like the others, but does not predict.
 
     Raises:
-        ValueError: the value is no list of sections.
-        BadInput: a section is wrong. The message names the key.
+        ValueError: The value is no list of sections.
+        BadInput: A section is wrong. The message names the key.
     """
     if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(one, Mapping) for one in value):
         raise ValueError("is not a list of models: write it as [{name: mlp}, {name: linear}]")

@@ -92,12 +92,8 @@ def feddyn_ensemble(setting: kit.Setting) -> kit.Method:
 def correct_clients(local: kit.Local, alpha: float, trainable: int) -> tuple[kit.Local, kit.Correction]:
     """Returns how clients train in FedDyn, and the piece that updates `h_i <- h_i - alpha (u - w_start)`.
 
-    The local objective is `F_i(w) - <h_i, w> + alpha / 2 |w - w_start|^2`.
-
-    Args:
-        local: local training without FedDyn's terms.
-        alpha: weight of the regularization, above 0.
-        trainable: p, the number of trainable parameters of a model; these come first.
+    The local objective is `F_i(w) - <h_i, w> + alpha / 2 |w - w_start|^2`. The first `trainable` parameters of a model
+    are trained.
     """
     correction = kit.Correction(
         name="dynamic",
@@ -109,14 +105,10 @@ def correct_clients(local: kit.Local, alpha: float, trainable: int) -> tuple[kit
 
 
 def correct_server(setting: kit.Setting, base: kit.Server) -> kit.Server:
-    """Returns FedDyn's server, `w <- mean of uploads - h / alpha` (lines 11-12).
-
-    Args:
-        setting: what the scenario decides.
-        base: the server that computes the mean of the uploads.
+    """Returns FedDyn's server, `w <- mean of uploads - h / alpha` (lines 11-12). `base` computes the mean.
 
     Raises:
-        BadInput: the scenario also sets a server optimizer.
+        BadInput: The scenario also sets a server optimizer.
     """
     if setting.optimizer.kind != "none":
         raise BadInput(

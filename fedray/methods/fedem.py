@@ -25,8 +25,8 @@ Deviations:
        broadcast models.
     2. A share is at least 1e-12. The likelihood of the E step comes from the network's own loss, even with
        `local.loss`.
-    3. A client of the run that has not taken part yet starts from equal weights and computes its weights by 20 E steps
-       on the current models. For a new client, whose samples are unknown, the average of the K models predicts.
+    3. A client of the run that has not taken part yet computes its weights by 20 E steps on the current models, from
+       equal weights. The average of the K models predicts for a new client.
     4. Virtual time counts the steps and the bytes of the K models, and a forward pass of each model for the E step.
 
 Example:

@@ -60,11 +60,8 @@ def fedexp(setting: kit.Setting) -> kit.Method:
 def extrapolated_mean(rows: kit.Rows, weighting: kit.Weighting, eps: float, trainable: int) -> kit.Server:
     """Returns the server `w <- w + eta mean delta`, with eta at least 1. A model without uploads stays unchanged.
 
-    Args:
-        rows: the order in which the state holds the models.
-        weighting: how the weights p_i are chosen: uniform, or examples (n_i / n).
-        eps: constant that is added to the squared length of the mean.
-        trainable: p, the number of trainable parameters of a model. Later numbers (buffers) are averaged without eta.
+    The length of an update is that of its first `trainable` values. The values after them (buffers) are averaged
+    without eta.
     """
     plain = kit.mean(rows, weighting)
 

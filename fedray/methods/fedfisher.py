@@ -1,15 +1,11 @@
 r"""FedFisher: one round of FedAvg, in which each parameter of an upload is weighted by its Fisher information.
 
 Source: Jhunjhunwala, Wang, Joshi, *FedFisher: Leveraging Fisher Information for One-Shot Federated Learning*, AISTATS
-2024, diagonal variant. Each client trains from the same start to w_k. It sends w_k, and the diagonal F_k of the Fisher
-information of its samples at w_k. The server looks for the w that minimizes `sum_k p_k (w - w_k)' F_k (w - w_k)`, which
-is `(sum_k p_k F_k)^-1 sum_k p_k F_k w_k`. With `solver: exact` the server computes this w (Fisher merging: Matena,
-Raffel, NeurIPS 2022). With `solver: descent` the server descends from the mean, and keeps the model that is best on the
-server's own labelled samples.
+2024, diagonal variant. `solver: exact` is Fisher merging (Matena, Raffel, NeurIPS 2022).
 
 Formulas of fedfisher:
-    Client $k$ trains from the common start to $w_k$. On its samples, or on `fisher_rows` of them, it then measures the
-    diagonal of the Fisher information of its network. It sends $w_k$ and the diagonal:
+    Client $k$ trains from the common start to $w_k$. On its samples, or on `fisher_rows` of them, the client then
+    measures the diagonal of the Fisher information of its network. The client sends $w_k$ and the diagonal:
 
     $$
     F_k = \frac{1}{n_k} \sum_{x} \sum_{y} p_{w_k}(y \mid x) \, \bigl(\nabla_w \log p_{w_k}(y \mid x)\bigr)^2
@@ -27,8 +23,8 @@ Formulas of fedfisher:
 
     `solver: exact` takes $w^*$. `solver: descent` begins at the mean $\sum_k p_k w_k$ and makes `solver_steps` steps of
     $m \leftarrow 0.9 \, m + g$, $v \leftarrow 0.99 \, v + g^2$, $w \leftarrow w - \eta \, m / (\sqrt v + 0.01)$ with $g
-    = \sum_k p_k (F_k + \lambda)(w - w_k)$ and $\eta$ = `solver_lr`. It keeps the model that is best on the server's own
-    samples.
+    = \sum_k p_k (F_k + \lambda)(w - w_k)$ and $\eta$ = `solver_lr`. The server keeps the model that is best on its own
+    labelled samples.
 
     If all $F_k$ are equal, or $\lambda$ is much larger than they are, $w^*$ is FedAvg's mean. Parameters for which no
     client has information are averaged. If losses are quadratic with diagonal Hessians, and the clients reach their
@@ -36,15 +32,14 @@ Formulas of fedfisher:
     output. It therefore costs as much as `empirical` times the number of classes.
 
 Deviations:
-    1. The authors' server descends. By default the server here computes the optimum, which needs no samples at the
-       server.
-    2. `damping` is added to every F_k, so that parameters for which no client has information are averaged. The
-       authors' code has no such term in its descent. Its Fisher merging averages if `sum p_k F_k` is below 1e-6.
-    3. The authors' code quantizes weights and Fishers before it merges them. Here the Fisher diagonal is sent whole,
-       `compress` applies only to the model, and the diagonal is measured at the model before compression.
+    1. The authors' server descends. By default the server here computes the optimum, which needs no samples.
+    2. `damping` is added to every F_k. The authors' code has no such term in its descent. Its Fisher merging averages
+       if `sum p_k F_k` is below 1e-6.
+    3. The authors' code quantizes weights and Fishers before it merges them. Here the Fisher diagonal is not
+       compressed, `compress` applies only to the model, and the diagonal is measured at the model before compression.
     4. The descent scores the model on the server's samples at the start, every 100 steps, and at the end. The authors'
-       code scores it after the first of every 100 steps. The server's samples are a share of all samples (`validation`)
-       that no client has. In the authors' code they are 500 of the clients' samples.
+       code scores the model after the first of every 100 steps. The server's samples are a share of all samples
+       (`validation`) that no client has. In the authors' code they are 500 of the clients' samples.
     5. The variant with Kronecker factors (K-FAC) is left out.
     6. The Fisher diagonal is computed from the network's own loss in evaluation mode, even with `local.loss` and weight
        decay. Virtual time counts its gradients: one forward pass for each sample, and one backward pass for each sample
