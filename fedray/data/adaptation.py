@@ -1,4 +1,4 @@
-"""Converts a user's own data, in any known form, to a data set. These data are the argument `data=` of the Python API.
+"""Converts a user's own data (the argument `data=` of the Python API), in any known form, to a data set.
 
 A *natural client* is a client that the data name, such as the writer of a text or a hospital.
 """
@@ -52,10 +52,6 @@ class Form(NamedTuple):
 
 def read_form(thing: Any, reading: ReadOptions) -> Dataset:
     """Converts a user's data to a data set, in any of the known forms.
-
-    Args:
-        thing: The data, in one of the forms that `fedray.data.adapt` lists.
-        reading: The options for reading the data.
 
     Raises:
         BadInput: The data have no known form or cannot be read. The message is one line with a remedy.
@@ -219,12 +215,9 @@ REMEDY = "fill them, or drop those rows"
 def read_inputs(data: Dataset, x: Any) -> Array:
     """Converts new inputs to the form of the inputs of a data set, `[n, *sample]`.
 
-    The function subtracts `data.origin` and fills missing values, but does not standardize the inputs.
-
-    Args:
-        data: The data set that the run was trained on.
-        x: The new inputs, as an array, a tensor, a list of samples, or a table. Columns of a table are found by name
-            and encoded as in training. Columns that were not inputs in training, such as the target, are ignored.
+    The function subtracts `data.origin` and fills missing values, but does not standardize the inputs. The new inputs
+    `x` are an array, a tensor, a list of samples, or a table. Columns of a table are found by name and encoded as in
+    training. Columns that were not inputs in training, such as the target, are ignored.
 
     Raises:
         BadInput: The inputs are not numbers, numbers are missing, or a column differs from the training table.
@@ -365,7 +358,7 @@ def adapt(
 
 
 def names_data(thing: Any) -> bool:
-    """Returns whether the argument `data=` is a name or a dict of scenario keys, and not the data themselves.
+    """Returns whether the argument `data=` is a name or a dict of scenario keys instead of the data themselves.
 
     Example:
         >>> names_data("digits"), names_data({"name": "digits"}), names_data({"Rome": ([[1.0], [2.0]], [0, 1])})
@@ -386,9 +379,7 @@ def names_data(thing: Any) -> bool:
 def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
     """Removes the options of `adapt` from the overrides of a scenario, and returns these options as a dict.
 
-    Args:
-        thing: The data, as a Python object.
-        overrides: Values by dotted key. The function removes the keys of `data` that scenarios do not have.
+    `overrides` has values by dotted key. The function removes the keys of `data` that scenarios do not have.
 
     Raises:
         BadInput: `adapt` has no such option, or the data are already a `Dataset`, on which options have no effect.
@@ -454,11 +445,8 @@ MOST_NAMES = 10_000
 def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
     """Returns the names of the N clients.
 
-    The tuple is empty if a client has several names or no name, or if two clients share a name.
-
-    Args:
-        shards: The clients' data.
-        group: Name of the column of the natural clients; None if there is no such column.
+    The tuple is empty if a client has several names or no name, or if two clients share a name. `group` is the name of
+    the column of the natural clients. None means that there is no such column.
 
     Example:
         >>> from fedray.data.adaptation import adapt
@@ -481,11 +469,6 @@ def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
 
 def find_client(client: int | str, names: tuple[str, ...], number: int) -> int:
     """Returns the number of a client that is given by its name or its number.
-
-    Args:
-        client: Name of the client, or its number, 0 to N - 1.
-        names: Names of the clients, as `name_clients` returns them.
-        number: Number of clients, N.
 
     Raises:
         BadInput: There is no such client.

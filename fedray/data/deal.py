@@ -54,14 +54,9 @@ def pack_partition(
     """Returns the content of a partition file as bytes.
 
     The column `row` has the index of each training sample. The column `given_row` has the index of the same sample in
-    the data that the user gave, if it is known.
-
-    Args:
-        data: The data set.
-        dealt: The samples that clients and the server hold.
-        folds: Fold of each world. The replicate of a world is the index of the world divided by the number of folds,
-            rounded down.
-        clusters: For each world, the true cluster of each client, `[N]`, or None if the clusters are not known.
+    the data that the user gave, if it is known. `folds` is the fold of each world. The replicate of a world is the
+    index of the world divided by the number of folds, rounded down. `clusters` has the true cluster of each client in
+    each world, `[N]`. None means that the clusters of a world are not known.
 
     Example:
         >>> import tempfile
@@ -125,10 +120,8 @@ def _list_rows(dealt: Dealt, world: int) -> tuple[IntArray, IntArray, IntArray]:
 def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> Dealt:
     """Reads the samples of the clients and of the server from a partition file.
 
-    Args:
-        path: Path of the file.
-        data: The data set to deal.
-        worlds: (index of the replicate, fold) of each world. If the file has a single replicate, all replicates use it.
+    `worlds` has (index of the replicate, fold) of each world. If the file has a single replicate, all replicates use
+    it.
 
     Raises:
         BadInput: The file cannot be read, belongs to a different data set, or does not fit this data set.
@@ -184,7 +177,7 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
 
 
 def _describe_data(data: Dataset) -> dict[str, str]:
-    """Returns the metadata of a data set: its name, number of training samples, and digests of labels and inputs."""
+    """Returns the name of a data set, the number of training samples, and digests of labels and inputs."""
     return {
         "data": data.name,
         "rows": str(len(data.train.y)),
@@ -194,7 +187,7 @@ def _describe_data(data: Dataset) -> dict[str, str]:
 
 
 def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
-    """Returns a column of integers from 0 on. If the file has no such column, returns zeros."""
+    """Returns a column of integers, which are at least 0. If the file has no such column, returns zeros."""
     import pyarrow as pa
 
     if name not in table.column_names:
@@ -223,10 +216,8 @@ def _digest(row: IntArray, client: IntArray, split: IntArray) -> str:
 def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
     """Returns the data set with a copy of all samples for each group, `[G n]`. The images of each copy are rotated.
 
-    Args:
-        data: A data set with classes or images.
-        shifts: The shifts. `rotation` or `permute_labels` is the number G of groups. This function does not permute
-            labels, because the permutation depends on the world.
+    `shifts.rotation` or `shifts.permute_labels` is the number G of groups. This function does not permute labels,
+    because the permutation depends on the world.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -288,11 +279,11 @@ Deal = Callable[[IntArray | slice, Generator], Cut]  # (indices, generator) -> a
 
 
 class TestClients(NamedTuple):
-    """The rule that keeps whole clients out of training. The models are tested on the samples of these clients.
+    """The rule by which some clients do not train. The models are tested on the samples of these clients.
 
     Attributes:
         wanted: Number of the clients to keep out, their share of all clients, or their names.
-        column: Name of the column that names the client of each sample; None if there is no such column.
+        column: Name of the column that names the client of each sample. None means that there is no such column.
     """
 
     wanted: int | float | tuple[str, ...]
@@ -312,13 +303,7 @@ class TestClients(NamedTuple):
     def choose(self, data: Dataset, cut: Cut, seed: int, fold: int) -> IntArray:
         """Returns the indices of the clients that are kept out in a world, in ascending order.
 
-        Unless they are named, the clients are drawn by the seed. No client is drawn in two folds.
-
-        Args:
-            data: The data set.
-            cut: The samples of all clients.
-            seed: The seed of the world.
-            fold: The fold, from 0.
+        Unless the rule names the clients, they are drawn with the seed. No client is drawn in two folds.
         """
         each, key = count_test_clients(self.wanted, cut.clients), f"data.test_clients = {_show(self.wanted)}"
         if each >= cut.clients:
@@ -399,11 +384,11 @@ class Dealing(NamedTuple):
     Attributes:
         name: Name of the partition.
         options: Options of the partition, of wrong labels, and of shifts.
-        clients: Number of clients, N; None if the partition determines the number.
+        clients: Number of clients, N. None means that the partition determines the number.
         own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None means that
             `name` is used.
-        dealt: The finished partition, if a different process has dealt the samples already; otherwise None.
-        copies: The shifts, if every group of clients has its own copy of all samples; otherwise None.
+        dealt: The finished partition. None means that no other process has dealt the samples yet.
+        copies: The shifts of the groups of clients. None means that the groups have no copies of all samples.
     """
 
     name: str
@@ -435,18 +420,18 @@ def build_shards(
         data: The data set.
         name: Name of the partition.
         options: Options of the partition, of wrong labels, and of shifts.
-        clients: Number of clients, N; None if the partition determines the number.
+        clients: Number of clients, N. None means that the partition determines the number.
         seeds: Seed of each replicate. The random numbers for world `r * F + f` are those of
             `stream(seeds[r], "partition")`.
-        folds: The F folds to run; None means the first fold only.
+        folds: The F folds to run. None means only the first fold.
         hold_out: Share of each client's samples that is withheld for validation, at least 0 and below 1.
         server: Share of all samples that the server holds, without labels, instead of the clients.
         pooled: Settings, including wrong labels and shifts, for the clients whose samples are pooled into one client.
             None means that samples are not pooled.
         own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None means that
             `name` is used.
-        dealt: The finished partition, if a different process has dealt the samples already; otherwise None.
-        unseen: The rule that keeps whole clients out of training; None means that all clients train.
+        dealt: The finished partition. None means that no other process has dealt the samples yet.
+        unseen: The rule by which some clients do not train. None means that all clients train.
 
     Example:
         >>> from fedray.data.store import load_data

@@ -26,7 +26,7 @@ from fedray.files.plain import expand_user_path, explain_missing_path
 
 
 def find_cache_root() -> Path:
-    """Returns the folder for data that fedray computes from files: `FEDRAY_CACHE`, else a cache folder of the user."""
+    """Returns the folder for data that fedray computes from files, `FEDRAY_CACHE` or a folder in the user's cache."""
     import platformdirs
 
     return Path(os.environ.get("FEDRAY_CACHE") or platformdirs.user_cache_dir("fedray")).expanduser()
@@ -35,7 +35,8 @@ def find_cache_root() -> Path:
 def find_data_root(root: Path | None) -> Path:
     """Returns the folder of data files.
 
-    This is `root` (the key `data.root`) if given, else `FEDRAY_DATA` if set, else a folder in the user's cache.
+    If `root` (the key `data.root`) is None, this is the folder `FEDRAY_DATA`. If this variable is not set, it is a
+    folder in the user's cache.
 
     Example:
         >>> find_data_root(Path("/data"))
@@ -47,11 +48,8 @@ def find_data_root(root: Path | None) -> Path:
 def find_path(key: str, path: str | None, kind: str, wanted: str) -> Path:
     """Returns the path of a file or folder that a user names in a scenario, with `~` expanded.
 
-    Args:
-        key: The scenario key, for messages.
-        path: The path as the user wrote it.
-        kind: Required kind: `file`, `folder` or `file or folder`.
-        wanted: Description of the file or folder that the user should name, for the message if the key is missing.
+    `kind` is `file`, `folder` or `file or folder`. If the key is missing, the message contains `wanted`, which
+    describes what the user should name.
 
     Raises:
         BadInput: The path is missing, or there is no file or folder of this kind at the path.
@@ -67,13 +65,7 @@ def find_path(key: str, path: str | None, kind: str, wanted: str) -> Path:
 def find_file(root: Path | None, name: str, candidates: list[str], needs: str = "", *, fetchable: bool = True) -> Path:
     """Returns the first of several paths that exists.
 
-    Args:
-        root: Folder of data files that `data.root` names, or None.
-        name: Name of the data set, for the message.
-        candidates: Paths to try, relative to the folder of data files.
-        needs: Pattern of file names. The path must be a folder with a matching file. If the pattern is empty, any path
-            that exists is right.
-        fetchable: Whether `fedray data get` can download the data set.
+    If `needs` is not empty, it is a pattern of file names, and the path must be a folder with a matching file.
 
     Raises:
         BadInput: None of the paths exists. The message names the first path and the remedy.
@@ -94,12 +86,7 @@ DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, Asse
 
 @contextmanager
 def blame_file(name: str, path: Path) -> Iterator[None]:
-    """Runs a block that reads a data file. An error of the block becomes a `BadInput` that names the file.
-
-    Args:
-        name: Name of the data set.
-        path: The file or folder that the block reads.
-    """
+    """Runs a block that reads a data file. An error of the block becomes a `BadInput` that names the file."""
     try:
         yield
     except DAMAGE as error:
@@ -123,11 +110,6 @@ def scratch_folder() -> Iterator[Path]:
 def gunzip(name: str, source: Path, target: Path) -> None:
     """Unpacks a .gz file.
 
-    Args:
-        name: Name of the data set, for messages.
-        source: The packed file.
-        target: The file to write.
-
     Raises:
         BadInput: The file is damaged.
     """
@@ -137,11 +119,6 @@ def gunzip(name: str, source: Path, target: Path) -> None:
 
 def untar(name: str, source: Path, target: Path) -> None:
     """Unpacks an archive.
-
-    Args:
-        name: Name of the data set, for messages.
-        source: The archive.
-        target: The folder to write to.
 
     Raises:
         BadInput: The archive is damaged, or has an entry that is no plain file or folder inside `target`.
@@ -243,10 +220,8 @@ class Spool:
 def read_pieces(array: NDArray[Any], mapped: mmap.mmap | None = None) -> Iterator[NDArray[Any]]:
     """Yields an array in pieces of at most 16 MB. If the array is a mapped file, the memory of used pieces is freed.
 
-    Args:
-        array: An array in memory, or a view of a mapped file.
-        mapped: The mapped file, if nothing was written to its pages. None means that the function itself looks for the
-            mapped file of a read-only array.
+    `mapped` is the mapped file, to whose pages nothing may have been written. If it is None, the function itself looks
+    for the mapped file of a read-only array.
     """
     rows = max(1, PIECE_BYTES // max(1, array[:1].nbytes))
     if mapped is None and array.nbytes >= LARGE_BYTES and not array.flags.writeable:
@@ -280,6 +255,6 @@ def take_rows(array: NDArray[Any], rows: IntArray) -> NDArray[Any]:
 
 
 def release(mapped: mmap.mmap) -> None:
-    """Frees the memory that this process uses for a mapped file. Nothing may have been written to the file's pages."""
+    """Frees the memory that this process uses for a mapped file, to whose pages nothing may have been written."""
     with suppress(AttributeError, OSError, ValueError):  # some systems have no such call
         mapped.madvise(mmap.MADV_DONTNEED)

@@ -52,12 +52,12 @@ class Dealt(NamedTuple):
     Attributes:
         owned: All samples that were dealt, and the client to which each sample was dealt.
         kept: The samples that clients train on.
-        held: The samples that are withheld from training; an empty list if no samples are withheld.
-        server: Indices of the samples that the server holds instead of the clients; an empty list if the server holds
-            no samples.
-        ids: For each client of `kept` and `held`, its index in `owned`, `[N]`. The indices differ if some clients never
+        held: The samples that are withheld from training. The list is empty if no samples are withheld.
+        server: Indices of the samples that the server holds instead of the clients. The list is empty if there are
+            none.
+        ids: The index in `owned` of each client of `kept` and `held`, `[N]`. The indices differ if some clients never
             train (`data.test_clients`). If all clients train, the list is empty.
-        test: Indices of the samples of the clients that never train; an empty list if all clients train.
+        test: Indices of the samples of the clients that never train. The list is empty if all clients train.
     """
 
     owned: list[Cut]
@@ -70,11 +70,6 @@ class Dealt(NamedTuple):
 
 def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
     """Returns the cut in which client `owner[j]` holds sample `rows[j]`. The samples of a client keep their order.
-
-    Args:
-        rows: Indices of samples, `[n]`.
-        owner: Index of the client that holds each sample, `[n]`.
-        clients: Number of clients, N.
 
     Example:
         >>> cut = gather_cut(np.array([10, 11, 12]), np.array([1, 0, 1]), clients=2)
@@ -113,7 +108,7 @@ def find_names(data: Dataset, group: str | None) -> Array | None:
 
 
 def name_owners(cut: Cut, column: Array | None) -> tuple[str, ...]:
-    """Returns the names of clients: the value in a column that all samples of a client share.
+    """Returns the names of clients. A name is the value in a column that all samples of a client share.
 
     Returns an empty tuple if there is no column, if the values of a client's samples differ, or if two clients have the
     same value.
@@ -138,10 +133,7 @@ def count_withheld(size: IntArray, fraction: float) -> IntArray:
 def share_with_server(cut: Cut, fraction: float, generator: np.random.Generator) -> tuple[Cut, IntArray]:
     """Takes a random share of all samples from the clients. A client that has samples keeps at least one of them.
 
-    Args:
-        cut: The samples that the clients hold.
-        fraction: Share of all samples to take. The number of samples is rounded down.
-        generator: Random generator that draws the samples.
+    The number of taken samples is rounded down.
 
     Returns:
         The cut of the samples that clients keep, and the indices of the samples that were taken.
@@ -156,12 +148,7 @@ def share_with_server(cut: Cut, fraction: float, generator: np.random.Generator)
 
 
 def withhold(cut: Cut, fraction: float, generator: np.random.Generator) -> tuple[Cut, Cut]:
-    """Withholds a random share of each client's samples from training.
-
-    Args:
-        cut: The samples that the clients hold.
-        fraction: Share of each client's samples to withhold (`count_withheld`).
-        generator: Random generator that draws the samples.
+    """Withholds a random share of each client's samples from training (`count_withheld`).
 
     Returns:
         The cut of the samples that clients keep, and the cut of the withheld samples.
@@ -182,13 +169,7 @@ Generator = np.random.Generator
 
 
 def check_rows(rows: int, clients: int, each: int = 1) -> None:
-    """Checks that there are at least `each` samples for every client.
-
-    Args:
-        rows: Number of samples of the data, n.
-        clients: Number of clients, N.
-        each: Smallest allowed number of samples of a client.
-    """
+    """Checks that there are at least `each` samples for every client."""
     if rows < clients * each:
         raise BadInput(f"clients.number = {clients}, but {rows} rows are too few for {each} each: use {rows // each}")
 
@@ -206,11 +187,6 @@ def share_rows(weights: FloatArray, rows: int, least: int = 1) -> IntArray:
     Client i gets `least + (rows - N * least) w_i / sum(w)` samples, rounded by largest remainders. The numbers of all
     clients add up to `rows`.
 
-    Args:
-        weights: Positive weight of each client, `[N]`.
-        rows: Number of samples to share, n.
-        least: Number of samples that each client gets whatever its weight is.
-
     Example:
         >>> share_rows(np.array([1.0, 3.0]), rows=10, least=1).tolist()
         [3, 7]
@@ -226,7 +202,7 @@ def shuffle_by(values: Array, generator: Generator) -> IntArray:
 
 
 def deal_sizes(order: IntArray, size: IntArray) -> Cut:
-    """Returns the cut in which client 0 holds the first `size[0]` samples of `order`, client 1 the next, and so on."""
+    """Returns the cut that gives the first `size[0]` samples of `order` to client 0, the next ones to client 1, ..."""
     return Cut(order.astype(np.int64), np.concatenate([[0], np.cumsum(size)]).astype(np.int64))
 
 
@@ -234,12 +210,7 @@ def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
     """Moves samples from the clients with the most samples to each client that has fewer than `least` samples.
 
     Imagine the samples of each client as a pile in random order. The function takes samples from the tops of the
-    highest piles.
-
-    Args:
-        cut: The samples that the clients hold. There must be at least `N * least` samples.
-        least: Smallest allowed number of samples of a client.
-        generator: Random generator that draws the order of each pile.
+    highest piles. There must be at least `N * least` samples.
 
     Example:
         >>> from fedray.core import rng
@@ -267,11 +238,8 @@ def natural(
 ) -> Cut:
     """Makes one client of each natural group, such as a writer, a role or a printer, in the sorted order of the groups.
 
-    Args:
-        values: Natural group of each sample, `[n]`.
-        clients: Expected number of clients; None accepts any number.
-        min_rows: Groups with fewer samples are left out, together with their samples. None means that no group is left
-            out.
+    `values` has the natural group of each sample, `[n]`. `clients` is the expected number of clients. None accepts any
+    number. Groups with fewer than `min_rows` samples are left out, together with their samples.
 
     Example:
         >>> natural(np.array([30, 10, 30]), None).rows.tolist()
@@ -310,12 +278,8 @@ def column(
 ) -> Cut:
     """Makes one client of each different value in a column of a table.
 
-    Args:
-        values: The column, `[n]`.
-        clients: Expected number of clients; None accepts any number.
-        column: Name of the column, for messages only.
-        min_rows: Values with fewer samples are left out, together with their samples. None means that no value is left
-            out.
+    `clients` is the expected number of clients. None accepts any number. Values with fewer than `min_rows` samples are
+    left out, together with their samples. `column` is the name of the column, for messages.
     """
     return _take_owners(values, clients, f"the column {column}", min_rows)
 
@@ -334,11 +298,7 @@ def domain(
     Source: Peng et al. 2020 (federated adversarial domain adaptation). In the paper each domain is one client; here a
     domain may have several clients.
 
-    Args:
-        values: Domain of each sample, `[n]`, with G different values.
-        clients: Number of clients, N >= G.
-        generator: Random generator that shuffles the samples of each domain.
-        column: Name of the column. A data set that joins several data sets has the column `domain`.
+    There must be at least as many clients as domains. A data set that joins several data sets has the column `domain`.
     """
     found, group, count = np.unique(values, return_inverse=True, return_counts=True)
     check_rows(len(values), clients)
@@ -363,16 +323,12 @@ def time(
 ) -> Cut:
     """Sorts the samples by a column, cuts them into spans of equal length, and deals one span to each client in order.
 
-    Client i gets the samples from the quantile `i / N` to `(i + 1) / N`. Samples of the same time keep their order.
-    Columns of a table come as text. If every text is a number, samples are sorted by number, and missing numbers come
-    last.
+    Client i gets the samples between the quantiles `i / N` and `(i + 1) / N`. Samples of the same time keep their
+    order. Columns of a table come as text. If every text is a number, samples are sorted by number, and missing numbers
+    come last.
 
-    This partition comes from no paper.
-
-    Args:
-        values: The column, `[n]`, with numbers, dates, or texts whose alphabetical order is the order of the times.
-        clients: Number of clients, N.
-        column: Name of the column.
+    This partition comes from no paper. The column `values` holds numbers, dates, or texts whose alphabetical order is
+    the order of the times, `[n]`.
     """
     check_rows(len(values), clients)
     order = np.argsort(_read_numbers(values), kind="stable")
@@ -406,12 +362,7 @@ def lognormal(labels: Array, clients: int, generator: Generator, sigma: float = 
 
     Source: Acar et al. 2021 (FedDyn, section 4, unbalanced data).
 
-    Args:
-        labels: Label of each sample, `[n]`; only the number n of samples is used.
-        clients: Number of clients, N.
-        generator: Random generator that draws the partition.
-        sigma: Standard deviation of the logarithm of a client's size; 0 gives equal sizes.
-        min_rows: Smallest number of samples of a client.
+    `sigma` is the standard deviation of the logarithm of a client's size. With 0, sizes are equal.
     """
     return _deal_by_law("lognormal", sigma, labels, clients, generator, min_rows)
 
@@ -423,12 +374,7 @@ def power_law(labels: Array, clients: int, generator: Generator, exponent: float
 
     Source: Li et al. 2020 (FedProx, section 5.1: "the number of samples per device follows a power law").
 
-    Args:
-        labels: Label of each sample, `[n]`; only the number n of samples is used.
-        clients: Number of clients, N.
-        generator: Random generator that draws the partition.
-        exponent: Exponent of the power law, 0 or above; 0 gives equal sizes.
-        min_rows: Smallest number of samples of a client.
+    Only the number of labels is used. The exponent is at least 0, and 0 gives equal sizes.
 
     Example:
         >>> from fedray.core import rng
@@ -449,12 +395,7 @@ def exponential(labels: Array, clients: int, generator: Generator, rate: float =
     Source: `ExponentialPartitioner` of flwr_datasets. Its sizes are proportional to `exp(i)`, which is the same as
     `rate = N - 1` with ranks in a fixed order.
 
-    Args:
-        labels: Label of each sample, `[n]`; only the number n of samples is used.
-        clients: Number of clients, N.
-        generator: Random generator that draws the partition.
-        rate: Logarithm of the ratio between the largest and the smallest size, 0 or above; 0 gives equal sizes.
-        min_rows: Smallest number of samples of a client.
+    Only the number of labels is used. The rate is at least 0, and 0 gives equal sizes.
     """
     return _deal_by_law("exponential", rate, labels, clients, generator, min_rows)
 
@@ -462,11 +403,7 @@ def exponential(labels: Array, clients: int, generator: Generator, rate: float =
 def sizes(labels: Array, clients: int, generator: Generator, sizes: Sequence[int] = ()) -> Cut:
     """Deals shuffled samples to clients of exactly the given sizes.
 
-    Args:
-        labels: Label of each sample, `[n]`; only the number n of samples is used.
-        clients: Number of clients, N.
-        generator: Random generator that draws the partition.
-        sizes: Number of samples of each client. The N numbers must add up to n.
+    Only the number of labels is used. `sizes` is the number of samples of each client. The N numbers must add up to n.
     """
     return deal_sizes(generator.permutation(len(labels)), _check_sizes(sizes, len(labels), clients))
 
@@ -481,15 +418,15 @@ def dirichlet_clients(
     skew: float = 1.0,
     min_rows: int = 1,
 ) -> Cut:
-    """Draws the class shares of each client from Dirichlet(alpha), and the number of samples of each client separately.
+    """Draws each client's shares of the classes from Dirichlet(alpha), and each client's number of samples separately.
 
-    Client i gets the class shares `q_i ~ Dir(alpha, ..., alpha)` and n_i samples. The table `n_i q_ic` is scaled by
-    rows to the sizes n_i, and by columns to the number of samples of each class, again and again (iterative
-    proportional fitting). As a result, every sample is dealt and every size is exact. The partition `dirichlet` draws
-    one vector over the clients for each class instead, and its sizes follow from these vectors.
+    Client i gets the class shares `q_i ~ Dir(alpha, ..., alpha)` and n_i samples. Iterative proportional fitting scales
+    the rows of the table `n_i q_ic` to the sizes n_i, then its columns to the number of samples of each class, and
+    repeats this. As a result, every sample is dealt and every size is exact. The partition `dirichlet` draws one vector
+    over the clients for each class instead.
 
-    Source: Hsu et al. 2019 (class shares of a client; in that paper the distribution of classes in the data is the
-    prior). Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes given in addition to the shares).
+    Source: Hsu et al. 2019 (shares of the classes; in that paper, the prior is the distribution of classes in the
+    data). Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes given in addition to the shares).
     Deming and Stephan 1940 (iterative proportional fitting).
 
     Args:
@@ -541,7 +478,7 @@ def _deal_by_law(law: str, skew: float, labels: Array, clients: int, generator: 
 
 
 def _draw_sizes(law: str, skew: float, rows: int, clients: int, generator: Generator, least: int) -> IntArray:  # noqa: PLR0917
-    """Draws the number of samples of each client by a law of sizes, `[N]`."""
+    """Draws the number of samples of each client according to a law of sizes, `[N]`."""
     logs = LAWS[law](skew, clients, generator)
     return share_rows(np.exp(logs - logs.max()), rows, least)
 
@@ -570,10 +507,7 @@ LAWS: dict[str, Callable[[float, int, Generator], FloatArray]] = {  # (skew, N, 
 def iid(labels: Array, clients: int, generator: Generator) -> Cut:
     """Shuffles the samples and deals them evenly. The sizes of clients differ by at most 1.
 
-    Args:
-        labels: Label of each sample, `[n]`; only the number n of samples is used.
-        clients: Number of clients, N.
-        generator: Random generator that draws the partition.
+    Only the number of labels is used.
 
     Example:
         >>> np.diff(iid(np.zeros(8), 3, np.random.default_rng(0)).offsets).tolist()
@@ -589,11 +523,7 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
 
     Source: McMahan et al. 2017. With 4 shards for each client, this is the "path" partition of SHEFL.
 
-    Args:
-        labels: Label of each sample, or its only target, `[n]`.
-        clients: Number of clients, N.
-        generator: Random generator that draws the partition.
-        shards: Number of shards of each client.
+    Each client gets `shards` shards.
     """
     flat = labels.reshape(len(labels), -1)
     if flat.shape[1] != 1:
@@ -608,15 +538,10 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
 def classes(labels: Array, clients: int, generator: Generator, classes: int = 2) -> Cut:
     """Gives every client the same number of classes, and deals each class evenly to the clients that hold it.
 
-    All classes are held by equally many clients (a difference of 1 is allowed), unless a class has too few samples. The
-    clients choose one after the other: each takes the classes that still need the most clients. Ties are broken at
-    random. By a theorem of Gale and Ryser, this procedure finds a solution if a solution exists.
-
-    Args:
-        labels: Label of each sample, `[n]` integers.
-        clients: Number of clients, N.
-        generator: Random generator that draws the partition.
-        classes: Number of classes of each client.
+    The numbers of clients that hold each class differ by at most 1, unless a class has too few samples. The clients
+    choose one after the other. Each takes the classes that still need the most clients. Ties are broken at random. By a
+    theorem of Gale and Ryser, this procedure finds a solution if a solution exists. Each client holds `classes`
+    classes.
     """
     y = check_labels(labels, "classes")
     check_rows(len(y), clients)
@@ -765,7 +690,8 @@ def deal_by_function(
         clients: Number of clients, N.
         generator: Random generator for the function. It depends on the seed, but not on the process.
         options: The options that the scenario sets in addition to the partition's name.
-        columns: Further columns of the samples by name, `[n]` each; None if the function has no argument `columns`.
+        columns: Further columns of the samples by name, `[n]` each. None means that the function has no argument
+            `columns`.
         declares: Whether the options of the function were declared. If so, the function may leave options unused.
 
     Raises:
@@ -805,11 +731,6 @@ def wants_columns(function: Callable[..., Any]) -> bool:
 
 def cut_of_parts(parts: Sequence[Array], rows: int, where: str) -> Cut:
     """Returns the cut in which each client holds the given samples.
-
-    Args:
-        parts: Indices of the samples of each client, N arrays.
-        rows: Number of samples of the data, n.
-        where: Name of the partition, for messages.
 
     Raises:
         BadInput: A sample is dealt twice.
@@ -865,7 +786,7 @@ def make_partitioner(name: str, options: Mapping[str, Any], clients: int | None)
         name: Name of the class, such as `DirichletPartitioner`.
         options: Arguments of the class. The default of `num_partitions` is `clients`, and the default of `partition_by`
             is `label`.
-        clients: Number of clients, N; None if the scenario does not set this number.
+        clients: Number of clients, N. None means that the scenario does not set this number.
 
     Raises:
         BadInput: The package is missing, the package has no such partitioner, or the partitioner refuses the options.
@@ -890,10 +811,7 @@ def make_partitioner(name: str, options: Mapping[str, Any], clients: int | None)
 def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int | None) -> Cut:
     """Deals the samples with a partitioner of `flwr_datasets`. Samples that no client gets are not used in training.
 
-    Args:
-        partitioner: A partitioner without a data set, of which a copy is used.
-        columns: Columns of the samples by name, `[n]` each.
-        clients: Expected number of partitions; None accepts any number.
+    `clients` is the expected number of partitions. None accepts any number.
 
     Raises:
         BadInput: The partitioner raised an error, has a data set already, or makes a wrong number of partitions.

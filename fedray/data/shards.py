@@ -29,8 +29,8 @@ class Fetched(NamedTuple):
 
     Attributes:
         x: Raw inputs `[n, ...]` of the whole data set, or inputs that were generated for this call.
-        y: Raw labels `[n]` or targets `[n, q]`. If the worlds have different labels, y holds the labels of world 0,
-            then those of world 1, and so on.
+        y: Raw labels `[n]` or targets `[n, q]`. If the worlds have different labels, y holds the labels of all worlds,
+            one world after the other.
         rows: For each job, the indices in x of the client's samples, `[J, n_max]` int64, filled with 0 at the end.
         size: Number of samples of each job's client, `[J]`.
         first: For each job, the number to add to an index in x to get the index in y, `[J]` int64. None means 0 for all
@@ -52,9 +52,7 @@ class Fetched(NamedTuple):
     def labels(self, rows: Tensor, job: Tensor | int) -> Tensor:
         """Returns the labels or targets of samples.
 
-        Args:
-            rows: Indices of the samples in x, `[...]`.
-            job: The job that each sample belongs to, or one job for all samples.
+        `rows` are indices in x, `[...]`. `job` is the job of each sample, or one job for all samples.
         """
         index = rows if self.first is None else rows + self.first[job]
         return self.y.index_select(0, index.flatten().to(self.y.device)).view(*index.shape, *self.y.shape[1:])
@@ -85,13 +83,13 @@ class Scaling(NamedTuple):
 
     Attributes:
         kind: Kind of the inputs: `images`, `features` or `tokens`.
-        classes: Number of classes; 0 for a regression.
+        classes: Number of classes. It is 0 for a regression.
         shift: Mean of the inputs, `[R, *s]` float32.
         scale: Standard deviation of the inputs, `[R, *s]` float32.
         y_shift: Mean of the targets, `[R, q]` float32.
         y_scale: Standard deviation of the targets, `[R, q]` float32.
         same: Whether all worlds have the same fold.
-        plain: (whether inputs are used without standardization, whether targets are used without standardization).
+        plain: Whether inputs, and whether targets, are used without standardization.
     """
 
     kind: str
@@ -173,21 +171,11 @@ class Shards(Protocol):
     data_folds: list[int]
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the number of training samples of each job's client, `[J]`.
-
-        Args:
-            world: World of each job, `[J]`.
-            client: Client of each job, `[J]`.
-        """
+        """Returns the number of training samples of each job's client, `[J]`."""
         ...
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns the training samples of each job's client.
-
-        Args:
-            world: World of each job, `[J]`.
-            client: Client of each job, `[J]`.
-        """
+        """Returns the training samples of each job's client."""
         ...
 
     def normalize(self, x: Tensor, world: Tensor) -> Tensor:
@@ -200,7 +188,7 @@ class Shards(Protocol):
         ...
 
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """Returns the values that a network is trained to predict: unchanged labels, or standardized targets.
+        """Returns the values that a network learns to predict, which are unchanged labels or standardized targets.
 
         Args:
             y: Labels `[W, ...]` or raw targets `[W, ..., q]`.
@@ -235,7 +223,7 @@ class Shards(Protocol):
         ...
 
     def clusters(self, world: int) -> IntArray | None:
-        """Returns the true cluster of each client, `[N]`; None if the clusters are not known."""
+        """Returns the true cluster of each client, `[N]`. None means that the clusters are not known."""
         ...
 
     def cluster_test(self, world: int, client: int) -> IntArray | None:
@@ -250,7 +238,7 @@ class Shards(Protocol):
         ...
 
     def label_counts(self, world: int) -> IntArray:
-        """Returns the number of each client's training samples of each class, `[N, C]`, by the true labels.
+        """Counts each client's training samples of each class by the true labels, `[N, C]`.
 
         Only the first `EVALUATED_CLIENTS` clients are counted.
         """
@@ -286,7 +274,7 @@ class CutTable:
     def of_world(self, world: int, clients: int | None = None) -> tuple[IntArray, IntArray]:
         """Returns the indices of a world's samples and the client of each sample, `[n]` each.
 
-        Only the first `clients` clients are included; None means all clients.
+        Only the first `clients` clients are included. None means all clients.
         """
         first, number = world * self.number, self.number if clients is None else min(clients, self.number)
         size, start = self.size[first : first + number], int(self.start[first])
@@ -313,12 +301,8 @@ class StoredShards:
     ) -> None:
         """Makes the shards of all worlds.
 
-        Args:
-            data: The data set.
-            folds: Fold of each world.
-            dealt: The samples that clients and the server hold in each world.
-            groups: The natural group of each client, `[N]`, if the partition is natural; otherwise None.
-            original: The data set before copies were made; None means that it is `data`.
+        `groups` has the natural group of each client, `[N]`. None means that the partition is not natural. `original`
+        is the data set before copies were made. None means that it is `data`.
         """
         self.data, self.number, self.worlds, self.dealt = data, dealt.kept[0].clients, len(dealt.kept), dealt
         self.original = original or data
@@ -335,13 +319,7 @@ class StoredShards:
         self._meanings: list[IntArray] = []  # in each world, the label of each class in each group
 
     def shift(self, shifts: Shifts, seeds: list[int], cuts: list[Cut]) -> None:
-        """Changes the inputs or labels of clients as `shifts` describes.
-
-        Args:
-            shifts: The differences between clients.
-            seeds: Seed of each world.
-            cuts: The partition of each world, which says which client holds each sample.
-        """
+        """Changes the inputs or labels of clients as `shifts` describes."""
         n, data = len(self.data.train.y), self.data
         if shifts.clusters > 1 and cuts[0].clients == self.dealt.owned[0].clients:
             self._clusters = self._of_clients([draw_clusters(seed, cuts[0].clients, shifts) for seed in seeds])
@@ -366,17 +344,13 @@ class StoredShards:
         )
 
     def _of_clients(self, values: list[IntArray]) -> list[IntArray]:
-        """Returns for each world the values of the clients that train, from those of all clients."""
+        """Returns the values of the clients that train in each world. `values` has the values of all clients."""
         return [of[ids] for of, ids in zip(values, self.dealt.ids, strict=True)] if self.dealt.ids else values
 
     def mislabel(self, noise: LabelNoise, seeds: list[int], cuts: list[Cut]) -> None:
         """Gives some clients wrong training labels.
 
-        Args:
-            noise: The shares of clients that get wrong labels.
-            seeds: Seed of each world.
-            cuts: The partition of each world, which says which client holds each sample. If the samples of several
-                clients are pooled, these are the partitions before pooling.
+        `cuts` has the partition of each world, before samples of several clients are pooled.
         """
         kinds = noise.kinds(seeds, cuts[0].clients)
         labels = np.tile(self.data.train.y, (self.worlds, 1)) if not self._strides[1] else self._y.numpy().copy()
@@ -414,8 +388,8 @@ class StoredShards:
     def test(self, world: int) -> tuple[Tensor, Tensor]:
         """Returns the test samples of a world.
 
-        They are the samples of clients that never train, the test samples of the world's fold, or those of the data
-        set. If every group of clients has a copy of the test samples, each copy has the labels of its group.
+        They are the samples of clients that never train, the test samples of the world's fold, or the test samples of
+        the data set. If every group of clients has a copy of the test samples, each copy has the labels of its group.
         """
         if self.dealt.test:
             index, (in_x, in_y) = torch.from_numpy(self.dealt.test[world]), self._strides
@@ -435,7 +409,10 @@ class StoredShards:
         return self._clusters[world] if self._clusters else None
 
     def cluster_test(self, world: int, client: int) -> IntArray | None:
-        """Returns the indices of the test samples in the copy of the client's group; None if there are no copies."""
+        """Returns the indices of the test samples in the copy of the client's group.
+
+        None means that there are no copies.
+        """
         if self._copies is None or not self._clusters:
             return None
         rows = self.data.folds[self.data_folds[world]][1] if self.data.folds else self.data.test.y
@@ -518,10 +495,8 @@ def share_array(array: Array) -> Tensor:
 def hash_shards(shards: Shards, *, exact: bool) -> dict[str, str]:
     """Returns SHA-256 digests of the data of clients, server and evaluation, by the name of the data.
 
-    Args:
-        shards: The clients' data.
-        exact: Whether the digests depend on every bit of floating-point numbers. Otherwise they depend only on four
-            digits of sums, because the last bits of computed data, such as the sine toy, differ between types of CPU.
+    `exact` says whether the digests depend on every bit of floating-point numbers. Otherwise they depend only on four
+    digits of sums, because the last bits of computed data, such as the sine toy, differ between types of CPU.
     """
     data = shards.data
     found = {
@@ -551,10 +526,8 @@ def hash_shards(shards: Shards, *, exact: bool) -> dict[str, str]:
 def hash_array(array: Array, exact: bool = True) -> str:
     """Returns the SHA-256 digest of the shape and the values of an array. It is the same on any machine.
 
-    Args:
-        array: Numbers or text, of any shape.
-        exact: Whether the digest depends on every bit of floating-point numbers. Otherwise it is the digest of
-            `sum_up(array)`.
+    `exact` says whether the digest depends on every bit of floating-point numbers. Otherwise it is the digest of
+    `sum_up(array)`.
 
     Example:
         >>> hash_array(np.arange(3)) == hash_array(np.arange(3, dtype=">i8"))
@@ -600,10 +573,6 @@ def count_held_labels(shards: Shards, world: int) -> IntArray:
 
     The labels are those with which clients train. Only the first `EVALUATED_CLIENTS` clients are counted.
 
-    Args:
-        shards: The clients' data.
-        world: Index of the world.
-
     Raises:
         BadInput: The data set is a regression and has no classes.
 
@@ -642,11 +611,7 @@ class ServerShards:
     """
 
     def __init__(self, whole: Shards) -> None:
-        """Wraps other shards.
-
-        Args:
-            whole: The other shards, which hold the samples of clients and server.
-        """
+        """Wraps other shards."""
         self.whole, self.data, self.number, self.worlds = whole, whole.data, whole.number, whole.worlds
         self.data_folds = whole.data_folds
         self.normalize, self.targets, self.standardization = whole.normalize, whole.targets, whole.standardization

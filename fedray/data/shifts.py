@@ -1,4 +1,4 @@
-"""Makes the samples of clients differ, by rotated or noisy inputs and changed labels, and defines augmentations.
+"""Rotates images, adds noise to inputs and changes labels, so that clients differ. Also defines augmentations.
 
 A *world* is one seed of one fold of the data, and a `Cut` says which client holds which samples of a world.
 """
@@ -34,15 +34,15 @@ class Shifts(NamedTuple):
         rotation: Number of groups of clients, 2 or 4, whose images are rotated by different angles. The groups have
             equal sizes, and the images of group g are rotated by `360 g / rotation` degrees. 0 means that no images are
             rotated. Source: Ghosh et al. 2020 (IFCA, rotated MNIST).
-        feature_noise: Strength of Gaussian noise on the inputs. The clients get ranks r from 1 to N in random order.
-            The noise of the client with rank r has `feature_noise r / N` times the standard deviation of the inputs.
-            Images stay integers from 0 to 255. Source: Li et al. 2022 (NIID-Bench, section 4.2, noise-based feature
-            imbalance).
+        feature_noise: Strength of Gaussian noise on the inputs. Clients get the ranks 1 to N in random order. The
+            standard deviation of the noise at the client with rank r is `feature_noise r / N` times the standard
+            deviation of the inputs. Images stay integers from 0 to 255. Source: Li et al. 2022 (NIID-Bench, section
+            4.2, noise-based feature imbalance).
         permute_labels: Number of groups of clients with different permutations of the labels. The groups have equal
             sizes, and the first group has the true labels. 0 means that no labels are permuted. Source: Sattler et al.
             2020 (clustered federated learning, permuted labels).
-        copies: Whether each of these groups has its own shifted copy of all training and test samples. Source: Ghosh et
-            al. 2020 (IFCA: 4 x 60,000 samples of rotated MNIST).
+        copies: Whether each group of clients has its own shifted copy of all training and test samples. Source: Ghosh
+            et al. 2020 (IFCA: 4 x 60,000 samples of rotated MNIST).
     """
 
     rotation: int = 0
@@ -52,12 +52,12 @@ class Shifts(NamedTuple):
 
     @property
     def clusters(self) -> int:
-        """Largest number of clusters (groups of clients with the same rotation and permutation); 1 without groups."""
+        """Largest number of clusters, which are groups of clients with the same rotation and permutation."""
         return max(1, self.rotation) * max(1, self.permute_labels)
 
 
 def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], Shifts | None]:
-    """Splits options into the partition's own options and the shifts. Without options of shifts, the shifts are None.
+    """Splits options into the partition's own options and the shifts, which are None if no option describes shifts.
 
     Raises:
         BadInput: The data cannot be shifted in this way.
@@ -86,11 +86,7 @@ def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any]
 def draw_groups(seed: int, purpose: str, clients: int, groups: int) -> IntArray:
     """Draws the group of each client, 0 to `groups` - 1, `[N]`. The sizes of groups differ by at most 1.
 
-    Args:
-        seed: Seed of the world.
-        purpose: Purpose of the groups, such as `rotation`. Each purpose has its own random numbers.
-        clients: Number of clients, N.
-        groups: Number of groups.
+    Each purpose, such as `rotation`, has its own random numbers.
     """
     group: IntArray = rng.stream(seed, purpose).permutation(clients) % groups
     return group
@@ -101,11 +97,6 @@ def draw_clusters(seed: int, clients: int, shifts: Shifts) -> IntArray:
 
     Clients with the same rotation and the same permutation of labels are in the same cluster.
 
-    Args:
-        seed: Seed of the world.
-        clients: Number of clients, N.
-        shifts: The differences between clients.
-
     Example:
         >>> draw_clusters(0, 4, Shifts(rotation=2, permute_labels=2)).tolist()
         [0, 3, 3, 0]
@@ -115,13 +106,7 @@ def draw_clusters(seed: int, clients: int, shifts: Shifts) -> IntArray:
 
 
 def draw_meanings(seed: int, shifts: Shifts, classes: int) -> IntArray:
-    """Draws the label that each group of clients uses for each class, `[groups, C]`. Group 0 uses the true labels.
-
-    Args:
-        seed: Seed of the world.
-        shifts: The differences between clients.
-        classes: Number of classes, C.
-    """
+    """Draws the label that each group of clients uses for each class, `[groups, C]`. Group 0 uses the true labels."""
     meaning: IntArray = rng.permutations(rng.keys(seed, "permuted labels", np.arange(shifts.permute_labels)), classes)
     meaning[0] = np.arange(classes)
     return meaning
@@ -212,10 +197,6 @@ class LabelNoise(NamedTuple):
     def kinds(self, seeds: list[int], clients: int) -> IntArray:
         """Draws the kind of each client in each world, `[R, N]`. Kinds are 0 (true labels), `FLIPPED` and `NOISY`.
 
-        Args:
-            seeds: Seed of each world.
-            clients: Number of clients, N.
-
         Raises:
             BadInput: A share above 0 is less than half a client.
         """
@@ -252,11 +233,7 @@ def split_options(options: dict[str, Any], classes: int) -> tuple[dict[str, Any]
 def mislabel(y: IntArray, kind: IntArray, key: rng.Keys, classes: int) -> IntArray:
     """Returns the true, flipped or random labels with which clients train, `[n]`.
 
-    Args:
-        y: True labels, `[n]`.
-        kind: Kind of each sample's client, `[n]`: 0 (true labels), `FLIPPED` or `NOISY`.
-        key: Key from which the random label of each sample is computed, `[n]`.
-        classes: Number of classes.
+    `kind` is the kind of each sample's client, `[n]`: 0 (true labels), `FLIPPED` or `NOISY`.
 
     Example:
         >>> mislabel(np.array([0, 2]), np.array([0, FLIPPED]), rng.keys(0, "noisy", [0, 1]), 3).tolist()
@@ -276,10 +253,6 @@ def crop(x: torch.Tensor, numbers: FloatArray) -> torch.Tensor:
     """Moves each picture at random, vertically and horizontally, by up to an eighth of its size. New pixels are 0.
 
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning for Image Recognition*, CVPR 2016, section 4.2.
-
-    Args:
-        x: Pictures, `[n, C, H, W]`.
-        numbers: Two uniform random numbers for each picture, `[n, 2]`.
     """
     height, width = x.shape[-2:]
     most = height // PADDED, width // PADDED
@@ -294,10 +267,6 @@ def crop(x: torch.Tensor, numbers: FloatArray) -> torch.Tensor:
 
 def flip(x: torch.Tensor, numbers: FloatArray) -> torch.Tensor:
     """Mirrors each picture left to right with probability 1/2.
-
-    Args:
-        x: Pictures, `[n, C, H, W]`.
-        numbers: One uniform random number for each picture, `[n, 1]`.
 
     Example:
         >>> x = torch.arange(4.0).view(1, 1, 1, 4)

@@ -132,13 +132,7 @@ def _unpack_archives(name: str, folder: Path, space: Path) -> Path:
 
 
 def open_torchvision(name: str, root: Path, *, download: bool = False) -> list[Any]:
-    """Opens the training part and the test part of a data set with torchvision's own class.
-
-    Args:
-        name: Name of the data set.
-        root: The folder that torchvision expects.
-        download: Whether torchvision downloads missing files.
-    """
+    """Opens the training part and the test part of a data set with torchvision's own class."""
     from torchvision import datasets
 
     if name == "svhn":
@@ -251,7 +245,7 @@ def load_printers(
     printing. The test samples are all samples with one nominal speed, from all printers.
 
     Args:
-        root: Folder of data files; None for the usual folder.
+        root: Folder of data files. None means the usual folder.
         speed: Speed that is used as input: `nominal` (from the file name) or `measured` (column 0, which hardly exceeds
             43).
         test_speed: Nominal speed of the test samples.
@@ -282,11 +276,7 @@ def load_printers(
 def load_table(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
     """Loads a Parquet, CSV or Feather file with a sample in each row, or a folder with a file for each client or part.
 
-    Args:
-        root: Folder of data files; not used, because `path` does not depend on it.
-        reading: The options for reading. `reading.test` is a second file with the test samples, or the name of the test
-            part.
-        path: Path of the file or the folder.
+    `reading.test` is a second file with the test samples, or the name of the test part. `root` is not used.
 
     Example:
         >>> import tempfile
@@ -324,7 +314,7 @@ _FOLDERS = {  # source -> folder, and pattern of its files
 def encode(text: str) -> NDArray[np.uint8]:
     r"""Converts a text to tokens, one for each character.
 
-    Accents are removed. A run of white space becomes one space, and so does an unknown character.
+    Accents are removed. Each run of white space and each unknown character becomes one space.
 
     Example:
         >>> ALPHABET[encode("na\u00efve")[2]]
@@ -346,7 +336,7 @@ def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int =
     """Loads the windows of every Shakespeare role that has at least one training window.
 
     Args:
-        root: Folder of data files; None for the usual folder.
+        root: Folder of data files. None means the usual folder.
         source: Edition of the text: `mit_plays` (five plays in the public domain), `tiny` (roles by name), or
             `complete` (the edition that LEAF uses).
         stride: Number of characters from the start of one window to the start of the next. With 80, windows do not
@@ -397,7 +387,7 @@ def _parse_mit_plays(folder: Path) -> Roles:
 
 
 def _parse_tiny(path: Path) -> Roles:
-    """Returns the lines of each role by name. A speech begins with a line `Name:` behind an empty line."""
+    """Returns the lines of each role by name. A speech begins with a line `Name:` after an empty line."""
     roles: Roles = {}
     for speech in re.split(r"\n\s*\n", path.read_text(encoding="utf-8")):
         name, _, text = speech.strip().partition(":\n")
@@ -456,7 +446,7 @@ def load_leaf(root: Path | None, reading: ReadOptions, *, path: str | None = Non
     """Loads JSON files of LEAF. Each user is a client.
 
     Args:
-        root: Folder of data files; None for the usual folder.
+        root: Folder of data files. None means the usual folder.
         reading: The options for reading. `reading.test` is a second file or folder with the test samples.
         path: Path of a file, of a folder of files, or of a folder with folders `train` and `test`.
 
@@ -495,7 +485,7 @@ class Source(NamedTuple):
             `load(root, reading, **options)`.
         where: Function `where(root, **options)` that returns the source file or folder. None means that the data set is
             not stored, because the store would save no time.
-        own: Whether the files belong to the user. Then they are read with the options in `ReadOptions`.
+        own: Whether the files belong to the user. If so, they are read with the options in `ReadOptions`.
     """
 
     load: Callable[..., Dataset]
@@ -540,7 +530,7 @@ def register_data(name: str, loader: Callable[..., Dataset]) -> None:
 
     Args:
         name: Name of the data set, for the key `data.name`.
-        loader: Function `loader(root, **options)` that returns the data set; `root` is the folder of data files, or
+        loader: Function `loader(root, **options)` that returns the data set. `root` is the folder of data files, or
             None.
 
     Raises:
@@ -562,7 +552,7 @@ def find_source(name: str) -> Source:
 
 
 def has_data(name: str) -> bool:
-    """Returns whether there is a data set of this name: one of fedray, a registered one, or a UCI data set.
+    """Returns whether there is a data set of this name, including registered and UCI data sets.
 
     Example:
         >>> has_data("digits"), has_data("nowhere")
@@ -576,7 +566,7 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
 
     Args:
         name: Name of the data set, as in the scenario.
-        root: Folder of data files. None means the folder `FEDRAY_DATA` if set, else a folder in the user's cache.
+        root: Folder of data files. None means the folder that `find_data_root` returns.
         options: Options of the data set.
 
     Example:
@@ -663,15 +653,10 @@ WORDS = ("class_names", "remarks", "features")
 
 
 def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | None = None) -> Dataset:
-    """Opens a data set from the store. If it is not there, loads it, and stores it if that saves time later.
+    """Opens a data set from the store. If it is not there, loads it, and stores it if this saves time later.
 
     The arrays of a stored data set are views of mapped files. Writing to an array does not change the store. The
-    remarks of the data set are issued as warnings.
-
-    Args:
-        name: Name of the data set, as in the scenario.
-        root: Folder of data files; None for the usual folder.
-        options: Options of the data set.
+    remarks of the data set are issued as warnings. `root` is the folder of data files. None means the usual folder.
     """
     options, where = options or {}, find_source(name).where
     if where is None:
@@ -692,10 +677,7 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
 def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
     """Returns a data set from the store. If it is not there, loads and stores it first.
 
-    Args:
-        name: Name of the data set.
-        key: Values in which data sets of the same name differ, such as options and times of files.
-        load: Function that reads or makes the data set.
+    `key` has values in which data sets of the same name differ, such as options and times of files.
     """
     text = json.dumps([FORMAT, name, *key], sort_keys=True, default=str)
     file = files.find_cache_root() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.store"
@@ -737,11 +719,6 @@ def _unpack(name: str, arrays: dict[str, Array], notes: dict[str, Any]) -> Datas
 
 def write_store(path: Path, arrays: Mapping[str, Array], notes: dict[str, Any]) -> None:
     """Writes arrays of numbers and text as one file. Readers see the complete file or no file.
-
-    Args:
-        path: The file.
-        arrays: The arrays by name.
-        notes: Further values for the same file, which JSON can hold.
 
     Raises:
         FedrayError: The file cannot be written.

@@ -1,7 +1,4 @@
-"""Makes data sets from random numbers: small data sets of papers (*toys*), and populations of generated clients.
-
-Also joins several data sets to one.
-"""
+"""Draws small data sets of papers (*toys*) and populations of clients at random, and joins data sets to one."""
 
 import math
 from collections.abc import Sequence
@@ -80,8 +77,8 @@ def make_cubic(
         seed: Seed of the random numbers.
         clients: Number of clients.
         samples: Number of samples of each client.
-        standardise: Whether inputs and targets are standardized, as all data in FedAG are. Raw targets reach 64, and
-            plain SGD would diverge on them.
+        standardise: Whether inputs and targets are standardized, as FedAG standardizes all data. Raw targets reach 64,
+            on which plain SGD would diverge.
     """
     draw = rng.stream(seed, "cubic")
     x = draw.uniform(-4.0, 4.0, (clients, samples))
@@ -102,7 +99,7 @@ def make_population(
     test: int = 2000,
     seed: int = 0,
 ) -> Dataset:
-    """Makes a data set with generated clients. Test samples are stored; training samples are generated when needed.
+    """Makes a data set with generated clients. Test samples are stored, but training samples are generated when needed.
 
     Args:
         samples: Number of samples of each client. If `spread` is above 0, this is the median over the clients.
@@ -110,7 +107,7 @@ def make_population(
         classes: Number of classes.
         separation: Standard deviation of the means of the classes. The noise around a mean has standard deviation 1.
         spread: Standard deviation of the logarithm of a client's number of samples.
-        per_client: Number of different classes that each client holds; 0 means all classes.
+        per_client: Number of different classes that each client holds. 0 means all classes.
         test: Number of test samples.
         seed: Seed of the random numbers.
     """
@@ -178,7 +175,7 @@ class GeneratedShards:
             hold_out: Share of each client's samples that is withheld from training.
             server: Size of the server's data. The server gets the samples of further generated clients. Their number is
                 this share of the N clients, or of the first `EVALUATED_CLIENTS` clients if there are more.
-            label_noise: The shares of clients with wrong labels; None if all labels are true.
+            label_noise: The shares of clients with wrong labels. None means that all labels are true.
             owners: Number of clients before pooling, each of which has either true or wrong labels. Each of the N
                 clients pools the samples of `owners / N` of these clients. None means no pooling.
         """
@@ -291,7 +288,7 @@ class GeneratedShards:
         return np.arange(*self._held[world][client : client + 2].tolist())
 
     def label_counts(self, world: int) -> IntArray:
-        """Returns the number of each client's samples of each class, `[N, C]`, by the true labels."""
+        """Counts each client's samples of each class by the true labels, `[N, C]`."""
         client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)
         size = self.sizes(worlds, client)

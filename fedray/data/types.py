@@ -1,4 +1,4 @@
-"""Defines the type of data sets, checks samples, and computes the statistics by which inputs are standardized."""
+"""Defines the type of data sets, checks samples, and computes the statistics that standardize inputs."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -25,8 +25,8 @@ class Range(NamedTuple):
     """The smallest and the largest value of each input column, or of each channel of images.
 
     Attributes:
-        low: The smallest value of each column, `[*s]` float64, or `[C, 1, 1]` for images; NaN for a column without
-            values.
+        low: The smallest value of each column, `[*s]` float64, or `[C, 1, 1]` for images. A column without values has
+            NaN.
         high: The largest value of each column, in the same form.
     """
 
@@ -35,7 +35,7 @@ class Range(NamedTuple):
 
 
 def find_range(x: NDArray[Any]) -> Range:
-    """Returns the range of each column of inputs `[n, *s]`, n above 0; missing values (NaN) are ignored.
+    """Returns the range of each column of inputs `[n, *s]`, with n above 0. Missing values (NaN) are ignored.
 
     Example:
         >>> train = find_range(np.array([[0.0], [255.0]]))
@@ -55,14 +55,10 @@ def find_range(x: NDArray[Any]) -> Range:
 def tell_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[str] = ()) -> list[str]:
     """Returns a list with a warning if samples have a different scale than the training samples, else an empty list.
 
-    This is so if samples lie far outside the range of the training samples, or all within a hundredth of this range. An
-    example of the second case is pictures with levels from 0 to 1 after training with levels from 0 to 255.
-
-    Args:
-        train: The range of the training samples.
-        x: The inputs to check, `[n, *s]`, which must not be tokens.
-        what: The name of these inputs in the warning.
-        names: The names of the columns; empty if the columns have no names.
+    The scale is different if samples lie far outside the range of the training samples, or if all samples lie within a
+    hundredth of this range. For example, the pixels are between 0 and 1 after training with pixels from 0 to 255.
+    `names` is empty if the columns have no names. `what` names the inputs in the warning. The inputs must not be
+    tokens.
     """
     if not len(x):
         return []
@@ -91,9 +87,9 @@ def tell_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: S
 
     Args:
         kind: The kind of the inputs: `images`, `features` or `tokens`.
-        train: The training inputs; empty if clients are generated.
+        train: The training inputs. The array is empty if clients are generated.
         test: The test inputs.
-        names: The names of the input columns; empty if the columns have no names.
+        names: The names of the input columns. The tuple is empty if the columns have no names.
     """
     if kind == "tokens" or not len(train) or not len(test):
         return []
@@ -101,7 +97,7 @@ def tell_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: S
 
 
 def _share(found: Range, train: Range) -> float:
-    """Returns the median, over the columns that vary, of range / training range; 1 if fewer than two columns vary."""
+    """Returns the median of range / training range over columns that vary. It is 1 if fewer than two columns vary."""
     width, whole = found.high - found.low, train.high - train.low
     vary = (width > 0) & (whole > 0)
     return float(np.median(width[vary] / whole[vary])) if vary.sum() > 1 else 1.0
@@ -153,11 +149,10 @@ def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
 
 
 def find_origin(x: Array) -> Float64 | None:
-    """Returns the constant to subtract from each column before the column becomes float32; None if all constants are 0.
+    """Returns the constant to subtract from each column before the column becomes float32, or None if all are 0.
 
-    Args:
-        x: Inputs `[n, ...]`; missing values are NaN. All constants are 0 unless the inputs are floating-point numbers
-            with more bits than float32, or images of integers with more than 16 bits.
+    The inputs x are `[n, ...]`, and missing values are NaN. All constants are 0 unless the inputs are floating-point
+    numbers with more bits than float32, or images of integers with more than 16 bits.
     """
     whole_images = x.dtype.kind in "iu" and x.ndim == 4 and x.dtype.itemsize > 2
     if not len(x) or x.ndim < 2 or not (whole_images or (x.dtype.kind == "f" and x.dtype.itemsize > 4)):
@@ -257,8 +252,8 @@ class Split(NamedTuple):
     Attributes:
         x: The inputs: images `[n, C, H, W]` uint8, or features `[n, f]` float32, or tokens `[n, L]` of integers.
         y: The labels `[n]` int64, or the targets `[n, q]` float32 in their original units.
-        group: The natural client of each sample, such as the writer of a text, `[n]` int64; None without natural
-            clients.
+        group: The natural client of each sample, such as the writer of a text, `[n]` int64. None means that there are
+            no natural clients.
 
     Example:
         >>> rows = Split(np.arange(6.0, dtype=np.float32).reshape(3, 2), np.array([0, 1, 0]))
@@ -285,7 +280,7 @@ class Population(NamedTuple):
         classes: Number of classes.
         separation: Standard deviation of the means of the classes. The noise around a mean has standard deviation 1.
         spread: Standard deviation of the logarithm of a client's number of samples.
-        per_client: Number of different classes that each client holds; 0 means all classes.
+        per_client: Number of different classes that each client holds. 0 means all classes.
         seed: Seed of the random numbers for the means and the noise.
     """
 
@@ -306,33 +301,35 @@ class Dataset(NamedTuple):
 
     Attributes:
         name: Name of the data set, as in the scenario.
-        train: Training samples; empty if clients are generated.
-        test: Test samples; empty if there are folds.
-        classes: Number of classes; 0 for a regression.
-        class_names: Names of the classes, `classes` of them; empty for a regression.
-        shift: Mean of the inputs in each fold, `[F, *s]` float32; it broadcasts to a sample.
+        train: Training samples. They are empty if clients are generated.
+        test: Test samples. They are empty if there are folds.
+        classes: Number of classes. It is 0 for a regression.
+        class_names: Names of the classes. For a regression the tuple is empty.
+        shift: Mean of the inputs in each fold, `[F, *s]` float32.
         scale: Standard deviation of the inputs in each fold, `[F, *s]` float32.
-        y_shift: Mean of the targets in each fold, `[F, q]` float32; 0 if targets are not standardized.
-        y_scale: Standard deviation of the targets in each fold, `[F, q]` float32; 1 if targets are not standardized.
-        folds: For each fold, the indices of its training samples and of its test samples, both in `train`. Empty if the
-            test samples are in `test`.
+        y_shift: Mean of the targets in each fold, `[F, q]` float32. It is 0 if targets are not standardized.
+        y_scale: Standard deviation of the targets in each fold, `[F, q]` float32. It is 1 if targets are not
+            standardized.
+        folds: The indices in `train` of the training samples and of the test samples of each fold. The tuple is empty
+            if the test samples are in `test`.
         columns: Further columns of the training samples by name, `[n]` each. A partition can deal samples by such a
             column.
-        population: Settings of the generated clients; None if the samples are stored.
+        population: Settings of the generated clients. None means that the samples are stored.
         noise: Mean variance of y around E[y|x], in squared units of y, if the test targets are the expectations E[y|x].
-            Otherwise None.
+            None means that the test targets are samples of y.
         remarks: Sentences for the user about changes made to the samples.
-        features: Names of the f input columns; empty if the columns have no names.
+        features: Names of the f input columns. The tuple is empty if the columns have no names.
         table: Columns of the user's table by name. The inputs come first, in their order. The value is None for a
             numeric input, the tuple of categories for an input of text, and `()` for a column that is no input. Without
             a table the dict is empty.
-        means: Values that replace missing inputs, `[*s]` float32; None if missing inputs are refused.
-        ood: Inputs that belong to none of the classes, `[m, *s]`, added by `evaluate.ood`; None without such inputs.
-        standardized: Whether networks get standardized inputs; otherwise networks get the inputs unchanged.
+        means: Values that replace missing inputs, `[*s]` float32. None means that missing inputs are refused.
+        ood: Out-of-distribution inputs from `evaluate.ood`, `[m, *s]`, which belong to none of the classes. None means
+            that there are no such inputs.
+        standardized: Whether networks get standardized inputs. Otherwise networks get the inputs unchanged.
         unit: Number by which pixels are divided for networks, instead of being standardized. None means that
             `standardized` decides.
-        origin: Constants that were subtracted from all inputs in float64, `[*s]`; None without subtraction. Means,
-            standard deviations and `ood` refer to the inputs after the subtraction.
+        origin: Constants that were subtracted from all inputs in float64, `[*s]`. None means that nothing was
+            subtracted. Means, standard deviations and `ood` refer to the inputs after the subtraction.
     """
 
     name: str
@@ -481,10 +478,7 @@ def _are_numbered(y: Array, classes: int) -> bool:
 def split_stratified(labels: IntArray, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:
     """Splits samples at random into a training and a test part, class by class.
 
-    Args:
-        labels: Label of each sample, `[n]`.
-        fraction: Share of every class that goes to the test part. The number of samples is rounded.
-        generator: Random generator that draws the samples.
+    The number of test samples of each class is rounded.
 
     Returns:
         Indices of the training samples, and indices of the test samples, both in ascending order.
@@ -514,11 +508,7 @@ def limit_rows(data: Dataset, rows: int) -> Dataset:
 def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = False) -> None:
     """Checks that all parts are numeric arrays with inputs of one shape, and with as many labels and groups as inputs.
 
-    Args:
-        name: Name of the data set, for messages.
-        parts: The training samples and perhaps the test samples, one `Split` each.
-        what: The name of y in messages: `labels` or `targets`.
-        generated: Whether clients are generated. Then the training part may be empty.
+    If clients are `generated`, the training part may be empty.
 
     Raises:
         BadInput: A part fails a check. The message names the part and says what to give instead.
@@ -538,13 +528,7 @@ def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = 
 
 
 def check_rows(where: str, split: Any, what: str = "labels") -> None:
-    """Checks that the samples of one part are numeric arrays, with as many labels and groups as inputs.
-
-    Args:
-        where: The name of the part in messages.
-        split: The samples of the part.
-        what: The name of y in messages: `labels` or `targets`.
-    """
+    """Checks that the samples of one part are numeric arrays, with as many labels and groups as inputs."""
     if not isinstance(split, Split):
         raise BadInput(f"{where} is {name_type(split)}: give a fedray.data.Split of inputs and labels")
     groups = () if split.group is None else (("groups", split.group),)

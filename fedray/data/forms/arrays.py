@@ -33,7 +33,7 @@ def is_text(column: Any) -> bool:
 
 
 def holds_truth_values(column: Any) -> bool:
-    """Returns whether a column holds only True and False, apart from missing values."""
+    """Returns whether all values of a column are True, False or missing."""
     if column.dtype.kind == "b":
         return True
     found = column.dropna() if column.dtype.name == "object" else ()
@@ -41,7 +41,7 @@ def holds_truth_values(column: Any) -> bool:
 
 
 def holds_words(column: Any) -> bool:
-    """Returns whether all values of a column are text, numbers or booleans, and not lists or dates, for example."""
+    """Returns whether all values of a column are text, numbers or booleans."""
     return column.dtype.name != "object" or all(isinstance(v, str | int | float | bool) for v in column.dropna())
 
 
@@ -103,10 +103,6 @@ def is_array(thing: Any) -> bool:
 def as_array(values: Any, where: str) -> NDArray[Any]:
     """Converts an array, a tensor, a column of a table or a list to a NumPy array in this machine's byte order.
 
-    Args:
-        values: The user's values.
-        where: Name of the values in messages.
-
     Raises:
         BadInput: The values are masked, are lists of different lengths, or are no array at all.
     """
@@ -139,11 +135,8 @@ def _stack(values: Any, where: str) -> NDArray[Any]:
 def as_inputs(x: NDArray[Any], where: str) -> NDArray[Any]:
     """Converts inputs to the form of `RawRows`: floating-point numbers, tokens (integers), or images `[n, C, H, W]`.
 
-    `narrow` of `fedray.data.types` converts inputs to float32 later, when all samples are known.
-
-    Args:
-        x: Inputs `[n]`, `[n, f]`, `[n, L]`, `[n, H, W]`, `[n, C, H, W]` or `[n, H, W, C]`.
-        where: Name of the inputs in messages.
+    The inputs x are `[n]`, `[n, f]`, `[n, L]`, `[n, H, W]`, `[n, C, H, W]` or `[n, H, W, C]`. `narrow` of
+    `fedray.data.types` converts inputs to float32 later, when all samples are known.
 
     Raises:
         BadInput: The inputs are not numbers, or are too large for float32.
@@ -189,13 +182,9 @@ def as_float32(x: NDArray[Any]) -> NDArray[Any]:
 def refuse_coarse_targets(parts: Sequence[NDArray[Any]], where: str) -> None:
     """Refuses targets that float32 rounds by more than a thousandth of their standard deviation.
 
-    fedray keeps targets in float32, and would compare predictions with the rounded targets. Constant targets may be
-    rounded. To save time, the targets of a column are rounded for the check only if the largest one may be too large.
-
-    Args:
-        parts: Targets of each part, `[n, q]` or `[n]`. The targets of a part are compared with the standard deviation
-            of this part or of the first part, whichever is larger.
-        where: Name of the targets in messages.
+    fedray stores targets in float32, and would compare predictions with the rounded targets. Constant targets may be
+    rounded. `parts` has the targets of each part, `[n, q]` or `[n]`. The rounding of a part is compared with the larger
+    of two standard deviations: of this part, and of the first part.
 
     Raises:
         BadInput: A target would be rounded too much.
@@ -279,7 +268,7 @@ def find_rows(values: NDArray[Any], wrong: Callable[[NDArray[Any]], NDArray[Any]
 
 
 def mean_of_columns(x: NDArray[Any]) -> NDArray[Any]:
-    """Returns the mean of each input column, `[...]` float32. Missing values do not count.
+    """Returns the mean of each input column, `[...]` float32. Missing values are left out.
 
     The mean of a column without values is 0.
     """
@@ -298,7 +287,7 @@ def refuse_rows(wrong: NDArray[Any], where: str, what: str, remedy: str, kind: s
         where: Name of the data in the message.
         what: The fault of the wrong samples, such as `no label`.
         remedy: The end of the message.
-        kind: Kind of the samples with a space at the end, such as `test `; empty if there is only one kind.
+        kind: Kind of the samples with a space at the end, such as `test `. The text is empty if there is only one kind.
 
     Example:
         >>> refuse_rows(np.array([False, True]), "data", "no label", "fill them")
@@ -327,8 +316,8 @@ class Labels(NamedTuple):
 
     Attributes:
         train: Classes `[n]` int64, or targets `[n, q]` float32, of the training samples.
-        test: Classes or targets of the test samples, in the same form; None without test samples.
-        names: Names of the classes; empty for a regression.
+        test: Classes or targets of the test samples, in the same form. None means that there are no test samples.
+        names: Names of the classes. For a regression the tuple is empty.
         remarks: Sentences that tell the user about the conversion.
     """
 
@@ -343,10 +332,9 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
 
     Args:
         train: Labels of the training samples, `[n]` or `[n, q]`, of any type. No label may be missing.
-        test: Labels of the test samples, in the same form; None without test samples.
+        test: Labels of the test samples, in the same form. None means that there are no test samples.
         task: Kind of the task: `auto`, `classification` or `regression`.
-        names: Names of the C classes; empty if unknown. If there are names, integer labels must be 0 to C - 1, or 1 to
-            C.
+        names: Names of the C classes. If it is not empty, integer labels must be 0 to C - 1, or 1 to C.
 
     Raises:
         BadInput: The values cannot be labels. The message is one line with a remedy.
@@ -447,7 +435,7 @@ def _is_one_hot(rows: NDArray[Any]) -> bool:
 
 
 def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
-    """Returns a remark if targets may be meant as classes, because they are integers that repeat. Else returns ().
+    """Returns a remark if the user may mean targets as classes, because they are integers that repeat. Else returns ().
 
     Args:
         values: The targets of a regression, `[n]` or `[n, q]`. There is a remark only for floating-point arrays.
@@ -475,11 +463,9 @@ def is_whole_with_gaps(values: NDArray[Any]) -> bool:
 
 
 def doubt_classes(values: NDArray[Any], task: str) -> tuple[str, ...]:
-    """Returns a remark if labels may be meant as targets, because there are many different numbers. Else returns ().
+    """Returns a remark if the user may mean labels as targets, because many numbers are different. Else returns ().
 
-    Args:
-        values: The labels of a classification, `[n]`.
-        task: Kind of the task as the user wrote it: `auto`, `classification` or `regression`.
+    `task` is the kind of the task as the user wrote it: `auto`, `classification` or `regression`.
     """
     different = len(np.unique(values)) if task == "auto" and values.dtype.kind in "iuf" else 0
     if different <= FEW_CLASSES:
@@ -560,10 +546,6 @@ def spell_columns(given: Any) -> Any:
 def refuse_twins(names: Iterable[str], where: str) -> None:
     """Refuses a table in which two columns have the same name.
 
-    Args:
-        names: Names of the columns.
-        where: Name of the table in messages.
-
     Raises:
         BadInput: Two columns have the same name. The message has the first such name.
     """
@@ -597,13 +579,9 @@ TOLD = {  # the remark about each kind of column that `_find_column_kind` return
 
 
 def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> tuple[list[str], tuple[str, ...]]:
-    """Returns the names of the input columns among all columns except targets and group, and remarks.
+    """Returns the names of the input columns, and remarks. All columns except targets and group may be inputs.
 
-    Args:
-        frame: The table.
-        targets: Names of the columns to predict.
-        group: Name of the column of the natural clients, or None.
-        key: The option of `data` by which the user names the inputs, for messages.
+    `key` is the option of `data` by which the user names the inputs, for messages.
 
     Raises:
         BadInput: No column can be an input. The message says how to make an input.
@@ -628,7 +606,7 @@ def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> 
 
 
 def is_category(column: Any) -> bool:
-    """Returns whether an input column is a category. Text is a category, except many different numbers as text."""
+    """Returns whether an input column is a category. Text is a category unless it holds many different numbers."""
     return is_text(column) and not (_has_many(column) and is_number_text(column))
 
 
@@ -636,12 +614,9 @@ def check_input(frame: Any, column: str, key: str) -> tuple[str, ...]:
     """Checks that an input column that the user names holds numbers, booleans or text.
 
     Returns:
-        A remark if the column is text and hardly any value occurs twice; otherwise an empty tuple.
+        A remark if the column is text and hardly any value occurs twice. Otherwise an empty tuple.
 
-    Args:
-        frame: The table.
-        column: Name of the input column.
-        key: The option of `data` by which the user names the column, for messages.
+    `key` is the option of `data` by which the user names the column, for messages.
 
     Raises:
         BadInput: The column cannot be an input. The message says how to convert the column.
@@ -665,12 +640,6 @@ def check_input(frame: Any, column: str, key: str) -> tuple[str, ...]:
 
 def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
     """Refuses a column in which at least half of the values, but not all, are numbers.
-
-    Args:
-        frame: The table.
-        column: Name of the column.
-        key: The scenario key, for the message.
-        remedy: The end of the message.
 
     Raises:
         BadInput: The column has such values. The message has the first value that is no number.
@@ -714,5 +683,5 @@ def _find_column_kind(frame: Any, column: str, key: str) -> str:
 
 
 def _has_many(column: Any) -> bool:
-    """Returns whether a text column has too many different values for a category, or too few rows for each value."""
+    """Returns whether a text column has too many different values to be a category, or too few rows for each value."""
     return bool(column.nunique() > min(MOST_VALUES, max(2, column.count() // 4)))

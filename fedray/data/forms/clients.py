@@ -55,9 +55,7 @@ def read_thing(thing: Any, reading: ReadOptions) -> Dataset:
 def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows | None]:
     """Reads training and test samples from arrays, tensors, texts or data sets of torch. The test part may be None.
 
-    Args:
-        thing: A pair (x, y), two pairs (train, test), a data set of torch, or two of them.
-        reading: The options for reading.
+    `thing` is a pair (x, y), two pairs (train, test), a data set of torch, or two data sets of torch.
 
     Raises:
         BadInput: The object has a different form, or cannot be read.
@@ -124,11 +122,8 @@ def is_torch_set(thing: Any) -> bool:
 def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
     """Reads the samples of a map-style data set.
 
-    If the data set has an attribute `classes`, the names of the classes are read, too.
-
-    Args:
-        dataset: The data set, which has a length. `dataset[i]` is a pair of an input and a label.
-        reading: The options for reading pictures and text.
+    If the data set has an attribute `classes`, the names of the classes are read, too. The data set has a length, and
+    `dataset[i]` is a pair of an input and a label.
 
     Raises:
         BadInput: The data set is not map-style, or its items are not pairs.
@@ -233,9 +228,7 @@ def _as_label(label: Any) -> Any:
 def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
     """Reads a folder of Parquet, CSV or Feather files, with one file for each client or for each part.
 
-    Args:
-        folder: The folder of the files.
-        reading: The options for reading. `reading.test` names the file of the test part.
+    `reading.test` names the file of the test part.
 
     Raises:
         BadInput: There are no such files, two files have the same name, or an option has no effect.
@@ -266,9 +259,7 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
 def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
     """Joins the samples of several clients, given as pairs or data sets of torch, to one data set.
 
-    Args:
-        clients: The data of each client by name, in a form that `read_raw_parts` reads.
-        reading: The options for reading.
+    `clients` has the data of each client by name, in a form that `read_raw_parts` reads.
 
     Raises:
         BadInput: The data of a client do not fit the data of the other clients. The message names the client.
@@ -319,10 +310,6 @@ def _name_groups(data: Dataset, column: str, names: list[str]) -> Dataset:
 def refuse_empty(sizes: Sequence[int], names: list[str]) -> None:
     """Refuses clients without samples, which would be missing in the data set.
 
-    Args:
-        sizes: Number of samples of each client.
-        names: Names of the clients.
-
     Raises:
         BadInput: A client has no samples, although other clients have samples. The message names the first such client.
     """
@@ -370,10 +357,6 @@ def join_tables(clients: Mapping[str, Any], reading: ReadOptions, name: str = "c
 def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
     """Joins the samples of all clients, client after client.
 
-    Args:
-        parts: The samples of each client.
-        names: Names of the clients.
-
     Raises:
         BadInput: The samples of the clients differ in shape or type.
     """
@@ -398,12 +381,9 @@ def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
 
 
 def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -> Dataset:
-    """Converts the samples of all users to a data set. Each user with training samples is a client.
+    """Converts the samples of all users in LEAF's JSON to a data set. Each user with training samples is a client.
 
-    Args:
-        train: Contents of the files of the training part.
-        test: Contents of the files of the test part. Test samples of users who have no training samples get group -1.
-        reading: The options for reading.
+    `train` and `test` are contents of files. Test samples of users who have no training samples get group -1.
 
     Raises:
         BadInput: A user has no training samples, or the samples of a user do not fit the samples of other users.

@@ -52,12 +52,8 @@ def tell_transform(thing: Any) -> list[str]:
 def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None, name: str = "hf") -> Dataset:
     """Converts a `datasets.Dataset` or `DatasetDict` to a data set.
 
-    Args:
-        thing: The `Dataset`, or the `DatasetDict` with several splits.
-        reading: The options for reading. `reading.test` is the name of the split with the test samples, or a `Dataset`
-            of test samples.
-        split: Name of the training split. None means the split `train`, or the only split.
-        name: Name of the data set.
+    `reading.test` is the name of the split with the test samples, or a `Dataset` of test samples. `split` is the name
+    of the training split. None means the split `train`, or the only split.
 
     Raises:
         BadInput: A split or a column is missing, or cannot be read.

@@ -60,10 +60,8 @@ class Decoded(NamedTuple):
 def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
     """Converts a picture to an array.
 
-    Args:
-        source: The picture, as a file, the bytes of a file, or a PIL image.
-        size: Height and width in pixels to which the picture is resized. None means that the picture is not resized.
-        where: Name of the picture in messages.
+    `source` is a file, the bytes of a file, or a PIL image. `size` is the height and width in pixels to which the
+    picture is resized. None means that the picture is not resized.
 
     Raises:
         BadInput: The picture cannot be read, or Pillow would change its pixel values.
@@ -96,7 +94,7 @@ def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
 
 
 def _read_header(picture: Any) -> tuple[str, int]:
-    """Returns how an opened file stores pixel values, and the largest level (0 if unknown), without reading pixels."""
+    """Returns how an opened file stores pixel values, and the largest value (0 if it is unknown). Reads no pixels."""
     tiles = getattr(picture, "tile", ())
     if not tiles:
         return "", 0
@@ -215,7 +213,7 @@ def find_picture_folder(_root: Path | None, path: str | None = None, **_: Any) -
 
 
 def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Dataset:
-    """Reads the pictures of a folder, client after client in the order of classes and names.
+    """Reads the pictures of a folder, client after client. A client's pictures are in the order of classes and names.
 
     Args:
         folder: A folder that holds a folder for each class, directly or in folders of parts or clients
@@ -272,10 +270,7 @@ def _join_layouts(folders: Mapping[str, Path]) -> PictureFolders:
 def load_folder(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
     """Loads a folder with a folder of pictures for each class, directly or in folders of parts or clients.
 
-    Args:
-        root: Folder of data files; not used, because `path` does not depend on it.
-        reading: The options for reading.
-        path: Path of the folder.
+    `root` is not used.
     """
     return read_folder(find_picture_folder(root, path), reading)
 

@@ -143,15 +143,14 @@ class RawRows(NamedTuple):
     Attributes:
         x: The inputs, `[n, ...]`; missing numbers are NaN.
         y: The labels or targets, of any type, `[n]` or `[n, q]`.
-        group: The natural client of each sample, `[n]` int64; None without natural clients.
+        group: The natural client of each sample, `[n]` int64. None means that there are no natural clients.
         columns: Further columns by name, `[n]` each.
-        names: Names of the classes; empty if the form has no such names.
-        features: Names of the input columns; empty if the columns have no names.
-        indicators: For each input, whether it is a 0-1 input of a category, `[f]`. Such inputs are not standardized.
-            None means that there are no such inputs.
+        names: Names of the classes. The tuple is empty if the form has no such names.
+        features: Names of the input columns. The tuple is empty if the columns have no names.
+        indicators: Whether each input is a 0-1 input of a category, `[f]`. Such inputs are not standardized. None means
+            that there are no such inputs.
         table: Columns of the user's table, as in `Dataset.table`.
-        origin: Constants that were already subtracted from the inputs, `[*s]`; None means that no constants were
-            subtracted.
+        origin: Constants that were already subtracted from the inputs, `[*s]`. None means that nothing was subtracted.
         remarks: Sentences for the user about changes made to the samples.
     """
 
@@ -210,11 +209,6 @@ def make_reading(**given: Any) -> ReadOptions:
 
 def refuse_idle(reading: ReadOptions, used: Collection[str], form: str) -> None:
     """Refuses options that have no effect on a form of data.
-
-    Args:
-        reading: The options.
-        used: Names of the options that have an effect.
-        form: Name of the form in messages.
 
     Raises:
         BadInput: An option without effect is set. The message names the first such option.
@@ -298,11 +292,7 @@ def draw_test_rows(
 ) -> tuple[IntArray, IntArray]:
     """Splits samples at random into training and test samples, with the same share of every class.
 
-    Args:
-        y: Labels or targets of the samples.
-        classes: Whether y holds labels of classes.
-        fraction: Share of the samples that become test samples, between 0 and 1.
-        generator: Random generator that draws the test samples.
+    `fraction` is the share of the test samples, between 0 and 1.
 
     Raises:
         BadInput: One of the two parts would be empty.
@@ -319,8 +309,8 @@ def draw_test_rows(
 def _treat_gaps(part: RawRows, reading: ReadOptions, word: str) -> RawRows:
     """Refuses or drops samples with missing values, as the option `missing` says.
 
-    If `missing` is `mean`, missing inputs stay here and are replaced later. `word` names the samples in messages
-    (`training ` or `test `).
+    If `missing` is `mean`, missing inputs are replaced later. `word` names the samples in messages (`training ` or
+    `test `).
     """
     no_label = arrays.find_gaps(part.y)
     no_input = arrays.find_gaps(part.x) if reading.missing != "mean" else np.zeros(len(part.x), bool)

@@ -25,11 +25,7 @@ DELIMITERS = ";\t|"  # possible delimiters in addition to the comma
 
 
 def read_text_table(file: Path, delimiter: str) -> Any:
-    r"""Reads a table from a text file. If the first line lacks `delimiter` but has a different one, uses the latter.
-
-    Args:
-        file: The file, in UTF-8 or UTF-16.
-        delimiter: The expected delimiter of the columns.
+    r"""Reads a table from a text file. If the first line has a different delimiter instead of `delimiter`, uses that.
 
     Raises:
         BadInput: Two columns have the same name, or the first line does not name the columns.
@@ -89,8 +85,8 @@ class TableColumns(NamedTuple):
     Attributes:
         targets: Names of the columns to predict.
         inputs: Names of the input columns.
-        categories: The values of each input column of text, by the name of the column. Each value has a 0-1 input, in
-            this order.
+        categories: The values of each input column of text, by the name of the column. Each value becomes a 0-1 input,
+            in this order.
         classes: Whether the target is a class.
         group: Name of the column of the natural clients, or None.
         groups: Index of the natural client for each value of the group column.
@@ -170,11 +166,7 @@ def choose_columns(
 def require_columns(frame: Any, columns: list[str], key: str = "data", of: str | None = None) -> None:
     """Checks that a table has the required columns. The error suggests the nearest name and lists all columns.
 
-    Args:
-        frame: The table, or the names of its columns.
-        columns: Names of the required columns.
-        key: The scenario key, for the message.
-        of: Name of the table in the message. None means the file name of the table, if there is a file.
+    `of` is the name of the table in the message. By default it is the file name of the table, if there is a file.
     """
     known = [str(name) for name in frame]
     for column in columns:
@@ -187,13 +179,8 @@ def require_columns(frame: Any, columns: list[str], key: str = "data", of: str |
 def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> Array:
     """Returns for each row whether it is left out, `[n]` bool.
 
-    If `missing` is `drop`, rows with missing values are left out. Otherwise no row is left out.
-
-    Args:
-        frame: The table.
-        columns: The roles of the columns.
-        missing: Treatment of missing values: `refuse`, `mean` or `drop`.
-        key: The scenario key, for messages.
+    If `missing` is `drop`, rows with missing values are left out. Otherwise no row is left out. `missing` is `refuse`,
+    `mean` or `drop`.
 
     Raises:
         BadInput: Values are missing although the treatment does not allow this. The message names the columns.
@@ -253,11 +240,8 @@ def _refuse_strange(frame: Any, column: str, key: str, task: str) -> None:
 def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = None) -> Array:
     """Converts the inputs of a table to numbers, `[n, f]` float32. A missing number becomes NaN.
 
-    Args:
-        frame: The table.
-        columns: The roles of the columns.
-        origin: Constants to subtract from the inputs in float64 (`fedray.data.types`), `[f]`. None means that no
-            constants are subtracted.
+    `origin` has constants to subtract from the inputs in float64 (`fedray.data.types`), `[f]`. None means that nothing
+    is subtracted.
 
     Example:
         >>> import pandas as pd
@@ -286,12 +270,7 @@ def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = No
 
 
 def find_table_origin(frame: Any, columns: TableColumns) -> Float64 | None:
-    """Returns the constants to subtract from a table's inputs before conversion to float32, `[f]`; None if all are 0.
-
-    Args:
-        frame: The table of the training samples.
-        columns: The roles of the columns.
-    """
+    """Returns the constants to subtract from inputs before they become float32, `[f]`. None means that all are 0."""
     numbers = [column for column in columns.inputs if column not in columns.categories]
     found = {column: find_origin(_as_numbers(frame[column])[:, None]) for column in numbers}
     known = [
@@ -312,7 +291,7 @@ def name_inputs(columns: TableColumns) -> tuple[str, ...]:
 
 
 def _number_values(column: Any, values: list[str]) -> Array:
-    """Returns for each row the index of the row's value in `values`, `[n]`; -1 for an unknown value."""
+    """Returns the index in `values` of each row's value, `[n]`. An unknown value gets -1."""
     import pandas as pd
 
     text = column.astype(object).where(column.notna(), GAP).map(str)
@@ -365,9 +344,7 @@ def as_frame(thing: Any) -> Any:
 def read_frame(file: Path, key: str = "path") -> Any:
     """Reads a CSV, Parquet or Feather file as a pandas table. The ending of the file name tells the format.
 
-    Args:
-        file: The file.
-        key: The key of `data` by which the user names the file, for messages.
+    `key` is the key of `data` by which the user names the file, for messages.
 
     Raises:
         BadInput: The file has a different format, or is damaged.
@@ -447,7 +424,7 @@ def build_table(
         other: A table with the test samples, or None.
         reading: The options for reading.
         name: Name of the data set.
-        names: Names of the classes, if the target column holds indices of classes; otherwise empty.
+        names: Names of the classes, if the target column holds indices of classes. Otherwise it is empty.
 
     Raises:
         BadInput: A column is missing, has missing values that are not allowed, or cannot be converted.
@@ -479,7 +456,7 @@ def build_table(
 def _read_part(
     frame: Any, columns: TableColumns, reading: ReadOptions, key: str, first: RawRows | None = None
 ) -> RawRows:
-    """Converts a table to raw samples, without the rows to leave out.
+    """Converts a table to raw samples. Leaves out the rows that `find_row_gaps` finds.
 
     `first` has the raw samples of the training table if this is the table of the test samples.
     """
@@ -522,12 +499,7 @@ def _read_target(frame: Any, columns: TableColumns) -> Array:
 
 
 def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
-    """Returns columns, as text, that partitions can use. The inputs of a large table are not among them.
-
-    Args:
-        frame: The table.
-        inputs: Names of the input columns.
-    """
+    """Returns columns, as text, that partitions can use. The inputs of a large table are not among them."""
     names = list(frame)
     small = len(names) * len(frame) <= MOST_KEPT
     kept = {}
@@ -543,9 +515,7 @@ def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
 def number_groups(column: Any, known: Any) -> Array:
     """Returns the natural client of each row, `[n]`, as an index in the sorted values of the training samples.
 
-    Args:
-        column: The column that names the client of each row.
-        known: The same column of the training samples. Values that are not in this column get -1.
+    `known` is the same column of the training samples. Values that are not in this column get -1.
     """
     if column.isna().any():
         raise BadInput(f"data.group: {int(column.isna().sum())} rows have none: fill them or drop those rows")
