@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reports import without_report
 from small import copy_run, scenario
 
 import fedray
@@ -19,13 +18,6 @@ from fedray.core.errors import BadInput
 from fedray.files import plain
 from fedray.runtime import stacking
 from fedray.storage import checkpoint
-
-
-def test_names_and_mappings_in_place_of_objects_are_overrides() -> None:
-    changed = fedray.run(scenario({"rounds": 1}), method="fedavg", model={"hidden": [4]})
-    same = fedray.run(scenario({"rounds": 1, "method": {"name": "fedavg"}, "model": {"hidden": [4]}}))
-    assert changed.summary["model_hash"] == same.summary["model_hash"]
-    assert changed.summary["method"] == "fedavg"
 
 
 def test_each_kind_of_object_is_checked_where_a_run_is_opened_again(tmp_path: Path) -> None:
@@ -55,9 +47,7 @@ def test_what_is_refused_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.Mo
 def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     """A run whose clients keep models of their own, with a checkpoint of each round."""
     keys = {"rounds": 3, "method": {"name": "ditto"}, "checkpoint": {"every": 1, "keep": 9}}
-    with pytest.MonkeyPatch.context() as patch:
-        without_report(patch)
-        return fedray.run(scenario(keys), out=tmp_path_factory.mktemp("predict") / "run")
+    return fedray.run(scenario(keys), report=False, out=tmp_path_factory.mktemp("predict") / "run")
 
 
 def test_predict_reads_its_checkpoint_and_builds_its_worker_once(

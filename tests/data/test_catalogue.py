@@ -44,17 +44,11 @@ def test_mnist_is_read_from_gz_and_nothing_is_written_beside_it(tmp_path: Path, 
     assert data.train.x.shape == (30, 1, 28, 28) and data.train.x.dtype == np.uint8
     assert data.test.y.tolist() == list(range(10)) and data.class_names[3] == "3"
     assert abs(data.shift.item() - data.train.x.mean()) < 1e-3
-    assert sorted(raw.iterdir()) == before
-    assert not list(cache.iterdir())
-
-
-def test_mnist_is_read_from_unpacked_files(tmp_path: Path) -> None:
-    raw = originals.fake_mnist(tmp_path)
-    packed = load_data("mnist", tmp_path)
-    for path in list(raw.iterdir()):
+    assert sorted(raw.iterdir()) == before and not list(cache.iterdir())
+    for path in before:
         path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
         path.unlink()
-    assert np.array_equal(load_data("mnist", tmp_path).train.x, packed.train.x)
+    assert np.array_equal(load_data("mnist", tmp_path).train.x, data.train.x), "unpacked"
 
 
 @pytest.mark.parametrize("packing", ["folder", "gz", "parts"])
@@ -233,9 +227,6 @@ def test_statistics_of_bytes_and_of_floats_agree() -> None:
     for one, two in zip(pixel_moments(x), pixel_moments(x.astype(np.float32)), strict=True):
         assert one.shape == (3, 1, 1)
         assert np.allclose(one, two)
-
-
-# -- What is said about missing or damaged files, wrong names and wrong options: one line with the remedy
 
 
 # -- Several data sets as one: their rows in order, a domain for each, and classes shared or apart

@@ -16,7 +16,6 @@ from fedray.core.errors import FedrayWarning
 from fedray.data import Split, adapt, classification, regression
 from fedray.data.adaptation import read_inputs
 from fedray.data.store import open_dataset
-from fedray.data.types import Array, Dataset
 
 
 def write_table(folder: Path, **columns: Any) -> dict[str, Any]:
@@ -92,20 +91,14 @@ def test_the_index_that_pandas_wrote_was_an_input(tmp_path: Path) -> None:
 
 # -- A user's own data that is wrong in a quiet way is refused before it trains
 
-RNG = np.random.default_rng(0)
-INPUTS, LABELS = RNG.normal(size=(60, 3)).astype(np.float32), np.arange(60) % 2
-
-
-def own(x: Array = INPUTS, y: Array = LABELS, **more: Any) -> Dataset:
-    """A data set of one's own with two classes."""
-    return classification("mine", Split(x, y), Split(x[:9], y[:9]), ("no", "yes"))._replace(**more)
+INPUTS = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
 
 
 def test_labels_in_int32_train_to_the_bits_of_int64() -> None:
-    hashes = set()
+    hashes, y = set(), np.arange(60) % 2
     for kind in (np.int32, np.int64):
-        made = own(INPUTS, LABELS)
-        data = made._replace(train=made.train._replace(y=LABELS.astype(kind)))
+        made = classification("mine", Split(INPUTS, y), Split(INPUTS[:9], y[:9]), ("no", "yes"))
+        data = made._replace(train=made.train._replace(y=y.astype(kind)))
         hashes.add(fedray.run(scenario({"data": {"limit": None}, "rounds": 1}), data=data).summary["model_hash"])
     assert len(hashes) == 1
 

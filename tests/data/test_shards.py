@@ -90,22 +90,15 @@ def test_each_world_has_the_rows_and_statistics_of_its_fold() -> None:
     ]
 
 
-def test_a_fold_does_not_depend_on_the_other_folds() -> None:
-    data = folded()
-    alone, among = (build_shards(data, "iid", {}, 2, [0], folds=f) for f in ([1], [0, 1]))
-    a, b = alone.fetch(np.array([0]), np.array([1])), among.fetch(np.array([1]), np.array([1]))
-    assert torch.equal(a.rows, b.rows)
-    x, w = torch.ones(1, 2, 1), torch.zeros(1, dtype=torch.long)
-    assert torch.equal(alone.normalize(x, w), among.normalize(x, w + 1))
-
-
-def test_the_noise_of_inputs_in_a_fold_does_not_depend_on_the_other_folds() -> None:
-    data, noisy = folded(), []
+@pytest.mark.parametrize("options", [{}, {"feature_noise": 1.0}], ids=["plain", "noisy"])
+def test_a_fold_does_not_depend_on_the_other_folds(options: dict[str, Any]) -> None:
+    data, inputs, scaled = folded(), [], []
     for folds in ([1], [0, 1], [1, 0]):
-        shards = build_shards(data, "iid", {"feature_noise": 1.0}, 2, [0], folds=folds)
-        found = shards.fetch(np.array([folds.index(1)]), np.array([1]))
-        noisy.append(found.x[found.rows[0]].ravel().tolist())
-    assert noisy[0] == noisy[1] == noisy[2]
+        shards, world = build_shards(data, "iid", options, 2, [0], folds=folds), folds.index(1)
+        found = shards.fetch(np.array([world]), np.array([1]))
+        inputs.append(found.x[found.rows[0]].ravel().tolist())
+        scaled.append(shards.normalize(torch.ones(1, 2, 1), torch.tensor([world])).tolist())
+    assert inputs[0] == inputs[1] == inputs[2] and scaled[0] == scaled[1] == scaled[2]
 
 
 def test_held_out_rows_and_training_rows_are_all_rows(digits: Dataset) -> None:
@@ -135,14 +128,6 @@ def test_replicates_and_folds_set_other_rows_aside_and_the_same_seed_the_same(ki
     four = places([6, 7])
     assert len(set(four)) == 4 and {len(rows) for rows in four} == {20}
     assert places([7]) == four[2:]
-
-
-def test_label_counts_are_the_clients_labels(digits: Dataset) -> None:
-    shards = build_shards(digits, "classes", {"classes": 2}, 10, [0])
-    counts = shards.label_counts(0)
-    assert counts.shape == (10, 10)
-    assert np.all((counts > 0).sum(axis=1) == 2)
-    assert np.array_equal(counts.sum(axis=0), np.bincount(digits.train.y))
 
 
 def test_natural_clients_have_their_own_test_rows(digits: Dataset) -> None:

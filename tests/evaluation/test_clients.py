@@ -89,7 +89,7 @@ def test_a_client_with_every_row_right_has_exactly_one() -> None:
 def test_every_score_of_clients_is_the_mean_over_what_each_is_answered(method: str) -> None:
     data = {"name": "digits", "limit": 300, "hold_out": 0.3, "partition": {"name": "dirichlet", "alpha": 0.5}}
     keys = {"rounds": 2, "clients": 5, "runtime": "inline", "report": False, "data": data, "method": method}
-    gamma = {"predict": {"gamma": 0.1}} if method == "fed_ensemble" else {}
+    gamma = {"predict": {"gamma": 0.1, "average": "logits"}} if method == "fed_ensemble" else {}
     run = fedray.run({**keys, **gamma, "evaluate": {"every": 2, "personal": True}})
     x, y = run.study.split("hold_out", 0)
     mine = [run.study.shards.client_holdout(0, client) for client in range(5)]

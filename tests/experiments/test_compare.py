@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reports import without_report
 from small import scenario
 
 import fedray
@@ -24,10 +23,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fedray.Run]:
         "fedavg": {"method": {"name": "fedavg"}, "seed": 1, "replicates": 3, "rounds": 2},
         "slow": {"replicates": 3, "local": {"lr": 0.01}},
     }
-    folder = tmp_path_factory.mktemp("compare")
-    with pytest.MonkeyPatch.context() as patch:
-        without_report(patch)
-        return {name: fedray.run(scenario({"rounds": 3}, one), out=folder / name) for name, one in keys.items()}
+    folder, small = tmp_path_factory.mktemp("compare"), {"rounds": 3, "report": False}
+    return {name: fedray.run(scenario(small, one), out=folder / name) for name, one in keys.items()}
 
 
 def test_differences_are_those_of_the_shared_seeds_at_the_common_end(runs: dict[str, fedray.Run]) -> None:

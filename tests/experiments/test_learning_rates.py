@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reports import without_report
 from small import copy_run, scenario
 
 import fedray
@@ -34,9 +33,7 @@ def told(of: fedray.Run) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def chosen(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
-    with pytest.MonkeyPatch.context() as patch:
-        without_report(patch)
-        return run({"local": {"lr_grid": GRID[::-1]}}, out=tmp_path_factory.mktemp("rates") / "run")
+    return run({"local": {"lr_grid": GRID[::-1]}, "report": False}, out=tmp_path_factory.mktemp("rates") / "run")
 
 
 def test_each_world_takes_the_rate_whose_own_run_scores_best(chosen: fedray.Run) -> None:

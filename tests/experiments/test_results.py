@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reports import without_report
 from small import copy_run, scenario
 
 import fedray
@@ -19,9 +18,7 @@ from fedray.files.plain import hold_lock
 def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     """Two replicates, evaluated in rounds 0, 2 and 3, saved after each round."""
     keys = {"rounds": 3, "replicates": 2, "evaluate": {"every": 2}, "checkpoint": {"every": 1, "keep": 9}}
-    with pytest.MonkeyPatch.context() as patch:
-        without_report(patch)
-        return fedray.run(scenario(keys), out=tmp_path_factory.mktemp("results") / "run")
+    return fedray.run(scenario(keys), report=False, out=tmp_path_factory.mktemp("results") / "run")
 
 
 def test_metrics_are_the_last_rows_mean_over_replicates(run: fedray.Run) -> None:

@@ -216,12 +216,6 @@ def test_own_functions_get_what_their_second_argument_asks_for(done: fedray.Run)
     assert found[0] == 0 and math.isnan(found[1])
 
 
-def test_the_log_loss_of_clients_is_fedrays_own(done: fedray.Run) -> None:
-    for prefix in ("", "hold_out_"):
-        own, named = (done.metrics[f"{prefix}personal_{name}"] for name in ("nll", "neg_log_loss"))
-        assert own == pytest.approx(-named, rel=1e-9)
-
-
 def test_a_sweep_maximizes_a_scorer_on_withheld_samples(tmp_path: Path) -> None:
     given = sweep({"local.lr": [0.001, 0.3]}, objectives=["balanced_accuracy"], trials=2)
     given["scenario"] = {**given["scenario"], "evaluate": {"metrics": ["balanced_accuracy"]}}

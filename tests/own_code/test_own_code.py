@@ -296,19 +296,6 @@ def test_a_changed_value_is_a_warning_and_the_run_goes_on_with_the_new_one(tmp_p
     assert longer.summary["model_hash"] != same.summary["model_hash"]
 
 
-def test_values_that_the_code_itself_changes_refuse_nothing(tmp_path: Path) -> None:
-    """A list that grows, and a counter, are other ones when the same process goes on."""
-    seen: list[int] = []
-
-    def lose(o: Any, t: Any, c: Any) -> Any:
-        seen.append(len(t))
-        return c.objective(o, t)
-
-    run = fedray.run(FEW, loss=lose, out=tmp_path / "run")
-    with pytest.warns(FedrayWarning, match="value seen of loss lose is not what the run began with"):
-        assert fedray.resume(run.path, loss=lose, rounds=2).metrics["round"] == 2
-
-
 def test_a_network_that_holds_another_value_answers_with_a_warning(tmp_path: Path) -> None:
     def make(frozen: float) -> nn.Module:
         net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))

@@ -178,12 +178,3 @@ def test_damaged_files_are_named_in_one_line(folder: Path, tmp_path: Path, name:
     with pytest.raises(FedrayError, match=Path(name).name) as caught:
         write_report([run], tmp_path / "r.html")
     assert "\n" not in str(caught.value)
-
-
-def test_curves_are_means_over_replicates(folder: Path) -> None:
-    run = read_run(folder / "numbers")
-    curve = run.curve("rmse")
-    assert curve is not None and curve.values.shape == (5, 13) and run.worlds == 5
-    np.testing.assert_allclose(curve.mean, curve.values.mean(axis=0))
-    np.testing.assert_allclose(curve.sd, curve.values.std(axis=0, ddof=1))
-    assert run.curve("no such column") is None

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from reports import without_report
 from small import copy_run, run_command, scenario
 
 import fedray
@@ -19,9 +18,7 @@ from fedray.report.read import ReadRun
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     keys = {"rounds": 2, "method": {"models": 2}, "replicates": 2, "evaluate": {"personal": True}}
-    with pytest.MonkeyPatch.context() as patch:
-        without_report(patch)
-        return fedray.run(scenario(keys), out=tmp_path_factory.mktemp("plots") / "run")
+    return fedray.run(scenario(keys), report=False, out=tmp_path_factory.mktemp("plots") / "run")
 
 
 def test_the_curve_is_that_of_the_run(run: fedray.Run) -> None:
@@ -31,8 +28,7 @@ def test_the_curve_is_that_of_the_run(run: fedray.Run) -> None:
     assert drawn.get_ydata().tolist() == pytest.approx(rounds.tolist())  # type: ignore[union-attr]  # an array
 
 
-def test_the_default_picture_of_a_regression_was_its_accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_report(monkeypatch)
+def test_the_default_picture_of_a_regression_was_its_accuracy(tmp_path: Path) -> None:
     keys = {"data": {"name": "sine"}, "clients": 2, "rounds": 1, "method": "fedavg", "runtime": "inline"}
     run = fedray.run(keys, out=tmp_path / "run")
     assert run.plot().get_suptitle() == run.plot("rmse").get_suptitle()

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reports import without_report
 from sklearn.naive_bayes import GaussianNB
 from small import copy_run, rows, scenario, train_rounds
 from stacks import BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, features, rows_in, study, table
@@ -119,9 +118,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     """A perceptron, a forest and a tree, one checkpoint a round."""
     bases = [{"name": "mlp", "hidden": [6]}, FOREST, {"name": "sklearn/decision_tree"}]
     given = scenario(STACK, {"method": {"bases": bases}, "checkpoint": {"every": 1, "keep": 9}})
-    with pytest.MonkeyPatch.context() as patch:
-        without_report(patch)
-        return fedray.run(given, data=table(), out=tmp_path_factory.mktemp("votes") / "run")
+    return fedray.run(given, data=table(), report=False, out=tmp_path_factory.mktemp("votes") / "run")
 
 
 def test_a_killed_run_ends_in_the_same_bits(run: fedray.Run, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import fedray
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.core.types import State, Stats
-from fedray.evaluation.answers import own_test_rows
 from fedray.features.personal import trained_layers
 from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
@@ -145,19 +144,3 @@ def test_private_rows_are_of_those_who_trained(method: dict[str, Any], kind: str
     for name in study.method.phase.own:
         assert {tuple(key) for key in private[f"{name}/keys"].tolist()} == met
     assert torch.equal(train_rounds(study, 2)[0].models, state.models)
-
-
-@pytest.mark.parametrize("method", ["fed_ensemble", "lg_fedavg"])
-def test_known_clients_are_answered_by_averaged_logits_too(method: str) -> None:
-    """`Run.predict` and the reported accuracy mean the same answer."""
-    keys = {"method": {"name": method, "models": 3}, "predict": {"average": "logits"}, "rounds": 2}
-    run = fedray.run(scenario(keys, {"evaluate": {"personal": True}, "data": {"partition": {"name": "iid"}}}))
-    x, y = run.study.split("test", 0)
-    ask = own_test_rows(run.study, 0)
-    each = []
-    for client in range(6):
-        asked = ask(client)
-        answer = run.predict(x[torch.from_numpy(asked.rows)].numpy(), client=client).probabilities
-        assert answer is not None
-        each.append(((answer.argmax(-1) == y.numpy()[asked.rows]) * asked.weight).sum())
-    assert run.summary["metrics"]["personal_accuracy"]["mean"] == pytest.approx(float(np.mean(each)), abs=1e-6)

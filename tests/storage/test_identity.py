@@ -26,7 +26,6 @@ from fedray.data.types import Dataset, Split, classification
 from fedray.report.read import read_run
 from fedray.scenario.identity import VALUES_OF_BEFORE, find_changed_key, list_result_keys
 from fedray.scenario.loader import read_scenario, to_plain
-from fedray.storage.directory import LOCK, adopt_run
 from fedray.storage.summary import write_identity
 
 
@@ -190,16 +189,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     return fedray.run(scenario(), out=tmp_path_factory.mktemp("plain") / "run", report=False)
 
 
-def test_keys_that_change_no_result_may_be_edited(plain: fedray.Run, tmp_path: Path) -> None:
-    half = copy_run(plain, tmp_path / "half", 2)
-    text = (half / "scenario.yaml").read_text()
-    (half / "scenario.yaml").write_text(
-        text.replace("keep: 9", "keep: 3").replace("on_client_error: fail", "on_client_error: skip")
-    )
-    read_run(half)
-    assert fedray.resume(half).summary["state_hash"] == plain.summary["state_hash"]
-
-
 def test_a_lost_or_damaged_identity_let_another_scenario_go_on(plain: fedray.Run, tmp_path: Path) -> None:
     """The manifest says that there was one; in a directory of before there was such a file it does not."""
     half = copy_run(plain, tmp_path / "half", 2)
@@ -237,16 +226,3 @@ def test_a_million_generated_clients_are_not_read(monkeypatch: pytest.MonkeyPatc
     digests = describe_study(given, UserObjects(), study)["data"]
     assert "generated clients" in digests
     assert "the clients' rows" not in digests
-
-
-@pytest.mark.parametrize(("keys", "kept"), [("rounds: 2", {"identity.json", "manifest.json"}), ("rounds: 3", set())])
-def test_a_run_that_goes_on_under_other_keys_forgets_whose_it_was(tmp_path: Path, keys: str, kept: set[str]) -> None:
-    source, out = tmp_path / "source", tmp_path / "out"
-    (source / "checkpoints").mkdir(parents=True)
-    (source / "scenario.yaml").write_text("rounds: 2")
-    for name in ("identity.json", "manifest.json", LOCK, "checkpoints/part"):
-        (source / name).write_text(name)
-    adopt_run(source, out, keys)
-    assert (out / "scenario.yaml").read_text() == keys
-    assert {path.name for path in out.iterdir()} == {"scenario.yaml", "checkpoints", *kept}
-    assert (out / "checkpoints" / "part").is_file()
