@@ -438,8 +438,11 @@ def kill_session(folder: Path) -> None:
 
 
 def remove_session(folder: Path) -> None:
-    """Removes the session folder of a Ray that has ended."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Removes the session folder of a Ray that has ended, again while Ray's threads in this process write into it."""
+    deadline = time.monotonic() + KILL_SECONDS
+    while folder.exists() and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.01)
 
 
 def measure_size(paths: Sequence[Path]) -> int:

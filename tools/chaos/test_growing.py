@@ -116,7 +116,7 @@ def growing() -> Iterator[str]:
 
 def test_what_a_run_waits_for_is_brought_by_an_autoscaler(growing: str) -> None:
     """Nothing was asked for, so that no node came. Without `wait_for` one line names it."""
-    with pytest.raises(BadInput, match=f"the cluster has 0: .*--wait-for CPU={MOST} waits"):
+    with pytest.raises(BadInput, match=f"{MOST} actors need {MOST} CPU, but the cluster has 0 CPU: .*--wait-for waits"):
         run({"clients": {"actors": MOST, "tiers": {"all": {"num_cpus": 1}}}}, address=growing)
     done = run({"clients": {"actors": MOST}}, address=growing, wait_for={"CPU": MOST})
     assert hashes(done) == inline()

@@ -24,7 +24,7 @@ BASE: dict[str, Any] = {
 METHODS: dict[str, dict[str, Any]] = {
     "fed_ensemble": {
         "method": {"name": "fed_ensemble", "models": 3},
-        "local": {"lr": 0.05, "batch_size": 8, "epochs": 800},
+        "local": {"lr": 0.05, "batch_size": 8, "epochs": 1600},
     },
     "shefl": {
         "method": {"name": "shefl", "models": 3},
@@ -34,7 +34,7 @@ METHODS: dict[str, dict[str, Any]] = {
         },
         "compress": {"kind": "topk", "ratio": 0.1, "error_feedback": True},
     },
-    "feddyn": {"method": {"name": "feddyn"}, "local": {"lr": 0.05, "batch_size": 8, "epochs": 2200}},
+    "feddyn": {"method": {"name": "feddyn"}, "local": {"lr": 0.05, "batch_size": 8, "epochs": 3000}},
     "random_walk": {
         "method": {"name": "random_walk", "models": 5},
         "graph": {"kind": "watts_strogatz", "node_failure": 0.05},
