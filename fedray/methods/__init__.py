@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedray.methods.kit import *  # noqa: F403  # the public names, for type checkers
     from fedray.methods.setting import Composition
 
-_FIRST = (  # files in the order in which lists show their methods; all other files follow in the order of the alphabet
+_FIRST = (  # files in the order in which lists show their methods; all other files follow alphabetically
     *("fed_ensemble", "fedavg", "fednova", "moon", "fedsam", "fedpa", "dsvgd", "fedper", "shefl", "heterofl"),
     *("fedrolex", "fedag", "fedbe", "feddf", "feddyn", "ditto", "pfedbayes", "pvi", "ivon_admm", "lg_fedavg"),
     *("scaffold", "ifca", "fedem", "random_walk", "stacking", "boosting", "fens", "fedfisher", "fedbens"),

@@ -9,7 +9,7 @@ Example:
     >>> from dataclasses import replace
     >>> from fedray.components.schedule import random_models
     >>> from fedray.core.method import Method
-    >>> def random_ensemble(setting):  # Fed-ensemble with random models, which are pulled towards the received models
+    >>> def random_ensemble(setting):  # Fed-ensemble with random models and a proximal term
     ...     phase = federated(setting, assign=random_models, local=replace(setting.local, pull=0.1))
     ...     return Method("random_ensemble", phase)
     >>> scenario = {"rounds": 1, "clients": {"number": 4}, "runtime": "inline", "report": False}
@@ -31,7 +31,7 @@ from fedray.features.personal import PrivateLayers, compress_rest
 from fedray.features.slices import Slices, compress_slices, mark_columns, mean_of_slices
 from fedray.methods.setting import Setting
 
-Assign = Callable[[int, str], Assignment]  # (K, what a row of the schedule belongs to) -> who trains which model
+Assign = Callable[[int, str], Assignment]  # (K, the value of schedule.rows) -> assignment
 Compressor = Callable[[Layout], Compress]
 Merge = Callable[[servers.Rows, Weighting], Server]
 
@@ -147,7 +147,7 @@ def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
 
 
 def make_server(setting: Setting, merge: Merge = servers.mean) -> Server:
-    """Returns a server that merges uploads, and then applies the scenario's server optimizer to the mean delta."""
+    """Returns a server that merges uploads, and then applies the scenario's server optimizer to the merged delta."""
     base, optimizer = merge_uploads(setting, merge), setting.optimizer
     if optimizer.kind == "none":
         return base
@@ -159,8 +159,7 @@ def make_server(setting: Setting, merge: Merge = servers.mean) -> Server:
 def merge_uploads(setting: Setting, merge: Merge = servers.mean) -> Server:
     """Returns a server that merges uploads into the next models, without a server optimizer.
 
-    The scenario's `server.robust` comes first. If it is not set, `server.coefficients` is used. If neither is set,
-    `merge` is used.
+    The key `server.robust` takes precedence over `server.coefficients`. If neither is set, `merge` is used.
     """
     rows, tiers = setting.state_rows, setting.clients.tiers
     robust = setting.robust.kind != "none"
@@ -225,7 +224,7 @@ def require(method: str, **keys: tuple[object, object]) -> None:
 
     Args:
         method: Name of the method in messages.
-        keys: For each key of the scenario, its value and the value that it must have. `__` in a name stands for a dot.
+        keys: For each key, the scenario's value and the required value. `__` in a name stands for a dot.
 
     Example:
         >>> require("SCAFFOLD", local__optimizer=("adam", "sgd"))

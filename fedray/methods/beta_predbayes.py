@@ -10,7 +10,8 @@ confident enough. The server finds the exponent beta between both on its own lab
 
 Formulas of beta_predbayes:
     Client $k$ starts at its own initial weights and samples its posterior by SGHMC. The friction is $a = 1 -$
-    `local.momentum`, the rate is $\ell_s$, and $g$ is the gradient of the mean loss of a batch, with weight decay:
+    `local.momentum`, the learning rate in step $s$ is $\ell_s$, and $g$ is the gradient of the mean loss of a batch,
+    with weight decay:
 
     $$
     b \leftarrow (1 - a) \, b - \ell_s \, g + \mathbb{1}_s \sqrt{\frac{2 a \, \ell_s T}{n_k}} \; \varepsilon, \qquad w
@@ -43,7 +44,7 @@ Formulas of beta_predbayes:
     \mid x) + (1 - \beta) \log Q(y' \mid x)}
     $$
 
-    where a negative weight counts as 0 (if $\beta > 1$, this is $1 - \beta$). `beta: fit` finds the $\beta$ with the
+    where $1 - \beta$ is replaced by 0 if $\beta > 1$. `beta: fit` finds the $\beta$ with the
     smallest $-\sum \log p_\beta(y \mid x)$ on the server's samples. It uses Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$),
     starts at 0.5, and makes `beta_epochs` passes in batches of `beta_batch` samples.
 
@@ -52,9 +53,8 @@ Formulas of beta_predbayes:
     larger `beta_lr` or more `beta_epochs` are needed. If `beta` is a number, it is not fitted.
 
 Deviations:
-    1. The noise has `temperature` 1 by default. The samples are then samples of the client's posterior, where n is the
-       number of the client's own training samples. In the authors' code n counts the samples of all clients together,
-       and the temperature is 1 / n, so there is little noise.
+    1. The noise has `temperature` 1 by default, so that chains sample the client's posterior. In the authors' code n_k
+       is the number of samples of all clients together, and the temperature is 1 / n, so there is little noise.
     2. The position in a cycle is the fraction of the cycle's steps that are done. Samples are taken at equal distances
        in the part with noise. The authors' code counts batches and epochs, and its cosine uses the batch size instead
        of the number of batches.
@@ -62,7 +62,7 @@ Deviations:
        with different `beta` therefore train on the same samples. All classes have the same prior probability, as in the
        code.
     4. Products are computed as sums of logarithms, so probabilities below 1e-41 are not cut off.
-    5. The fit costs no bytes. Its steps take the time of the server (`server.seconds_per_step`), by default none.
+    5. The fit costs no bytes. A step of the fit takes `server.seconds_per_step`, which is 0 by default.
     6. The paper's last step, distillation into one network, is `Run.distil`, for any method. Regression is left out.
     7. A client predicts with its initial network if its training fails, if it drops out, or if it has no samples. A
        client that makes fewer steps than it takes samples sends some samples twice, and a warning says so. Cycles of
@@ -231,7 +231,7 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
     epochs, batch = (setting.options[key] for key in ("beta_epochs", "beta_batch"))
     descent = kit.Local(optimizer="adam", lr=stack.meta_lr, epochs=epochs, batch_size=batch)
     plain = replace(alone, models=1, layout=stack.meta.layout, compress=None)
-    fit = kit.federated(plain, local=descent)  # step 5: fit beta on the server's samples; its network does steps 3, 4
+    fit = kit.federated(plain, local=descent)  # step 5: fit beta on the server's samples; the stack does steps 3, 4
     parts = (replace(samples, schedule=own), fit)
     return kit.Method("beta_predbayes", parts[0], parts=parts)
 

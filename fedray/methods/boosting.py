@@ -3,17 +3,17 @@ r"""AdaBoost.F, DistBoost.F, PreWeak.F and federated bagging: ensembles of weak 
 Source: Polato, Esposito, Aldinucci, *Boosting the federation: cross-silo federated learning without gradient descent*,
 IJCNN 2022. Client i holds n_i samples with weights D_i, which are equal at first. In each round:
 
-1. Client i draws n_i samples by D_i and fits a weak learner h_i. Every client receives the learners of all clients.
+1. Client i draws n_i samples with the probabilities D_i and fits a weak learner h_i. Every client receives the learners
+   of all clients.
 2. Client i sends e_ij, the sum of D_i over the samples on which h_j is wrong, and the sum of all its D_i. The error of
    h_j is e_j = sum_i e_ij / sum_i sum(D_i).
 3. AdaBoost.F takes the h_j with the smallest error. DistBoost.F takes the vote of all h_j as one learner. In PreWeak.F
-   every client first runs AdaBoost on its own samples for T rounds. Each round then chooses among these learners.
+   every client first runs AdaBoost on its own samples for T rounds. Each round then chooses one of these learners.
 4. The weight alpha_t of the chosen h_t follows from its error, as in SAMME. Boosting stops if e >= 1 - 1 / C.
 5. The weights of samples on which h_t is wrong are multiplied by exp(alpha_t), and all weights are normalized.
 6. The prediction is the class with the largest sum of alpha_t over the learners h_t that choose this class.
 
-Federated bagging has no weights. Client i fits a learner on n_i samples drawn with equal odds, and every learner has
-one vote (Breiman 1996, applied to each client).
+Federated bagging (Breiman 1996, applied to each client) has no weights of samples.
 
 Formulas of adaboost_f:
     The weights $D_i(x)$ of all samples of all clients add up to 1. In round $t$
@@ -36,8 +36,8 @@ Formulas of distboost_f:
 
 Formulas of preweak_f:
     PreWeak.F is AdaBoost.F with a different first round, in which every client runs AdaBoost on its own samples for $T$
-    rounds and sends all its learners. Later rounds choose among these learners and fit no new learners. In a client's
-    own AdaBoost $C$ is the number of classes among the client's samples.
+    rounds and sends all its learners. Later rounds choose one of these learners and fit no new learners. In a client's
+    own AdaBoost $C$ is the number of classes of the client's samples.
 
 Formulas of federated_bagging:
     In each round client $i$ fits $h_i$ on $n_i$ of its samples, drawn with equal odds and with replacement. Every
@@ -55,7 +55,7 @@ Deviations:
        better than guessing among its own classes. A client whose samples have one class fits one learner.
     5. In each round a client computes for the virtual time of one pass over its samples, even in PreWeak.F's first
        round. All messages of a round count in the bytes; their latency counts once in each direction. Bytes are
-       computed for the planned clients. The learner of a client that drops out still counts as sent to the others.
+       computed for the planned clients: the learner of a client that drops out still counts as sent to the others.
     6. Random numbers of learners differ between clients and between rounds; the authors' learners share one seed.
 
 Example:
@@ -157,13 +157,13 @@ def adaboost_f(setting: kit.Setting) -> kit.Method:
 
 
 def distboost_f(setting: kit.Setting) -> kit.Method:
-    """Composes DistBoost.F: the learners of a round join the ensemble as one committee."""
+    """Composes DistBoost.F: the learners of a round join the ensemble as one learner, which is their vote."""
     phase = _boost(setting, kit.boosting.as_committee)  # 3: the vote of all h_j
     return kit.Method("distboost_f", phase, explain_end=kit.boosting.explain_stop)
 
 
 def preweak_f(setting: kit.Setting) -> kit.Method:
-    """Composes PreWeak.F: clients first boost on their own, and each round takes the best of all their learners."""
+    """Composes PreWeak.F: every client first boosts alone, and each round takes the best of all learners."""
     phase = _boost(setting, kit.boosting.each_alone, prepared=True)  # 3: argmin_j e_j over the pool of all learners
     return kit.Method("preweak_f", phase, explain_end=kit.boosting.explain_stop)
 
@@ -189,7 +189,7 @@ def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepare
     """Composes the rounds of boosting.
 
     Args:
-        setting: what the scenario decides.
+        setting: the objects built from the scenario.
         candidates: how the learners of a round become candidates for the ensemble.
         prepared: whether all learners are fitted in the first round.
     """
@@ -214,7 +214,7 @@ def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepare
 
 
 def _one_pass() -> kit.Local:
-    """Returns the `Local` by which a job takes the virtual time of one pass. No gradient step is made."""
+    """Returns a `Local` with the virtual time of one pass over the samples. No gradient step is made."""
     return kit.Local(batch_size=None, epochs=1)
 
 

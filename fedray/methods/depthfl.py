@@ -22,8 +22,7 @@ Formulas of depthfl:
     $$
 
     The prediction is the softmax of the mean of the heads' logits. A client of the run uses the heads up to its depth.
-    With `extended: false` a client has and trains only the last of these heads. This is InclusiveFL without its
-    momentum.
+    With `extended: false` a client has only the last of these heads, as in InclusiveFL without its momentum.
 
 Deviations:
     1. `fedray.models.nets.add_exits` cuts the scenario's network. It cuts ResNet-18 into the four stages of the paper,

@@ -17,8 +17,8 @@ Deviations:
     1. A personal model starts from the broadcast model of the first round in which its client takes part.
     2. The personal training has the epochs, the batch size and the learning rate of the global training. It draws its
        own batches.
-    3. With K > 1 a client keeps one personal model for each model that it has trained. It predicts with the average of
-       K models. For a model that the client has not trained yet, the broadcast model takes part in the average.
+    3. With K > 1 a client keeps one personal model for each model that it has trained. The client predicts with the
+       average of K models. Models that it has not trained yet enter the average as they were broadcast.
 
 Example:
     >>> import fedray
@@ -57,7 +57,7 @@ SPECS = {
 
 
 def ditto(setting: kit.Setting) -> kit.Method:
-    """Composes FedAvg with further local trainings, which pull a client's own model `v` `[d]` by `lambda (v - w)`."""
+    """Composes FedAvg, whose clients also train personal models `v` `[d]` with the pull `lambda (v - w)`."""
     pulls = setting.options["lambda"]
     if not pulls:
         raise BadInput("method.lambda is an empty list: give a number, or some to choose from")

@@ -1,4 +1,4 @@
-r"""DSVGD: particles of the posterior travel from client to client, and each client replaces its own factor of it.
+r"""DSVGD: particles of the posterior travel from client to client, and each client updates its factor of the posterior.
 
 Source: Kassab, Simeone, *Federated Generalized Bayesian Learning via Distributed Stein Variational Gradient Descent*,
 IEEE Transactions on Signal Processing 2022, arXiv 2009.06419, Alg. 2. Names and default values are from the code
@@ -60,8 +60,8 @@ Deviations:
        entropy, the loss of a Gaussian head, or the squared error. With the squared error, `temperature` is twice the
        variance of the noise. A particle does not contain the precision of the noise.
     3. The first particles are the network's usual initial weights. The authors' code, too, does not draw them from p_0.
-    4. In every epoch batches go through the samples in a new order. In the authors' code they keep the order of the
-       file. All particles of a client see the same batches, as in the authors' code.
+    4. Every epoch has a new order of samples. In the authors' code all epochs have the order of the file. All particles
+       of a client see the same batches, as in the authors' code.
     5. In the first round the client trains, as in the paper. The first round of the authors' code changes nothing.
     6. In virtual time a step of the client's own particles (`factor_steps`) takes `seconds_per_step`.
     7. With `decay: none` `local.optimizer` moves the particles, instead of the authors' rule (AdaGrad with a decay).
@@ -151,7 +151,7 @@ def dsvgd(setting: kit.Setting) -> kit.Method:
         assign=kit.schedule.every_model,  # the scheduled client downloads all particles
         local=replace(setting.local, step=None if decay == "none" else kit.particles.divide_by_root(decay)),
         compress=kit.dense,
-        # L steps of q, L' of t_k
+        # L steps of the particles of q, and L' steps of the particles of t_k
         pieces=[kit.particles.approach(target, setting.models, options["factor_steps"])],
         merge=kit.mean,  # the mean over one client: the next client receives what this client sent
     )

@@ -36,7 +36,7 @@ Deviations:
        agrees with the published 2.94 within 0.01. With the variance of the target (`beta: target`) the NLL is at least
        0.919 + log sd(y). A single linear model predicts in closed form (eq. 6). With `sampling: omc`, or with several
        linear models, the sample predicts.
-    5. Under partial participation the sample holds the uploads of the last round in which the model was trained.
+    5. Under partial participation the sample consists of the uploads of the last round in which the model was trained.
 
 Example:
     >>> import fedray
@@ -148,7 +148,7 @@ def answer_with_sample(
     counters = state.counters.repeat_interleave(slots, 0)
     rows = kit.State(sample.flatten(0, 1), counters, {})
     owner = None
-    if name == "sample":  # a second upload of client i in one server step has the sender i + N (`Flight.sender`)
+    if name == "sample":  # a second upload of client i in the same server step has the sender i + N (`Flight.sender`)
         sender = state.extra["sample_client"].numpy().reshape(-1, per_world)
         owner = kit.numpy.full_like(sender, -1) if of_mean else kit.numpy.where(sender < 0, sender, sender % clients)
     weights = weight.numpy().reshape(-1, per_world).astype(kit.numpy.float64)
@@ -170,5 +170,5 @@ def answer_in_closed_form(state: kit.State) -> kit.Answer:
 
 
 def _read_noise(state: kit.State) -> kit.types.FloatArray | None:
-    """Returns beta^-1 of each world, `[R]`, if `method.beta` is `target`; None if `predict.noise` decides."""
+    """Returns beta^-1 of each world, `[R]`, if `method.beta` is `target`. None means that `predict.noise` decides."""
     return state.extra[TARGET].numpy() if TARGET in state.extra else None

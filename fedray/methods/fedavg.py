@@ -74,7 +74,7 @@ def fedavg(setting: kit.Setting) -> kit.Method:
 
 
 def fedprox(setting: kit.Setting) -> kit.Method:
-    """Composes FedAvg with the additional term `mu (w - w_start)` in the local gradient."""
+    """Composes FedAvg with the additional gradient `mu (w - w_start)` in each local step."""
     prox = add_proximal_term(setting.local, setting.options["mu"])  # line 5: h_k(w; w_t) = F_k(w) + mu / 2 |w - w_t|^2
     return replace(fedavg(replace(setting, local=prox)), name="fedprox")
 

@@ -16,8 +16,8 @@ Formulas of fedbe:
 
     The prediction is the average of the teachers' probabilities, $\bar p(x) = \frac{1}{|T|} \sum_{v \in T} p_v(x)$.
 
-    The next model starts from $\bar w$. It learns the distribution $q(x)$, which is $\bar p(x)$ sharpened by the
-    temperature $\tau$, on inputs $x$ that the server holds:
+    The next model starts from $\bar w$. On unlabelled inputs $x$ that the server holds, it learns $q(x)$, which is
+    $\bar p(x)$ sharpened by the temperature $\tau$:
 
     $$
     w \leftarrow \operatorname*{argmin}_v \sum_x \mathrm{KL}\bigl(q(x) \,\Vert\, p_v(x)\bigr), \qquad
@@ -94,7 +94,7 @@ SPECS = {
 
 
 def fedbe(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]`, each with 1 + S + participants teachers. The paper has K = 1. Traffic is FedAvg's."""
+    """Composes K models `[K, d]`, each with 1 + S + participants teachers. The paper has K = 1."""
     learn = setting.distil
     if learn is None:
         raise BadInput("method.server_data: the server holds no inputs to distil on: raise it, or choose fedbe_nokd")

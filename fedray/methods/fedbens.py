@@ -34,9 +34,8 @@ Formulas of fedbens:
     $c_0 = 0$ and a small $c$ the method is `fedfisher`.
 
 Deviations:
-    1. The authors' server makes 1,000 steps of Adam (`solver: descent`) and keeps the model that is best on its
-       labelled samples. The default here (`solver: exact`) goes to the mode itself, by a few fixed-point steps and
-       without labelled samples.
+    1. The authors' server makes 1,000 steps of Adam (`solver: descent`). The default here (`solver: exact`) finds the
+       mode itself by a few fixed-point steps, and needs no samples at the server.
     2. The descent scores the model on the server's samples at the start, every 50 steps and at the end. The authors'
        code scores the model after the first of every 50 steps. The server's samples are a share of all samples
        (`validation`) that no client has.

@@ -13,7 +13,7 @@ Formulas of fedcross:
     $$
 
     With `partner: most_similar` or `least_similar` the partner is the other model $j$ with the largest or smallest
-    cosine of $v_i$ and $v_j$. $\bar w$ predicts.
+    cosine of $v_i$ and $v_j$. The mean model $\bar w$ predicts.
 
 Deviations:
     1. If the scenario does not set the number of participants (`participation.per_round`), all clients take part. The
@@ -80,7 +80,9 @@ def fedcross(setting: kit.Setting) -> kit.Method:
 
 
 def cross_mean(rows: kit.Rows, weighting: kit.Weighting, alpha: float, partner: str, trainable: int) -> kit.Server:
-    """Returns a server with `v_i <- mean of model i's uploads`, and then `w_i <- alpha v_i + (1 - alpha) v_co(i)`.
+    """Returns a server that mixes each model with its partner's model, `w_i <- alpha v_i + (1 - alpha) v_co(i)`.
+
+    First `v_i` becomes the mean of the uploads of model i.
 
     `alpha` is the share of a model's own weights in the mixture. The cosine uses only the first `trainable` values of a
     model.

@@ -26,8 +26,7 @@ Formulas of feddf:
     architecture. $S$ in $q(x)$ is then the set of the participants of all architectures.
 
 Deviations:
-    1. With several architectures (`networks`) the prediction is the mean of all students' probabilities, and a client
-       without data counts for no architecture.
+    1. With `networks`, a client without data counts for no architecture.
     2. `validation` is a share of the training samples, with labels. The server keeps the student that scores best on
        these samples, or the mean if no student is better (the authors' option `return_best_model_on_val`).
     3. During distillation normalization layers keep the statistics of the mean.
@@ -57,9 +56,10 @@ from fedray.methods import kit
 
 @means("list of sections", "like `model`, with the `tier` of its clients")
 def check_networks(value: Any, read: ReadSections) -> list[dict[str, Any]]:
-    """Checks a list of architectures. Each is a section like `model`, which may also name the `tier` of its clients.
+    """Checks a list of architectures. Each architecture is a section like `model`.
 
-    An architecture with `answers: false` is trained like the others, but does not predict.
+    The section may also name the `tier` of the clients that train the architecture. With `answers: false` the
+    architecture is trained, but does not predict.
 
     Raises:
         ValueError: The value is no list of sections.
@@ -121,7 +121,7 @@ SPECS = {
 
 
 def feddf(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]`. The teachers of a model are its uploads. The paper has K = 1. Traffic is FedAvg's."""
+    """Composes K models `[K, d]`. The teachers of a model are its uploads. The paper has K = 1."""
     if setting.stack is not None:
         return _feddf_of_several(setting, setting.stack)
     learn = setting.distil
@@ -150,9 +150,9 @@ def _feddf_of_several(setting: kit.Setting, stack: kit.stacking.Stack) -> kit.Me
     def fuse(world: int, model: int, t: int, students: list[kit.distillation.Student]) -> list[kit.torch.Tensor]:
         return learn(world, students, kit.rng.keys(setting.seeds[world], "distil", t, model))
 
-    # the clients of one architecture and their mean, as above
+    # the clients of one architecture, and the mean of their uploads
     each = kit.federated_each(setting, assign=kit.permutation)
-    work = kit.base.count_distillation(setting)  # the student of each architecture
+    work = kit.base.count_distillation(setting)  # for the student of each architecture
     parts = tuple(
         replace(phase, server=kit.distillation.keeping_server(phase.server), server_work=work) for phase in each
     )

@@ -1,12 +1,11 @@
 r"""FedEM: each client's data are a mixture of K distributions that all clients share.
 
-Every client weighs its samples by how well each of K models explains them, and trains all K models on the weighted
-samples. The client predicts with its own mixture of the models. Source: Marfoq, Neglia, Bellet, Kameni, Vidal,
-*Federated Multi-Task Learning under a Mixture of Distributions*, NeurIPS 2021, Alg. 1.
+Source: Marfoq, Neglia, Bellet, Kameni, Vidal, *Federated Multi-Task Learning under a Mixture of Distributions*, NeurIPS
+2021, Alg. 1.
 
 Formulas of fedem:
-    Client $i$ has weights $\pi_i$ over $K$ components. It divides each of its samples among the components, fits
-    $\pi_i$, and trains each component on its shares of the samples:
+    Client $i$ has weights $\pi_i$ over $K$ components. Component $m$ is a model $w_m$. The client divides each of its
+    samples among the components, fits $\pi_i$, and trains each component on the samples, weighted by these shares:
 
     $$
     \begin{aligned}
@@ -27,7 +26,7 @@ Deviations:
        `local.loss`.
     3. A client of the run that has not taken part yet computes its weights by 20 E steps on the current models, from
        equal weights. The average of the K models predicts for a new client.
-    4. Virtual time counts the steps and the bytes of the K models, and a forward pass of each model for the E step.
+    4. Virtual time counts the steps and bytes of all K models, and one forward pass of each model for the E step.
 
 Example:
     >>> import fedray

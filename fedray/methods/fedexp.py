@@ -15,7 +15,7 @@ Formulas of fedexp:
 
 Deviations:
     1. The last model predicts; the paper reports the mean of the last two models.
-    2. $\epsilon$ is the option `eps`; the paper tunes it together with the learning rates.
+    2. $\epsilon$ is the option `eps`. The paper tunes $\epsilon$ together with the learning rates.
     3. Float buffers (BatchNorm) are not trained by SGD. They are averaged, and do not count in the lengths of updates.
 
 Example:
@@ -58,7 +58,9 @@ def fedexp(setting: kit.Setting) -> kit.Method:
 
 
 def extrapolated_mean(rows: kit.Rows, weighting: kit.Weighting, eps: float, trainable: int) -> kit.Server:
-    """Returns the server `w <- w + eta mean delta`, with eta at least 1. A model without uploads stays unchanged.
+    """Returns a server that steps `w <- w + eta mean delta`, with eta at least 1.
+
+    A model without uploads stays unchanged.
 
     The length of an update is that of its first `trainable` values. The values after them (buffers) are averaged
     without eta.

@@ -115,7 +115,7 @@ LOOKED_STEPS = 100  # steps between two scores on the server's samples
 
 
 def fedfisher(setting: kit.Setting) -> kit.Method:
-    """Composes one or K models `[K, d]` over N clients. A job receives d values and sends 2 d (model and curvature)."""
+    """Composes K models `[K, d]` over N clients. A job receives d values and sends 2 d (model and curvature)."""
     options = setting.options
     descent = kit.one_shot.Descent(
         options["solver_steps"], LOOKED_STEPS, kit.one_shot.summing_adam(options["solver_lr"]), setting.score

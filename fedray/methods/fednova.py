@@ -21,10 +21,10 @@ Formulas of fednova:
 
 Deviations:
     1. The sums run over the clients that took part in a round and trained the model; `p_i` are these clients' shares.
-    2. Adam and the proximal term would need other `a_i`, and are refused. Weight decay is part of the loss. With
-       `local.nesterov`, which the paper lacks, $|a_i|_1$ is $\tau_i$ plus $\rho$ times the formula above.
+    2. Adam and the proximal term would need a different `a_i`, and are refused. Weight decay is part of the loss. With
+       `local.nesterov`, which the paper does not have, $|a_i|_1$ is $\tau_i$ plus $\rho$ times the formula above.
     3. Float buffers (BatchNorm) are not trained by SGD. They are averaged with `p_i`, as in FedAvg.
-    4. `server.weighting: uniform` (the method's default is `examples`) makes every `p_i` the same.
+    4. The default of `server.weighting` is `examples`. With `uniform` all `p_i` are equal.
 
 Example:
     >>> import fedray
@@ -76,15 +76,15 @@ def fednova(setting: kit.Setting) -> kit.Method:
 
 
 def normalized_mean(rows: kit.Rows, weighting: kit.Weighting, local: kit.Local, trainable: int) -> kit.Server:
-    """Returns the server `w <- w + tau_eff sum_i p_i delta_i / tau_i`, where `tau_eff = sum_i p_i tau_i`.
+    """Returns a server that steps `w <- w + tau_eff sum_i p_i delta_i / tau_i`, where `tau_eff = sum_i p_i tau_i`.
 
     With momentum, `|a_i|_1` replaces tau_i. A model without uploads stays unchanged.
 
     Args:
         rows: the order in which the state holds the models.
         weighting: how the weights p_i are chosen: uniform, or examples (n_i / n).
-        local: how clients train. It determines tau_i.
-        trainable: p, the number of trainable parameters of a model. Later numbers (buffers) are averaged without tau.
+        local: how clients train. The momentum determines `|a_i|_1`.
+        trainable: p, the number of trainable parameters of a model. Buffers come later and are averaged without tau.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:

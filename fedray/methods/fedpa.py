@@ -6,8 +6,7 @@ Practical Algorithms*, ICLR 2021, arXiv 2010.05273.
 If the clients' posteriors are Gaussians N(m_i, S_i), the global posterior is their product. Its mode minimizes the sum
 of `1/2 (w - m_i)' S_i^-1 (w - m_i)` over the clients. FedPA descends by the gradients `S_i^-1 (w - m_i)` of this sum.
 FedAvg replaces all S_i by the identity. If clients differ and make several steps, FedAvg therefore ends at a different
-point. A client samples its posterior while it trains (iterate-averaged SGD). It divides its steps into l windows, and
-the mean `[p]` of a window's iterates is a sample.
+point. A client samples its posterior while it trains (iterate-averaged SGD).
 
 Formulas of fedpa:
     In the first `burn_in` rounds FedPA is FedAvg. Later, a client skips the first steps of its training (the fraction
@@ -21,8 +20,8 @@ Formulas of fedpa:
     $$
 
     The client sends $\Delta_i = \hat\Sigma^{-1} (\bar x - w)$, and the server averages as FedAvg does
-    (`server.optimizer` acts on the mean). No matrix is formed. With $\bar x_t$ the mean of the first $t$ samples and
-    $A_1 = I$,
+    (`server.optimizer` acts on the mean). The inverse is computed without a matrix. Let $\bar x_t$ be the mean of the
+    first $t$ samples, and $A_1 = I$:
 
     $$
     u_t = x_t - \bar x_{t-1}, \quad v_t = A_{t-1} u_t, \quad \gamma_t = \rho \, \frac{t-1}{t}, \quad
@@ -32,8 +31,7 @@ Formulas of fedpa:
 
     where $A_\ell$ is stored as the vectors $v_t$ with their coefficients. This takes $\ell^2 d$ operations and $\ell$
     vectors.
-    With $\ell = 1$ or $\rho = 0$ FedPA is FedAvg with averaged iterates. If the only window is the last step, FedPA is
-    FedAvg.
+    With $\ell = 1$ or $\rho = 0$ FedPA is FedAvg with averaged iterates.
 
     Along a direction in which the samples vary by $\sigma^2$, a client's step is multiplied by $(1 + (\ell - 1) \rho) /
     (1 + (\ell - 1) \rho \, \sigma^2)$. If samples vary by much less than 1, as samples of networks do, this factor is
@@ -41,16 +39,14 @@ Formulas of fedpa:
     together.
 
 Deviations:
-    1. A client makes the steps of `local.epochs` or `local.steps`. It skips the first share `mixing` of its steps and
-       cuts the others into l equal windows. The authors' code skips the first epochs and takes one sample in each later
-       epoch. `epochs = 5, mixing = 0.2, samples = 4` is the same with one skipped epoch.
+    1. The authors' code skips the first epochs and takes one sample in each later epoch. With `local.epochs` 5,
+       `mixing` 0.2 and `samples` 4 the windows here are the same as in their code with one skipped epoch.
     2. A client with fewer steps than l takes one sample per step.
     3. The defaults of `mixing` and `samples` are from the authors' example for EMNIST; the default of `rho` is from
        their code. The example also has 400 rounds of burn-in (of 1,500), momentum of the clients, and momentum of the
-       server (0.9, with `server.lr` 0.5); set these by keys.
+       server (0.9, with `server.lr` 0.5). Set these by keys.
     4. Float buffers (running statistics of normalization layers) have no posterior. They are averaged as in FedAvg.
-    5. Virtual time counts the steps. The computation of the upload from the samples, `l^2 p` operations, takes no
-       virtual time.
+    5. Computing the upload from the samples takes no virtual time.
 
 Example:
     >>> import fedray
@@ -90,7 +86,7 @@ SPECS = {
 
 
 def fedpa(setting: kit.Setting) -> kit.Method:
-    """Composes one or K models `[K, d]` over N clients. Traffic is FedAvg's."""
+    """Composes K models `[K, d]` over N clients. A client receives and sends as many bytes as in FedAvg."""
     options = setting.options
     sampled = kit.Windows(
         kit.one_shot.correct_by_precision(options["rho"]),  # S_i^-1 (w - m_i) of the samples, in time l^2 p

@@ -6,8 +6,8 @@ Batch Normalization*, ICLR 2021, Alg. 1 (the normalization layers stay); Collins
 *Exploiting Shared Representations for Personalized Federated Learning*, ICML 2021, Alg. 1 (FedRep: like FedPer, but a
 client first trains its head, and then the body).
 
-The three methods differ in the default of one key, `local.private` (`head` or `norm`). This key also takes patterns of
-layers, and other methods have it as well. FedRep also trains its two parts in turn.
+FedPer and FedBN differ only in the default of the key `local.private` (`head` or `norm`). This key may also name other
+layers, and other methods have it, too.
 
 Formulas of fedper:
     A model consists of two parts, $w = (b, h_i)$. All clients share the body $b$, and each client has its own head
@@ -22,8 +22,7 @@ Formulas of fedbn:
     FedBN is FedPer with the normalization layers, including their running statistics, as $h_i$.
 
 Formulas of fedrep:
-    FedRep is FedPer with local training in two parts. First the head is trained while the body stays fixed. Then the
-    body is trained while the head stays fixed:
+    FedRep is FedPer with local training in two parts. First only the head is trained, and then only the body:
 
     $$
     h_i \leftarrow \mathrm{Train}\bigl(h_i; F_i(b, \cdot)\bigr), \qquad u_i = \mathrm{Train}\bigl(b; F_i(\cdot,
@@ -37,9 +36,7 @@ Deviations:
     1. Private layers start from the server's initial model, the same for every client.
     2. The metrics of new clients (`accuracy`, ...) are metrics of the server's own model, whose private layers were
        never trained. Use `personal_accuracy` instead.
-    3. FedRep trains the body in the last `body_epochs` of `local.epochs`. With `local.steps` the body trains in the
-       last `body_epochs` tenths of the steps, at least in one step. FedRep trains with SGD. While a part is fixed, its
-       velocity is 0.
+    3. FedRep trains with SGD. While a part is fixed, its velocity is 0.
 
 Example:
     >>> import fedray
@@ -100,7 +97,7 @@ def fedbn(setting: kit.Setting) -> kit.Method:
 
 
 def fedrep(setting: kit.Setting) -> kit.Method:
-    """Composes FedRep: a client trains its private layers first, and the others in the last epochs.
+    """Composes FedRep: a client trains its private layers first, and its shared layers in the last epochs.
 
     Raises:
         BadInput: clients do not train with SGD, or no layer is private, or no step is left for the head.

@@ -1,9 +1,8 @@
 r"""FedRolex: HeteroFL whose slices roll over the channels, one channel further in every round.
 
 Source: Alam, Liu, Yan, Zhang, *FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction*,
-NeurIPS 2022, arXiv 2212.01548, Alg. 1. In round t the slice of a hidden layer of c channels has `ceil(r c)` channels.
-It begins with channel `t mod c`, and continues with channel 0 after the last channel. In c rounds every channel is
-trained equally often, even if no client can train all channels. Server and client know t, so no index is sent.
+NeurIPS 2022, arXiv 2212.01548, Alg. 1. In c rounds every channel of a layer of c channels is trained equally often,
+even if no client can train all channels. Server and client know the round, so no index is sent.
 
 Formulas of fedrolex:
     FedRolex is HeteroFL with a different slice in every round. In round $t$ a client of a tier of width $r$ trains
@@ -13,15 +12,14 @@ Formulas of fedrolex:
     \bigl\{ (t + i) \bmod c \; : \; 0 \le i < \lceil r c \rceil \bigr\},
     $$
 
-    The round $t$ is the same in all layers. Every channel of a layer is in the slice in $\lceil r c \rceil$ of $c$
-    rounds. The server averages each parameter separately, as HeteroFL does.
+    The round $t$ is the same in all layers. The server averages each parameter separately, as HeteroFL does.
 
 Deviations:
     1. Deviations 1 to 5 of HeteroFL hold here, too: networks without normalization and scaler, the plain loss,
        flattened channels, fixed tiers, and virtual time. Only the whole network predicts, as in the paper.
     2. All uploads have the same weight. The paper's mean weighs them by p_n. With `server.weighting: examples` the
-       weight is the number of the client's samples. In the authors' code uploads of convolutions have the same weight.
-       A row of the last layer or a normalization layer weighs more the more often it was trained before.
+       weight is the number of the client's samples. In the authors' code uploads of convolutions have equal weights,
+       and parameters of the last layer and of normalization layers weigh more if they were trained more often before.
     3. The window moves up, as the paper says. In the authors' code it moves down, from channel `-t mod c` on.
     4. Channels of a slice keep their order in the layer, even if the window wraps. The results are the same.
 
@@ -52,7 +50,7 @@ SPECS = {
 
 
 def fedrolex(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` over clients in tiers. A client trains a window of each layer. The paper has K = 1."""
+    """Composes K models `[K, d]` over clients in tiers. The paper has K = 1."""
     phase = kit.federated_slices(
         setting,
         assign=kit.permutation,  # the participants of the round, and which model they train

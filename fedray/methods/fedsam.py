@@ -1,7 +1,7 @@
 r"""FedSAM: FedAvg whose clients descend by the gradient at the worst point near their weights.
 
 Source: Qu, Li, Duan, Liu, Tang, Lu, *Generalized Federated Learning via Sharpness Aware Minimization*, ICML 2022,
-FedSAM of Alg. 1 (its variant with momentum, MoFedSAM, is not here).
+FedSAM of Alg. 1. The variant with momentum, MoFedSAM, is left out.
 
 Formulas of fedsam:
     In each local step the client takes the gradient at the worst point of a ball around its weights $v$, with the

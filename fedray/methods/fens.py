@@ -3,20 +3,14 @@ r"""FENS: the clients' networks stay fixed, and a small network learns by federa
 Source: Allouah, Dhasade, Guerraoui, Gupta, Kermarrec, Pinot, Pires, Sharma, *Revisiting Ensembling in One-Shot
 Federated Learning*, NeurIPS 2024, arXiv 2411.07182.
 
-Phase 1: client i withholds a share of its samples (`proxy`), trains its own network on the other samples, and sends
-this network. Phase 2: the server sends all N networks to the clients. Client i computes their outputs for its proxy
-samples, `[n_i, N * C]` logits. On these logits the clients train an aggregator by federated learning with FedAdam. A
-client's weight is the number of its samples, as in the authors' script.
-
-The option `aggregator` chooses how the N outputs are combined. `neural` is `W2 relu(W1 z)`. `client_weights` has one
-weight per client, and `class_weights` has one weight per client and class. Three aggregators need no training. `mean`
-is the plain mean. With `label_shares`, a client's weight for a class is its share of the samples of this class. With
-`voting`, each network votes for one class. These three need no phase 2, and no sample is withheld.
+In phase 1 the clients train the networks. In phase 2 they train an aggregator, with FedAdam. The aggregators `mean`,
+`label_shares` and `voting` have no parameters. They need no phase 2, and no sample is withheld for them. As in the
+authors' script, a client's weight is the number of its samples.
 
 Formulas of fens:
     Client $i$ withholds a random share `proxy` of its samples (their number is rounded down). It trains its own network
-    $w_i$ on the other samples, and sends this network once. Then the networks stay unchanged, and the clients train an
-    aggregator $g_\theta$ together on the proxy samples:
+    $w_i$ on the other samples, and sends $w_i$ once. The server sends all networks to the clients. The clients then
+    train an aggregator $g_\theta$ of the networks' outputs on the withheld samples:
 
     $$
     z(x) = \bigl[f_{w_1}(x), \dots, f_{w_N}(x)\bigr] \in \mathbb{R}^{N C}, \qquad
@@ -55,24 +49,21 @@ Formulas of fens:
     Here $s_{ic} = n_{ic} / \sum_j n_{jc}$ is the share of client $i$ in the samples of class $c$.
 
     Until a client has trained $\theta$, the rule `mean` predicts. With `voting` a class that no network chooses has the
-    probability zero. The log loss of a sample of this class would be infinite, and counts as 36.04 (the bound of
-    [`nll`](../metrics.md)). The `nll` of `voting` therefore mainly counts samples for whose class no network voted.
-    Compare the accuracy or the Brier score instead.
+    probability zero. The log loss of a sample of this class counts as 36.04 (the bound of [`nll`](../metrics.md)).
+    Therefore compare the accuracy or the Brier score of `voting`, and not its `nll`.
 
 Deviations:
     1. `mean` and `label_shares` average probabilities. A published copy of the authors' code (mattduerrmeier/fens,
        `flamby/aggs.py`) averages logits if there are several classes. The code's voting is left out, because it does
-       not count first choices. For each network and each class, the code measures how often the network's output occurs
-       on proxy samples of the class. It multiplies these shares over all networks, and takes the class with the largest
-       product. The code's neural aggregator has biases. The code's weights of clients start at 1, and one more
-       parameter is added to all classes.
+       not count first choices. The code's neural aggregator has biases. The code's weights of clients start at 1, and
+       one more parameter is added to the outputs of all classes.
     2. Every client takes part in phase 1; the section `participation` applies only to phase 2.
-    3. A client downloads all N networks, also its own, when it first takes part in phase 2. Computing the outputs for
-       the proxy samples takes no virtual time.
-    4. A client's initial network is in the ensemble if its training fails, if it drops out, or if it has no samples. In
-       `label_shares` such a client still counts with the number of its samples, although it has not sent this number.
-    5. The gate of experts is left out. The paper's last phase, distillation into one network, is `Run.distil`, for any
-       method.
+    3. A client downloads all N networks, including its own, when it first takes part in phase 2. Computing the outputs
+       for the proxy samples takes no virtual time.
+    4. A client's initial network is in the ensemble if the client's training fails, if it drops out, or if it has no
+       samples. In `label_shares` such a client still counts with the number of its samples.
+    5. The paper's mixture of experts is left out. The paper's last phase, distillation into one network, is
+       `Run.distil`, for any method.
 
 Example:
     >>> import fedray

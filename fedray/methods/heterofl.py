@@ -1,11 +1,9 @@
 r"""HeteroFL: weak clients train only the first channels of each hidden layer.
 
 Source: Diao, Ding, Tarokh, *HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous
-Clients*, ICLR 2021, arXiv 2010.01264, Alg. 1. A tier of `clients.tiers` has a `width` r; the default is 1. The clients
-of the tier receive, train and send `ceil(r c)` of the c channels of every hidden layer. A slice of width 1/2 therefore
-has about a quarter of the parameters. The narrowest slice is a part of every wider slice. Inputs and outputs stay
-whole. The server averages each parameter over the clients whose slices contain this parameter. With several models K
-(Fed-ensemble's schedule) each model of the ensemble is sliced in the same way.
+Clients*, ICLR 2021, arXiv 2010.01264, Alg. 1. A tier of `clients.tiers` has a `width` r; the default is 1. The slice of
+a client is the part of the network that the client receives, trains and sends. A slice of width 1/2 has about a quarter
+of the parameters. With several models (Fed-ensemble's schedule) each model is sliced in the same way.
 
 Formulas of heterofl:
     A client of a tier of width $r$ trains a network with only $\lceil r c \rceil$ of the $c$ channels of each hidden
@@ -21,26 +19,22 @@ Formulas of heterofl:
     \quad \text{where } S_j \neq \emptyset .
     $$
 
-    A slice costs 4 bytes per parameter in each direction. The virtual time of a step is the tier's seconds per step,
-    multiplied by the fraction of the whole network's operations that the slice needs. If $r = 1$ in every tier,
-    HeteroFL equals FedAvg bit for bit.
+    The virtual time of a step is the tier's seconds per step, multiplied by the fraction of the whole network's
+    operations that the slice needs. If $r = 1$ in every tier, HeteroFL equals FedAvg bit for bit.
 
 Deviations:
     1. Networks are `mlp`, `cnn`, `vgg11` without normalization, or your own `nn.Sequential` of such layers. The paper
        normalizes batches without running statistics, and asks all clients for the statistics at the end (static
-       BatchNorm). Such networks are refused here. The paper's scaler divides hidden layers by r in training. The
-       paper's networks normalize after the scaler, so the scale does not matter when a slice predicts. Without
-       normalization, training with the scaler can diverge. Here the scaler acts only with `scaler: true`, and slices
-       then predict with it, too.
+       BatchNorm). Such networks are refused here. The paper's scaler divides hidden layers by r, only in training,
+       because the paper's networks normalize after the scaler. Without normalization, training with the scaler can
+       diverge. Here the scaler acts only with `scaler: true`, and then in prediction, too.
     2. The loss runs over all classes, and every upload enters the mean of the last layer. The paper's loss sets the
-       logits of labels that a client does not have to 0. In the paper's code the last layer's parameters of a label are
-       averaged only over the clients that have this label.
+       logits of classes that a client does not have to 0. In the paper's code the last layer's parameters of a class
+       are averaged only over the clients that have this class.
     3. After a Flatten layer, a channel of a convolution stands for all its pixels. The paper's convolutions end in a
        global pooling, after which a channel is one value.
-    4. A client stays in its tier (the paper's "fix"). The paper also has a variant that draws widths anew in every
-       round ("dynamic").
-    5. The paper counts operations but no time. Here the virtual time of a step is proportional to the multiplications
-       of the slice.
+    4. A client stays in its tier (the paper's "fix"). The paper's variant "dynamic" draws widths anew in every round.
+    5. The paper counts operations but no time.
     6. A client of the run predicts with its own slice (`personal_accuracy`), and a new client with the whole network.
     7. All uploads have the same weight, as in the paper. With `server.weighting: examples` the weight is the number of
        the client's samples.
@@ -68,7 +62,7 @@ from fedray.methods import kit
 def cut_channels(
     net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
-    """Returns the network of each tier, whose hidden layers have only their first channels."""
+    """Returns the network of each tier. Its hidden layers have only the first channels of the whole network."""
     return kit.make_tier_nets(net, widths, row, scaler=bool(options.get("scaler", False)), who=name)
 
 
@@ -104,7 +98,7 @@ SPECS = {
 
 
 def heterofl(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` over clients in tiers, which train a layer's first channels. The paper has K = 1."""
+    """Composes K models `[K, d]` over clients in tiers. The paper has K = 1."""
     phase = kit.federated_slices(
         setting,
         assign=kit.permutation,  # the participants of the round, and which model they train

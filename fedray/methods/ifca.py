@@ -1,8 +1,7 @@
 r"""IFCA: clients form clusters, because each client trains the model that has the smallest loss on its samples.
 
-The server sends K models to every participant, and averages each model over the clients that chose it. Source: Ghosh,
-Chung, Yin, Ramchandran, *An Efficient Framework for Clustered Federated Learning*, NeurIPS 2020, Alg. 1 (model
-averaging).
+Source: Ghosh, Chung, Yin, Ramchandran, *An Efficient Framework for Clustered Federated Learning*, NeurIPS 2020, Alg. 1
+(model averaging).
 
 Formulas of ifca:
     Every participant receives the $K$ models, and trains the model that has the smallest loss on its samples:
@@ -13,13 +12,13 @@ Formulas of ifca:
     $$
 
 Deviations:
-    1. The models start from K random draws. The paper restarts a run that went wrong. Here you choose a different seed
-       instead.
-    2. The paper's variants are no options of this method. For gradient averaging set `local.steps: 1`. Sharing the
-       first layers (section 6.3) is left out.
+    1. The models start from K random draws. The paper restarts a run whose clusters are poor. Here you choose a
+       different seed instead.
+    2. For the paper's variant with gradient averaging set `local.steps: 1`. Its variant with shared first layers
+       (section 6.3) is left out.
     3. For a new client, whose samples are unknown, the average of the K models predicts. A client of the run predicts
        with the model that has the smallest loss on the client's training samples (`predict.gamma: 0`).
-    4. Virtual time counts the bytes of the K models and the K forward passes of the choice.
+    4. Virtual time counts the bytes of the K models, and K forward passes over a client's samples for the choice.
 
 Example:
     >>> import fedray

@@ -4,15 +4,7 @@ Sources: Möllenhoff, Swaroop, Doshi-Velez, Khan, *Federated ADMM from Bayesian 
 details follow the code team-approx-bayes/bayes-admm (`FedIVON`). The optimizer IVON is from Shen et al., *Variational
 Learning is Effective for Large Deep Networks*, ICML 2024.
 
-All clients together look for the Gaussian q that minimizes `sum_k n_k / tau E_q[loss_k] + KL(q || p)`. The prior is p =
-N(0, 1 / S_0). Each client has its own Gaussian q_k and a factor t_k of q. The natural parameters of the factor are the
-negatives of the paper's duals: `v_k = -linear`, `V_k = -precision`.
-
-A client learns the q_k that minimizes `n_k / tau E[loss_k] + E[log t_k] + rho KL(q_k || q)`. The natural parameters
-lambda of its factor then change by gamma rho times the change from q to q_k. The server mixes the mean of the q_k with
-the product of prior and factors: `(1 - alpha) mean lambda(q_k) + alpha (lambda_0 + sum lambda(t_k))`. If all q_k equal
-q, the result is the product of prior and factors. The state has the same form as the state of PVI. IVON-ADMM with rho =
-tau = alpha = 1 is PVI.
+The paper's duals are the negative natural parameters of a client's factor. The state has the same form as that of PVI.
 
 Formulas of ivon_admm:
     The posterior over the network's $p$ weights is a Gaussian $q$, independent in each weight, with mean $m_g$ and
@@ -52,7 +44,7 @@ Formulas of ivon_admm:
     $$
 
     The server computes the sum of all factors from the uploads. It mixes with the weight $\alpha$, the option
-    `server_step`; `admm` means $\alpha = 1 / (1 + \rho N)$:
+    `server_step`. The value `admm` means $\alpha = 1 / (1 + \rho N)$:
 
     $$
     \lambda(q) \leftarrow (1 - \alpha) \Bigl( \lambda(q) + \frac{1}{|S|} \sum_{k \in S} \Delta_k \Bigr) + \alpha \Bigl(
@@ -68,11 +60,10 @@ Formulas of ivon_admm:
     - With $S_k = c$ for all clients (`beta2: 1`, and $S_0 = c$) the method is FedDyn. FedDyn's $\alpha$ is $\tau \rho c
       / n$, and its corrections are $-\tau \lambda_k / n$. The prior also multiplies the server's model by $\rho N / (1
       + \rho N)$; FedDyn has no such factor.
-    - With $\gamma = 0$ there are no duals, and the mean of the clients is pulled to the prior.
+    - With $\gamma = 0$ the factors stay 1, and the mean of the clients is pulled to the prior.
     - Training diverges if $b_k > \rho S_g + n_k H / \tau$ for a weight, where $H$ is the mean curvature of the client's
-      losses. The client's objective then has no minimum, and $S_k$ falls almost to 0. This happens with a large
-      $\gamma$ if losses curved more when the factor was learned than they do now. The results of IVON-ADMM on
-      FashionMNIST contain such a case.
+      losses. The client's objective then has no minimum, and $S_k$ falls almost to 0. This can happen with a large
+      $\gamma$ if the curvature of the losses has fallen since the client learned its factor.
 
     The prediction is the mean of the predictions of `samples` networks that are drawn from $q$. With `samples: 0` the
     network with the mean weights predicts.
@@ -87,7 +78,7 @@ Deviations:
        counts all N clients. The authors' clients all take part in every round.
     4. At a learning rate of 0 (the end of a cosine) the precision does not change either. The learning rate falls only
        if `local.schedule` says so. The authors use a cosine over all rounds.
-    5. The running mean of gradients begins anew in every round. In the authors' code it continues.
+    5. The running mean of gradients starts at 0 in every round. In the authors' code the running mean continues.
     6. A precision of q that is not above 0 is replaced by 1e-6. The authors' code would produce NaN.
     7. Each step uses one draw of the weights. By default ten draws from q predict (`samples`); with 0 the mean of q
        predicts. The authors report both, with 32 draws.
@@ -172,7 +163,7 @@ SPECS = {
 
 
 def ivon_admm(setting: kit.Setting) -> kit.Method:
-    """Composes one or K Gaussians over N clients. Each job receives and sends 2 p + 1 values."""
+    """Composes K Gaussians over N clients. Each job receives and sends 2 p + 1 values."""
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
     kit.base.require("IVON-ADMM", local__optimizer=(local.optimizer_name, "sgd"), local__momentum=(local.momentum, 0))
     kit.base.check_own_prior(local, "IVON-ADMM", "method.prior")

@@ -1,7 +1,7 @@
 """Loads the building blocks of methods when they are first used, so that a method's file does not import torch.
 
-For example, `kit.federated` is `fedray.methods.base.federated`. Each line of the stub `kit.pyi` says from which module
-a name comes. Type checkers read this stub, and so does this module.
+For example, `kit.federated` is `fedray.methods.base.federated`. The stub `kit.pyi` says from which module each name
+comes. Type checkers and this module read the stub.
 
 Example:
     >>> from fedray.methods import kit
@@ -19,9 +19,9 @@ from typing import Any
 
 @cache
 def list_rows() -> Mapping[str, tuple[str, str]]:
-    """Returns the lines of the stub as name -> (module, name in the module).
+    """Returns the stub's imports as name -> (module, name in the module).
 
-    The name in the module is empty if the line imports a whole module.
+    The name in the module is empty if the stub imports the whole module.
     """
     rows = {}
     for row in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body:

@@ -1,9 +1,8 @@
 r"""LG-FedAvg: the last layers are averaged, and the other layers stay with the client.
 
 Source: Liang, Liu, Ziyin, Allen, Auerbach, Salakhutdinov, Morency, *Think Locally, Act Globally: Federated Learning
-with Local and Global Representations*, 2020, Alg. 1. A layer is a module that owns trainable tensors. `shared_layers`
-is the number of last layers that are shared. The other layers are private. Private layers and their running statistics
-are not sent, so their bytes are not counted.
+with Local and Global Representations*, 2020, Alg. 1. A layer is a module that owns trainable tensors. Private layers
+and their running statistics are not sent, so their bytes are not counted.
 
 Formulas of lg_fedavg:
     LG-FedAvg is FedPer with the parts exchanged: the last `shared_layers` layers $h$ are averaged, and the layers $b_i$
@@ -17,8 +16,8 @@ Formulas of lg_fedavg:
 Deviations:
     1. Private layers start from the server's initial model, the same for every client.
     2. The metrics of new clients (`accuracy`, ...) are metrics of the server's own model, whose private layers were
-       never trained. Use `personal_accuracy` instead. The paper's ensemble of all local models for new clients is not
-       simulated.
+       never trained. Use `personal_accuracy` instead. The paper's ensemble of all local models for new clients is left
+       out.
 
 Example:
     >>> import fedray

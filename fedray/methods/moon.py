@@ -3,9 +3,9 @@ r"""MOON: FedAvg with a contrastive loss that keeps a client's features near tho
 Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, Alg. 1 and equations 3 and 4.
 
 Formulas of moon:
-    Features are the inputs of the last layer. $z(x)$ are those of the model in training, $z_{\mathrm{glob}}$ those of
-    the broadcast model, and $z_{\mathrm{prev}}$ those of the model that the client trained the last time. $s$ is the
-    cosine of the angle between two features. A client minimizes
+    Features are the inputs of the last layer. The features $z(x)$ are from the model in training, $z_{\mathrm{glob}}$
+    from the broadcast model, and $z_{\mathrm{prev}}$ from the model that the client trained the last time. $s$ is the
+    cosine of the angle between two vectors of features. A client minimizes
 
     $$
     F_i(v) + \mu \cdot \frac{1}{n_i} \sum_x -\log
@@ -15,8 +15,7 @@ Formulas of moon:
     with $\tau$ = `temperature`. The server averages as FedAvg does.
 
 Deviations:
-    1. The features z are the inputs of the network's last layer, for any network. The paper adds a projection head to
-       its networks.
+    1. The paper adds a projection head to its networks, and uses the outputs of this head as features.
     2. A client that trains for the first time has no earlier model, and uses the broadcast model instead. The
        contrastive loss then has no gradient at the first step.
     3. In virtual time a step costs 5/3 of a step of FedAvg, for the forward passes of the two other models.
@@ -53,7 +52,7 @@ SPECS = {
 
 
 def moon(setting: kit.Setting) -> kit.Method:
-    """Composes one or K models `[K, d]` over N clients. Each client keeps the model `[d]` that it trained last.
+    """Composes K models `[K, d]` over N clients. Each client keeps the model `[d]` that it trained last.
 
     Raises:
         BadInput: the scenario sets `local.loss`.

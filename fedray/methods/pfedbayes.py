@@ -3,10 +3,8 @@ r"""pFedBayes: each client keeps a Gaussian over its weights, whose prior is lea
 Source: Zhang, Li, Li, Huang, Gu, *Personalized Federated Learning via Variational Bayesian Inference*, ICML 2022, arXiv
 2206.07977, Alg. 1. Details follow AllenBeau/pFedBayes, an unofficial implementation.
 
-A row of the state holds two Gaussians: the client's own q, and the client's copy w of the global Gaussian. Each has p
-means and p values rho; `softplus(rho)` is the standard deviation. q is a private layer. As in FedPer, it is neither
-sent nor averaged, and its bytes are not counted. The server has no q and uses w instead. New clients start from w and
-predict with w.
+A row of the state holds two Gaussians, the client's own q and the client's copy w of the global Gaussian. Each has p
+means and p values rho; `softplus(rho)` is the standard deviation. q is a private layer, as in FedPer: it is not sent.
 
 Formulas of pfedbayes:
     A model is a Gaussian $N(\mu, \sigma^2)$ over each of the network's $p$ weights, with $\sigma = \log(1 + e^{\rho})$.
@@ -22,16 +20,16 @@ Formulas of pfedbayes:
 
     for $w = N(\nu, \tau^2)$. After every `personal_steps` such steps the copy $w_i$ makes one step by
     $\frac{\zeta}{n_i} \nabla_w \mathrm{KL}(q_i \,\Vert\, w)$, in $\nu$ and in its own $\rho$. Each of the two Gaussians
-    has its own optimizer (Adam), with the same rate. The client keeps $q_i$ and sends $w_i$. So it receives and sends
-    $2p$ values. The server averages means and rhos,
+    has its own optimizer (Adam), with the same learning rate. The client keeps $q_i$ and sends $w_i$, which has $2p$
+    values. The server averages means and rhos,
 
     $$
     w \leftarrow (1 - \beta) \, w + \beta \, \frac{1}{|S|} \sum_{i \in S} w_i .
     $$
 
-    $\beta$ is 1. For another $\beta$ set `server.lr` to it, with `server.optimizer: momentum` and `server.momentum: 0`.
-    Clients of the run predict with the mean of their $q_i$ (`personal_accuracy`), and new clients with the mean of $w$.
-    With $\zeta = 0$ and narrow Gaussians a client trains alone.
+    By default $\beta$ is 1. For a different $\beta$ set `server.optimizer: momentum`, `server.momentum: 0`, and
+    `server.lr` to $\beta$. Clients of the run predict with the mean of their $q_i$ (`personal_accuracy`), and new
+    clients with the mean of $w$. With $\zeta = 0$ and narrow Gaussians a client trains alone.
 
 Deviations:
     1. Each personal step uses a new batch. The unofficial code makes five personal steps on each batch, and then one
@@ -46,9 +44,7 @@ Deviations:
        are the network's usual first weights (`model.weight_sd: 0.1` draws them as the unofficial code does).
     6. The network with the mean weights predicts. The unofficial code draws the weights once, with a standard deviation
        of 2.
-    7. For the paper's beta set `server.optimizer: momentum`, `server.lr` to beta, and `server.momentum` to 0. Without a
-       server optimizer beta is 1.
-    8. Running statistics of normalization layers are averaged as in FedAvg.
+    7. Running statistics of normalization layers are averaged as in FedAvg.
 
 Example:
     >>> import fedray
@@ -71,7 +67,7 @@ from fedray.methods import kit
 
 
 def add_gaussians(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
-    """Returns the network with a Gaussian over its weights, and with the prior of this Gaussian."""
+    """Returns the network with a Gaussian over its weights, and with the client's copy of the global Gaussian."""
     return kit.net.MeanField(net, options["rho"], name)
 
 
@@ -110,10 +106,10 @@ SPECS = {
 
 
 def pfedbayes(setting: kit.Setting) -> kit.Method:
-    """Composes one or K Gaussians over N clients. Each job receives and sends 2 p values (means and rhos).
+    """Composes K Gaussians over N clients. Each job receives and sends 2 p values (means and rhos).
 
     Raises:
-        BadInput: clients train with an optimizer other than Adam or SGD, with weight decay, or with a pull.
+        BadInput: clients train with an optimizer other than Adam or SGD, with weight decay, or with a proximal term.
     """
     local, options, p = setting.local, setting.options, setting.layout.trainable // kit.net.PARTS
     kit.base.check_own_prior(local, "pFedBayes", "method.zeta")

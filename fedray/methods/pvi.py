@@ -5,10 +5,7 @@ and Continual Learning*, 2018, arXiv 1811.11206, Alg. 1; Ashman, Bui, Nguyen, Ma
 *Partitioned Variational Inference: A Framework for Probabilistic Federated Learning*, 2022, arXiv 2202.12275, in the
 variant in which all clients train at once. Details follow the code MattAshman/pvi.
 
-The posterior q is `p(w) t_1(w) ... t_N(w)`. All Gaussians are independent in each weight, so the natural parameters of
-the factors add up. A client divides q by its own factor, which leaves the cavity `q / t_k`. It learns the q_k that
-maximizes `E[log p(D_k | w)] - KL(q_k || q / t_k)`. The damped difference between q_k and q is added to the client's
-factor and to the server's q. All factors start at 1, so q starts at the prior N(0, 1 / prior).
+
 
 A row of the state holds q (means and rhos), the client's factor (natural parameters), and one value that tells whether
 q is still the prior. The factor stays with the client.
@@ -31,8 +28,8 @@ Formulas of pvi:
     $$
 
     in $\mu_k$ and $\rho_k$. Each step uses one draw $\varepsilon \sim N(0, I)$. This is variational inference on the
-    client's samples, with the cavity $q / t_k$ as the prior. The option `damping` is a second $\rho$, a factor on the
-    client's change. The client sends the damped change and keeps its new factor:
+    client's samples, with the cavity $q / t_k$ as the prior. The client multiplies its change by the option `damping`
+    $\rho$ (not the $\rho$ above). It sends the damped change and keeps its new factor:
 
     $$
     \Delta_k = \rho \, (\lambda(q_k) - \lambda(q)), \qquad \lambda_k \leftarrow \lambda_k + \Delta_k, \qquad
@@ -45,8 +42,7 @@ Formulas of pvi:
     mean of the $q_k$ in natural parameters.
 
     For a linear model with Gaussian noise and uncorrelated inputs the fixed point is the exact posterior. One client
-    with `damping: 1` does plain variational inference. A precision of a cavity or of $q$ that is not above 0 is
-    replaced by $10^{-6}$.
+    with `damping: 1` does plain variational inference.
 
     The prediction is the mean of the predictions of `samples` networks that are drawn from $q$. With `samples: 0` the
     network with the mean weights predicts.
@@ -60,14 +56,12 @@ Deviations:
     3. In the first round training begins at the network's usual first weights with the standard deviation
        softplus(`rho`). The authors' code draws means from (-0.1, 0.1), with a variance of about 1e-3. In later rounds
        training begins at q, as in the authors' code.
-    4. `damping: clients` means 1 / N even if only some clients take part. The factors of the other clients do not
-       change.
+    4. `damping: clients` means 1 / N even if only some clients take part.
     5. By default ten draws from q predict (`samples`), with the same noise in every round; in the authors' code 100
        draws predict.
     6. With int8 compression a client's factor changes by what the client computed, and q by what was sent; q is then no
        longer the exact product. Sparse uploads are refused, because a linear term without its precision moves a mean
        far away.
-       In a trial on digits the accuracy fell to that of guessing, even with error feedback.
     7. With K > 1 there are K posteriors, and each client has one factor for each posterior.
     8. Running statistics of normalization layers are averaged as in FedAvg.
 
@@ -138,7 +132,7 @@ SPECS = {
 
 
 def pvi(setting: kit.Setting) -> kit.Method:
-    """Composes one or K Gaussians over N clients. Each job receives and sends 2 p + 1 values."""
+    """Composes K Gaussians over N clients. Each job receives and sends 2 p + 1 values."""
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
     kit.base.check_own_prior(local, "PVI", "method.prior")
     prior, damping = options["prior"], options["damping"]

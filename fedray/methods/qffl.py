@@ -1,7 +1,7 @@
 r"""q-FFL by q-FedAvg: clients with a large loss count more, so that the accuracies of clients become more similar.
 
 Source: Li, Sanjabi, Beirami, Smith, *Fair Resource Allocation in Federated Learning*, ICLR 2020, Alg. 2. The objective
-is `sum F_i^(q + 1) / (q + 1)`. With q = 0 it is the objective of FedAvg with equal weights; with a large q only the
+is `sum F_i^(q + 1) / (q + 1)`. With q = 0 this is the objective of FedAvg with equal weights. With a large q only the
 largest loss counts.
 
 Formulas of qffl:
@@ -75,15 +75,15 @@ def qffl(setting: kit.Setting) -> kit.Method:
 def fair_mean(rows: kit.Rows, _weighting: kit.Weighting, q: float, lr: float, trainable: int) -> kit.Server:
     """Returns the server of q-FedAvg. A model without uploads stays unchanged.
 
-    Both sums, of the Delta_i and of the h_i, are computed without their common factor L, which cancels.
+    The sums of the Delta_i and of the h_i are both computed without the common factor L, which cancels.
 
     Args:
         rows: the order in which the state holds the models.
-        _weighting: the weighting of the scenario. It is not used, because only losses weigh the clients.
+        _weighting: not used, because only losses weigh the clients.
         q: exponent of the objective, at least 0.
         lr: the clients' learning rate, 1 / L.
-        trainable: p, the number of trainable parameters of a model. Later numbers (buffers) are averaged with the
-            weights h.
+        trainable: p, the number of trainable parameters of a model. Buffers come later and are averaged with the
+            weights h_i.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:

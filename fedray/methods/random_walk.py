@@ -1,8 +1,8 @@
 r"""Random walk: K models walk over a graph of clients, which train them. There is no server.
 
 Source: Shi, Lai, Kontar, Chowdhury, *Fed-ensemble*, IEEE T-ASE 2024, doi 10.1109/TASE.2023.3269639, section V-H. One
-round is one step of all K walks. K = 1 is the paper's "FedAvg random walk". The prediction is the average over the K
-models.
+round is one step of all K walks. K = 1 is the paper's "FedAvg random walk". The mean of the K models' predictions is
+the prediction.
 
 Formulas of random_walk:
     Clients are the nodes of a graph. In step $t$ model $k$ is at client $i_k(t)$. This client trains the model and
@@ -18,13 +18,12 @@ Formulas of random_walk:
     Q(i, j) = \begin{cases}
     1 / d_i & \texttt{uniform},\\
     1 / (2 d_i) \text{ and } Q(i, i) = 1 / 2 & \texttt{lazy},\\
-    \min(1 / d_i, 1 / d_j) \text{ and } Q(i, i) \text{ the rest} & \texttt{metropolis}.
+    \min(1 / d_i, 1 / d_j) \text{ and } Q(i, i) = 1 - \sum_{j \ne i} Q(i, j) & \texttt{metropolis}.
     \end{cases}
     $$
 
 Deviations:
-    1. The next client is a uniformly drawn neighbor, as in the paper, or follows a `lazy` or `metropolis` transition
-       (`graph.transition`).
+    1. The paper has only the `uniform` transition (`graph.transition`).
     2. The model may be compressed when it moves (`fedray.components.random_walk`). The paper sends the model whole.
     3. A client that has failed, or has no working link to a neighbor, keeps the models that it holds.
 
@@ -79,7 +78,7 @@ def random_walk(setting: kit.Setting) -> kit.Method:
             models=setting.models,
             schedule=kit.random_walk.walk_schedule(setting.walk),  # the holder of each model
             local=setting.local,
-            server=server,  # the model moves on as it was trained
+            server=server,  # the model moves on without a merge
             compress=compress,
             walk=setting.walk,
             traffic=kit.random_walk.walk_traffic(setting.walk, setting.clients, compress),  # from client to client

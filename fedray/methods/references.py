@@ -1,9 +1,7 @@
 r"""References to compare with: training on pooled data, or training in which clients share nothing.
 
-`centralized` and `deep_ensemble` train on pooled data: one client holds all samples, and a round is `local.epochs`
-passes over them. `deep_ensemble` is from Lakshminarayanan, Pritzel, Blundell, *Simple and Scalable Predictive
-Uncertainty Estimation using Deep Ensembles*, NIPS 2017, section 2.4, without adversarial examples. In `local_only`
-every client trains its own model.
+`deep_ensemble` is from Lakshminarayanan, Pritzel, Blundell, *Simple and Scalable Predictive Uncertainty Estimation
+using Deep Ensembles*, NIPS 2017, section 2.4, without adversarial examples.
 
 Formulas of centralized:
     One client holds all samples, and a round is `local.epochs` passes over them: $w \leftarrow \mathrm{Train}(w; F)$
@@ -11,8 +9,7 @@ Formulas of centralized:
 
 Formulas of local_only:
     $w_i \leftarrow \mathrm{Train}(w_i; F_i)$ in every round in which client $i$ takes part. Nothing is averaged. Client
-    $i$ predicts with $w_i$. For a new client all predictions are averaged. For this average client $i$ sends $w_i$
-    after each round, which counts as `up_bytes`. Nothing is sent down, because client $i$ continues from its own $w_i$.
+    $i$ predicts with $w_i$. For a new client the mean of all models' predictions is the prediction.
 
 Formulas of deep_ensemble:
     $K$ networks with outputs $\mu_w(x), \sigma_w^2(x)$ train on the pooled data, each from its own start, by
@@ -33,10 +30,9 @@ Formulas of deep_ensemble:
 
 Deviations:
     1. On pooled data, traffic is counted as if the one client sent its models to a server after each round.
-    2. In `local_only` a client of the run predicts with its own model. For new clients the plain average of the N
-       models predicts (`accuracy_mean` is the mean accuracy of the single models). For this average each client sends
-       its model after each round, and these bytes count. Nothing is sent down, because a client continues from its own
-       model.
+    2. In `local_only` each client sends its model after each round, because new clients need all models. These bytes
+       count as `up_bytes`. Nothing is sent down, because a client continues from its own model. `accuracy_mean` is the
+       mean accuracy of the single models.
 
 Example:
     >>> import fedray
@@ -90,7 +86,7 @@ SPECS = {
 
 
 def centralized(setting: kit.Setting) -> kit.Method:
-    """Composes one model `[1, d]` on the pooled data: the upper reference."""
+    """Composes one model `[1, d]` on the pooled data, the upper reference."""
     return kit.Method("centralized", kit.federated(replace(setting, models=1)))  # the single client holds all samples
 
 
@@ -100,7 +96,7 @@ def deep_ensemble(setting: kit.Setting) -> kit.Method:
 
 
 def local_only(setting: kit.Setting) -> kit.Method:
-    """Composes N models `[N, d]`. Client i trains model i. This is the lower reference."""
+    """Composes N models `[N, d]`, the lower reference. Client i trains model i."""
     plan = kit.schedule.schedule(setting.clients, 1, setting.seeds, setting.participation, assign_own_model)
     phase = kit.federated(replace(setting, models=setting.clients.number))
     return kit.Method(
@@ -111,12 +107,5 @@ def local_only(setting: kit.Setting) -> kit.Method:
 def assign_own_model(
     _now: kit.schedule.WorldRound, drawn: kit.schedule.Drawn, _per_client: kit.types.IntArray, _state: kit.State | None
 ) -> tuple[kit.types.IntArray, kit.types.IntArray]:
-    """Assigns model i to participant i.
-
-    Args:
-        _now: the round.
-        drawn: the participants.
-        _per_client: number of models that each participant trains.
-        _state: the state of the server, which is not used.
-    """
+    """Assigns model i to client i. Only the argument `drawn`, the participants, is used."""
     return kit.numpy.arange(len(drawn.client)), drawn.client

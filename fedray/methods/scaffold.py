@@ -2,7 +2,7 @@ r"""SCAFFOLD: control variates correct the drift of clients.
 
 Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, *SCAFFOLD: Stochastic Controlled Averaging for Federated
 Learning*, ICML 2020, Alg. 1 with option II. A client receives and sends two vectors `[d]`. With K > 1 each model has
-its own control variate c, and its own c_i for each client.
+its own control variates c and c_i.
 
 Formulas of scaffold:
     Client $i$ keeps a control variate $c_i$, and the server keeps $c$; both start at 0. From $w$ client $i$ takes
@@ -20,9 +20,8 @@ Deviations:
     1. Option II divides by the number of steps that the client really made, times `lr`.
     2. Control variates are sent whole, even if the delta is compressed.
     3. A control variate stays unchanged in a round whose learning rate is 0 (`local.schedule`).
-    4. The paper has plain SGD. With `local.momentum` the corrections gain momentum as gradients do. Option II then
-       divides by the sum of the weights of the gradients (FedNova's $|a_i|_1$) instead of $\tau_i$, so that a control
-       variate is still a mean gradient.
+    4. The paper has plain SGD. With `local.momentum` the corrections pass through the momentum, too. Option II then
+       divides by FedNova's $|a_i|_1$ instead of $\tau_i$, so that a control variate is still a mean gradient.
 
 Example:
     >>> import fedray
@@ -61,7 +60,7 @@ def scaffold(setting: kit.Setting) -> kit.Method:
     ) -> kit.torch.Tensor:
         assert shared is not None
         new = kit.servers.zero_buffers(own - shared - delta / rate, p)  # line 12, option II
-        return kit.torch.where(rate > 0, new, own)  # at a learning rate of 0 no gradient is known
+        return kit.torch.where(rate > 0, new, own)  # at a learning rate of 0 the delta tells nothing about the gradient
 
     def offset(own: kit.torch.Tensor, shared: kit.torch.Tensor | None) -> kit.torch.Tensor:
         assert shared is not None

@@ -1,4 +1,4 @@
-"""Defines `Setting`, the argument of every method. It holds the objects that were built from a scenario."""
+"""Defines `Setting`, the argument of every method: the objects that were built from a scenario."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,11 +71,11 @@ class Setting:
             of `server_rows`, noise, or the inputs of a data set. The options `inputs` and `input_rows` choose among
             these. Your own method may declare both options.
         label_counts: function: world -> how many training samples of each class each client holds, `[N, C]`, by the
-            client's own labels; the first 10,000 clients only. No bytes are counted for these counts. For a regression
-            the function raises `BadInput`.
+            client's own labels. The function covers only the first 10,000 clients, and no bytes are counted for it. For
+            a regression it raises `BadInput`.
         assign: the kind of schedule (permutation, random, balanced, adaptive), or a user's own function. None means
             that the method decides.
-        rows: what each row of the schedule belongs to: client, slot or stratum.
+        rows: what has its own row in the schedule: each client, slot or stratum.
         weighting: weights of the uploads in a mean: uniform or examples.
         coefficients: weights of the tiers in a mean: equal_groups, paper_eq2, or fedavg (no weights of tiers). None
             means that the method decides.
@@ -84,19 +84,17 @@ class Setting:
         compress: function: layout -> the compression of models with this layout. None means that the method decides.
         hold_out: whether clients withhold samples for validation.
         participants: the largest number of clients that take part in a round.
-        features: function: network inputs -> features `[n, p]`, for a network that is linear in its weights. None if
-            the network is not linear.
-        distil: function (world, start `[d]`, teachers `[S, d]`, key of the random numbers) -> student `[d]`. None if
-            the server holds no inputs.
+        features: function: network inputs -> features `[n, p]`. It is None if the network is not linear in its weights.
+        distil: function (world, start `[d]`, teachers `[S, d]`, key of the random numbers) -> student `[d]`. It is None
+            if the server holds no inputs.
         distil_work: function: number of teachers -> number of steps that train a student at the server, and number of
-            samples in these steps. None if the server holds no inputs.
+            samples in these steps. It is None if the server holds no inputs.
         score: function (world, model `[d]`) -> score of the model on the server's labelled samples, whose share is
-            `method.validation`. Methods in which the server chooses models by score use it. None if the server holds
-            no such samples.
+            `method.validation`. It is None if the server holds no labelled samples.
         fuse: function (world, students with their uploads, key of the random numbers) -> the weights of each student,
-            `[d]`. The students learn the mean prediction of all uploads. None if the server holds no inputs, or if the
-            method has no `networks`.
-        walk: how the models walk over the clients, if there is no server.
+            `[d]`. The students learn the mean prediction of all uploads. It is None if the server holds no inputs, or
+            if the method has no `networks`.
+        walk: how the models walk over the clients if there is no server.
         stack: the base networks and the meta model of a stack, or the networks of `method.networks` and their clients.
         ensemble: the dimensions of a boosted ensemble.
         tier_nets: the network of each tier, for methods that slice the network; empty for all other methods.

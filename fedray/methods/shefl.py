@@ -1,8 +1,8 @@
 r"""SHEFL: in a round strong clients train all K models, and weak clients train one model. Uploads are sparse (top-k).
 
 Source: *Resource-Aware Aggregation and Sparsification for Heterogeneous Ensemble Federated Learning*, Alg. 1, eqs. 1-2.
-SHEFL is Fed-ensemble with three more ingredients: two tiers of devices (strong: HPC, weak: LPC; `clients.tiers`), an
-uplink budget for each tier, and an average over tiers instead of over clients.
+SHEFL is Fed-ensemble with three more ingredients: two tiers of clients (`clients.tiers`), an uplink budget for each
+tier, and an average over tiers instead of over clients. The paper's HPC are strong clients, and LPC are weak ones.
 
 Formulas of shefl:
     In a round strong clients $H$ train all $K$ models. Weak clients $L$ train one model, by the permutation schedule of
@@ -21,18 +21,16 @@ Formulas of shefl:
     w_k \leftarrow w_k + \frac{1}{|C_k|} \sum_{c \in C_k} \sum_{i \in S_k \cap c} \frac{\tilde\Delta_i}{|S_k \cap c|}.
     $$
 
-    The option `mu` adds FedProx's term, and `alpha` adds FedDyn's corrections.
-
 Deviations:
     1. Aggregation follows the text of section 3.3, `w <- w + 1/2 mean_HPC(delta) + 1/2 mean_LPC(delta)`. Tiers without
        uploads of a model are skipped, and the others have equal weights (`server.coefficients: equal_groups`). The
        printed eq. 2 is available as `paper_eq2`. The two agree exactly if L = K and one LPC client trained the model,
        where L is the number of LPC clients in the round.
-    2. Coefficients are applied at the server. The order does not matter, because scaling commutes with top-k.
-    3. The paper says "10 local iterations"; here they are 10 local *epochs*. With 10 steps the accuracy on FashionMNIST
-       stays below 70 % for 30 rounds. With 10 epochs it reaches 80 % after about twice the published number of rounds
-       (`docs/results/shefl.md`).
-    4. There may be any number of tiers; all tiers with uploads of a model have the same weight.
+    2. The server applies the tiers' weights after compression. The order does not matter, because scaling commutes with
+       top-k.
+    3. The paper says "10 local iterations"; here they are 10 local *epochs*. Both are compared in
+       `docs/results/shefl.md`.
+    4. There may be any number of tiers.
     5. `mu` > 0 adds FedProx's pull. `alpha` > 0 adds FedDyn's corrections (a private vector `[d]` for each client and
        model) and the step of FedDyn's server.
     6. Participants are drawn uniformly within their tier. The paper draws one participant from each of ten strata
@@ -84,7 +82,7 @@ SPECS = {
 
 
 def shefl(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` over N clients in tiers. A client trains as many models as `models_per_round` says."""
+    """Composes K models `[K, d]` over N clients in tiers. A client trains `models_per_round` models in a round."""
     tiers, alpha = setting.clients.tiers, setting.options["alpha"]  # HPC: m = K, LPC: m = 1 (`models_per_round`)
 
     def compress(layout: kit.Layout) -> kit.Compress:  # section 3.2: k = ratio d of each trained model

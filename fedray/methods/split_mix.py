@@ -1,12 +1,12 @@
-r"""Split-Mix: of K narrow base networks a device trains, and predicts with, as many as its budget allows.
+r"""Split-Mix: there are K narrow base networks, and a device trains as many of them as its budget allows.
 
 Each base network is trained as FedAvg trains its one model. Source: Hong, Wang, Wang, Zhou, *Efficient Split-Mix
 Federated Learning for On-Demand and In-Situ Customization*, ICLR 2022, Alg. 1.
 
 Formulas of split_mix:
-    A device of tier $b$ trains $m_b \le K$ base networks in a round. It takes turns, so that in $K$ rounds it trains
-    all base networks equally often. Each base network becomes the mean of its uploads. A device predicts with the first
-    $m_b$ base networks:
+    A device of tier $b$ trains $m_b \le K$ base networks in a round. In $K$ rounds the device trains all base networks
+    equally often. Each base network becomes the mean of its uploads. A device predicts with the first $m_b$ base
+    networks:
 
     $$
     w_k \leftarrow w_k + \sum_{i \in S_k} p_i \, (u_{ik} - w_k), \qquad

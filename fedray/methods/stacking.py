@@ -1,18 +1,18 @@
-r"""Parallel-ensemble stacking (Algs. 1-2): a meta model combines sub models that each leave one client out.
+r"""Parallel-ensemble stacking (Algs. 1-2): a meta model combines sub models, each trained without one client.
 
 Source: Yu, Wu, Yu, Wei, Liu, Zhang, *A federated learning algorithm using parallel-ensemble method on non-IID
-datasets*, Complex & Intelligent Systems 2023. There are n architectures ("bases"), m clients and C classes, and three
+datasets*, Complex & Intelligent Systems 2023. There are n architectures ("bases"), m clients, C classes and three
 phases:
 
-Phase 1: FedAvg (weighted by examples) trains sub model (i, j) of base i on all clients except j. All n * m trainings
-share the same rounds. Phase 2: client j predicts its own samples with the sub models (i, j) of all bases i. The results
-are `[n_j, n * C]` out-of-fold probabilities, which stay with the client. Phase 3: FedAvg trains the meta model, a
-softmax layer `n * C -> C`, on these features. In a prediction the sub models of each base are averaged first. The
-averages of all bases are the input of the meta model.
+1. FedAvg (weighted by examples) trains sub model (i, j) of base i on all clients except j. All n * m trainings share
+   the same rounds.
+2. Client j predicts its own samples with the sub models (i, j) of all bases i. The results are `[n_j, n * C]`
+   out-of-fold probabilities, which stay with the client.
+3. FedAvg trains the meta model, a softmax layer `n * C -> C`, on these features. In a prediction the sub models of each
+   base are averaged first. The averages of all bases are the input of the meta model.
 
-A known weakness: if clients hold disjoint classes, sub model (i, j) has never seen the classes of client j. The meta
-model then learns "a tiny p_c means class c", and predicts wrongly. The effect is weaker if each class has two holders
-(docs/results/stacking.md shows both cases).
+If clients hold disjoint classes, sub model (i, j) has never seen the classes of client j. The meta model then learns
+that a tiny probability of class c means class c, and predicts wrongly (docs/results/stacking.md).
 
 Formulas of stacking:
     FedAvg trains sub model $(b, j)$ of base $b$. With `folds: client` it trains on the samples of all clients except
@@ -37,7 +37,7 @@ Deviations:
     3. The sub models of a base start from the same weights and differ only in what they leave out. A base may be an
        ensemble of x models under any schedule. It then predicts with the average of these models.
     4. The paper calls the meta model a linear regression, but trains it with cross entropy; it is therefore a softmax
-       layer. There are two more meta models here: an MLP, and the plain average of the bases, which needs no training.
+       layer. Two more meta models are an MLP, and the plain average of the bases, which needs no training.
     5. Clients download the sub models that they need when they first take part in phase 3. Computing the features takes
        no virtual time.
     6. The paper recommends traditional models, too. A base may be a scikit-learn classifier that each client fits on
@@ -67,9 +67,9 @@ from fedray.methods import kit
 
 @means("list of sections", "like `model`, or a classifier")
 def check_bases(value: Any, read: ReadSections) -> list[dict[str, Any]]:
-    """Checks the base models. Each is a classifier, or a section like `model` that may also have `models`.
+    """Checks the base models. Each is a classifier, or a section like `model`.
 
-    `models` is the number of models K of a base.
+    Such a section may also have the key `models`, the number of models K of the base.
 
     Raises:
         ValueError: the value is no list of sections.
