@@ -1,4 +1,4 @@
-"""Reads scenarios, the descriptions of experiments that users write: strict YAML becomes frozen dataclasses.
+"""Reads scenarios, which describe experiments in strict YAML, into frozen dataclasses.
 
 Three functions are public. `read_scenario` makes a `Scenario` from a file, a text or a dict. `read_cells` returns the
 scenario of each cell of a table. `to_plain` returns a scenario as plain values with all defaults.
@@ -13,7 +13,7 @@ __all__ = ["read_cells", "read_scenario", "to_plain"]
 
 
 def __getattr__(name: str) -> Any:
-    """Returns a public function; the module of the function is imported at the first use."""
+    """Returns a public function, whose module is imported at the first use."""
     if name in __all__:
         from fedray.scenario import loader
 

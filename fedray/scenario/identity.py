@@ -1,7 +1,7 @@
 """Finds the keys of a scenario that decide the results of a run, and those that changed since the run began.
 
-A run directory keeps these keys with their values in `identity.json`. So fedray notices an edited `scenario.yaml` when
-the run is resumed.
+The file `identity.json` of a run directory holds these keys with their values. So fedray notices a changed
+`scenario.yaml` when the run is resumed.
 
 Example:
     >>> began = list_result_keys({"seed": 0, "runtime": "ray", "local": {"lr": 0.1}})
@@ -53,31 +53,21 @@ UNSET = "not set"
 
 
 def select_result_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the dotted keys that decide the results of a resolved scenario, with their values.
-
-    Args:
-        tree: the resolved scenario as plain values, as in `scenario.yaml`.
-    """
+    """Returns the dotted keys that decide the results of a resolved scenario, with their values."""
     keys = {key: value for key, value in flatten(tree).items() if not is_free(key)}
     return {key: value for key, value in keys.items() if _value_of_before(key) != value}
 
 
 def list_result_keys(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the dotted keys that must not change when a run is resumed, with their values as text.
-
-    Args:
-        tree: the resolved scenario as plain values, as in `scenario.yaml`.
-    """
+    """Returns the dotted keys that must not change when a run is resumed, with their values as text."""
     keys = select_result_keys(tree)
     return {key: _text(value) for key, value in keys.items() if key not in CHANGEABLE_KEYS}
 
 
 def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Returns the first of these keys that has changed, with its old and its new value; None if no key has changed.
+    """Returns the first key that has changed since a run began, with the old and the new value, or None.
 
-    Args:
-        began: the result of `list_result_keys` when the run began.
-        tree: the plain values of the scenario now.
+    `began` is the result of `list_result_keys` when the run began.
     """
     now = list_result_keys(tree)
     for key in [*began, *(key for key in now if key not in began)]:
@@ -91,10 +81,7 @@ def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> tuple
 def refuse_edited_scenario(where: str, began: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
     """Refuses a scenario that was changed since its run began.
 
-    Args:
-        where: the run directory, for the message.
-        began: the content of the run's `identity.json`; empty if the run is so old that it lacks this file.
-        tree: the plain values of `scenario.yaml` of the run.
+    `began` is the content of the run's `identity.json`. It is empty if the run is so old that it lacks this file.
 
     Raises:
         BadInput: a key was changed, or `identity.json` cannot be used. The message names the key with its old and new
@@ -124,10 +111,7 @@ def refuse_edited_scenario(where: str, began: Mapping[str, Any], tree: Mapping[s
 def refuse_lost_identity(out: Path, manifest: Mapping[str, Any], remedy: str) -> None:
     """Refuses a run directory that lacks `identity.json` although its manifest names this file.
 
-    Args:
-        out: the run directory.
-        manifest: the content of `manifest.json`; empty if there is no such file.
-        remedy: the advice at the end of the message.
+    `manifest` is the content of `manifest.json`. It is empty if there is no such file.
 
     Raises:
         Damaged: `identity.json` is lost.
@@ -144,7 +128,7 @@ def is_free(key: str) -> bool:
 
 
 def _value_of_before(key: str) -> Any:
-    """Returns the value of a key that gives the behavior before the key existed; `UNSET` if it always existed."""
+    """Returns the value of a key that gives the behavior before the key existed, or `UNSET` if it always existed."""
     return VALUES_OF_BEFORE.get(re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key), UNSET)
 
 

@@ -21,11 +21,12 @@ class Key(NamedTuple):
 
     Attributes:
         name: the dotted key, with `*` for any name or index.
-        text: what the key is.
-        meaning: which values the key may have.
-        default: the value in a scenario without keys; `REQUIRED` means that the key must be set.
-        needs: the other key, and its values, with which this key has an effect. None means that it always has one.
-        section: whether the key is a section with keys of its own.
+        text: the description of the key.
+        meaning: the values that the key may have.
+        default: the value in a scenario without keys. `REQUIRED` means that the key must be set.
+        needs: a second key, and its values for which this key has an effect. None means that this key always has an
+            effect.
+        section: whether the key is a section, which holds further keys.
     """
 
     name: str
@@ -95,11 +96,9 @@ def write_type(meaning: Meaning) -> str:
 
 
 def explain_keys(wanted: str | None, width: int = 100) -> str:
-    """Returns what keys mean, as text of several lines.
+    """Returns a text that explains keys.
 
-    Args:
-        wanted: a key, a section, or an option such as `method.mu` or `data.partition.alpha`; None means all keys.
-        width: number of characters of a line.
+    `wanted` is a key, a section, or an option such as `method.mu` or `data.partition.alpha`. None means all keys.
 
     Raises:
         BadInput: there is no such key.
@@ -120,7 +119,7 @@ def explain_keys(wanted: str | None, width: int = 100) -> str:
 
 
 def _belongs(name: str, wanted: str) -> bool:
-    """Returns whether a key is the wanted key, or is in the wanted section; any name of a tier matches `*`."""
+    """Returns whether a key is the wanted key, or is in the wanted section. Any name of a tier matches `*`."""
     pattern = re.escape(show_name(name)).replace("NAME", "[^.]+").replace(r"\[i\]", r"(\[.+\]|\.[^.]+)?")
     return bool(re.fullmatch(pattern, wanted)) or show_name(name).startswith((f"{wanted}.", f"{wanted}["))
 
@@ -134,7 +133,7 @@ def _explain_key(key: Key, width: int) -> list[str]:
 
 
 def _list_options() -> Iterator[tuple[str, str, str, Option]]:
-    """Yields the options of names: the section, the option, the name that has it, and the option's declaration."""
+    """Yields (section, option, name that has the option, declaration of the option) for all options."""
     for kind in KINDS.values():
         for name, spec in (kind.specs or {}).items():
             yield from ((kind.section, option, name, one) for option, one in getattr(spec, "options", {}).items())

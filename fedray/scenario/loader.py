@@ -25,7 +25,7 @@ from fedray.scenario.shipped import find_scenario_file
 
 
 def check_scenario(scenario: Scenario) -> None:
-    """Checks that no keys contradict each other; raises `BadInput` for the first contradiction."""
+    """Checks that no keys contradict each other. Raises `BadInput` for the first contradiction."""
     kind = scenario.schedule.kind
     if not names.is_known("schedule", kind):
         known = names.known_names("schedule")
@@ -52,14 +52,11 @@ def check_scenario(scenario: Scenario) -> None:
 
 
 def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collection[str]) -> None:
-    """Checks the tiers of several networks: no network names a tier, or each tier is named by exactly one network.
-
-    Args:
-        networks: the value of `method.networks`.
-        tiers: names of the tiers of the scenario.
+    """Checks that either no network names a tier, or exactly one network names each tier.
 
     Raises:
-        BadInput: a tier is named by no network or by several networks, or a network names a tier that does not exist.
+        BadInput: some networks name tiers, but no network or several networks name one of the tiers, or a tier does not
+            exist.
     """
     named = [str(one.get("tier")) for one in networks]
     if any("tier" in one for one in networks) and sorted(named) != sorted(tiers):
@@ -70,7 +67,7 @@ def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collectio
 
 
 def pool_clients(scenario: Scenario) -> Scenario:
-    """Returns the scenario; if the method pools the data, with a single client that holds every sample."""
+    """Returns the scenario. If the method pools the data, the scenario gets a single client with all samples."""
     if not names.method_spec_of(scenario.method.name).pooled:
         return scenario
     data, number = scenario.data, scenario.clients.number or 1
@@ -101,13 +98,9 @@ def check_number(scenario: Scenario, number: int) -> None:
 
 
 def tier_table(scenario: Scenario, number: int) -> tuple[Tier, ...]:
-    """Returns each tier with its number of clients; the numbers add up to N.
+    """Returns each tier with its number of clients. The numbers add up to N.
 
     A scenario without tiers has the single tier `client`.
-
-    Args:
-        scenario: a checked scenario.
-        number: N, from `scenario.clients.number` or from a natural partition.
     """
     check_number(scenario, number)
     tiers = scenario.clients.tiers or {"client": TierKeys()}
@@ -159,7 +152,7 @@ def _tier(name: str, keys: TierKeys, number: int) -> Tier:
 # Scenarios: strict YAML -> frozen dataclasses, and back.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The defaults of keys that a scenario leaves out; they come from its method, or follow from its other keys.
+# The defaults of keys that a scenario leaves out. They come from the method, or follow from other keys.
 
 _SIZES = ("share", "number")
 GIVES_CLIENTS = ("natural", "column", "file", "flower")  # partitions that decide the number of clients themselves
@@ -223,7 +216,7 @@ def _fill_server(out: Tree, given: Mapping[str, Any]) -> None:
 
 
 def _part(tree: Mapping[str, Any], *path: str) -> Any:
-    """Returns a section of a tree; an empty mapping if the section is absent."""
+    """Returns a section of a tree, or an empty mapping if the section is absent."""
     at: Any = tree
     for key in path:
         at = at.get(key) if isinstance(at, Mapping) else None
@@ -238,10 +231,10 @@ def _fill(tree: Tree, section: str, key: str, value: Any, unless: tuple[str, ...
 
 
 def _number(tree: Mapping[str, Any], method: object) -> int | None:
-    """Returns the default number of clients N; None if the partition decides it.
+    """Returns the default number of clients N, or None if the partition decides it.
 
-    If all tiers have a `number`, N is their sum. Otherwise N is the default of a data set that generates its clients,
-    or else the default of the method.
+    If all tiers have a `number`, N is their sum. Otherwise N is the default of the data set if it generates its
+    clients, else the default of the method.
     """
     tiers = [_part(tier).get("number") for tier in _part(tree, "clients", "tiers").values()]
     counted = [number for number in tiers if isinstance(number, int) and not isinstance(number, bool)]
@@ -261,7 +254,7 @@ def _number(tree: Mapping[str, Any], method: object) -> int | None:
 def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the defaults of a method, with the default tiers adapted to the tiers that a user gives.
 
-    If a given tier has a name that no default tier has, default tiers that the user does not name are dropped. If the
+    If the user gives a tier that is no default tier, all default tiers that the user does not name are dropped. If the
     user gives a share or a number for any tier, all default shares and numbers are dropped.
     """
     tiers = _part(defaults, "clients", "tiers")
@@ -290,11 +283,7 @@ _OUTER = ("local", "server", *(path[0] for path in names.NAMED if len(path) > 1)
 
 
 def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
-    """Returns the keys with a mapping for every section that a user wrote as one word or one number.
-
-    Args:
-        tree: plain values, nested or with dotted keys.
-        path: the path of keys to `tree` in the scenario.
+    """Returns the keys, with a mapping in place of every section that a user wrote as one word or one number.
 
     Example:
         >>> spell_sections({"method": "fedavg", "data": {"partition": "iid"}, "clients": 50})
@@ -354,14 +343,13 @@ def read_scenario(
     Args:
         source: path of a YAML file, name of a scenario that comes with fedray, YAML text, or nested dicts.
         overrides: `key.path=value` strings with values as in YAML, or a mapping of dotted or nested keys. The value
-            None (or nothing after `=`) removes a key; the default of the key then applies.
-        explicit: whether keys that have no effect are refused. If a key has no effect because of an override or a
-            cell, a `ScenarioWarning` names the key instead. A resolved scenario (one with every key, as a run directory
-            keeps it) is not checked.
-        own: those of `data`, `model` and `method` for which a Python object replaces the name in the scenario.
+            None (or nothing after `=`) removes a key, so that its default applies.
+        explicit: whether keys that have no effect are refused. If a key has no effect because of an override or a cell,
+            a `ScenarioWarning` names the key instead. A resolved scenario, which has every key, is not checked.
+        own: the names among `data`, `model` and `method` that Python objects replace.
 
     Raises:
-        BadInput: the scenario has an error; the message is one line with the key, the value and a remedy.
+        BadInput: the scenario has an error. The message is one line with the key, the value and a remedy.
 
     Example:
         >>> s = read_scenario("method: {name: fedprox, mu: 0.1}", ["rounds=3", "local.lr=1e-3"])
@@ -390,12 +378,7 @@ def read_scenario(
 
 
 def names_partition(source: Mapping[str, Any] | str | Path, overrides: Overrides) -> bool:
-    """Returns whether a scenario or its overrides set the partition of the data.
-
-    Args:
-        source: the scenario, as in `read_scenario`.
-        overrides: the overrides, as in `read_scenario`.
-    """
+    """Returns whether a scenario or its overrides set the partition of the data."""
     return any(key.startswith("data.partition") for key in flatten(merge_keys(_tree(source), _overrides(overrides))))
 
 
@@ -418,7 +401,7 @@ def read_cells(scenario: Scenario) -> list[NamedCell]:
 
 
 def to_plain(scenario: Scenario) -> dict[str, Any]:
-    """Returns a scenario as plain values with all defaults, in the order of the fields; keys with None are left out."""
+    """Returns a scenario as plain values with all defaults, in the order of the fields. Leaves out keys with None."""
     out: dict[str, Any] = _plain(scenario)
     for path, kind in names.NAMED.items():
         if kind.alone and "object" in (section := _part(out, *path)):  # the name does not describe the Python object
@@ -433,16 +416,12 @@ def to_plain(scenario: Scenario) -> dict[str, Any]:
 
 
 def dump_scenario(scenario: Scenario) -> str:
-    """Returns a scenario as YAML text; `read_scenario` of this text gives an equal scenario."""
+    """Returns a scenario as YAML text, from which `read_scenario` makes an equal scenario."""
     return nested.write_yaml(to_plain(scenario))
 
 
 def refuse_scenario(where: str, tree: Any) -> None:
-    """Refuses a file with the keys of a scenario where a sweep is required.
-
-    Args:
-        where: the file, for the message.
-        tree: the keys of the file.
+    """Refuses a file with the keys of a scenario, because a sweep is required.
 
     Raises:
         BadInput: the keys are those of a scenario.
@@ -464,7 +443,7 @@ def _scenario(given: Mapping[str, Any]) -> Scenario:
 
 
 def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tree:
-    """Moves the options of a named section into `options`; leaves a section that is no mapping unchanged."""
+    """Moves the options of a named section into `options`. Leaves a section that is no mapping unchanged."""
     if path:
         inner = tree.get(path[0])
         return {**tree, path[0]: _fold_named(inner, path[1:], kind)} if isinstance(inner, Mapping) else dict(tree)
@@ -473,13 +452,9 @@ def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tre
 
 
 def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str]) -> None:
-    """Checks that every key that a user set has an effect; skips files that are resolved scenarios (with every key).
+    """Checks that every key that a user set has an effect. Skips resolved scenarios, which have every key.
 
-    Args:
-        file: the keys of the file.
-        changes: the overrides.
-        places: the base and the cells.
-        own: the names among `data`, `model` and `method` for which Python objects are used.
+    `own` has the names among `data`, `model` and `method` that Python objects replace.
     """
     before: list[Scenario | None] = []
 
@@ -505,13 +480,8 @@ def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: b
     """Returns a line with the keys of a file that stay when an override replaces its method, or an empty text.
 
     The line names keys that differ from the defaults of the new method. If a person wrote the file, the line names only
-    keys that the file's method sets by default, because the other keys may be meant for every method.
-
-    Args:
-        file: the keys of the file.
-        changes: the overrides, which name the new method.
-        scenario: the resolved scenario of the file with the overrides.
-        whole: whether the file is a resolved scenario, whose keys no person has chosen.
+    keys that the old method sets by default, because the person may mean the other keys for every method. `whole` says
+    whether the file is a resolved scenario, in which no person has chosen the keys.
     """
     if not nested.is_renamed(_part(file, "method"), _part(changes, "method"), ("method",)):
         return ""
@@ -540,7 +510,7 @@ def _without_table(tree: Mapping[str, Any]) -> Tree:
 
 
 def _read_cell(cell: CellKeys, given: Mapping[str, Any]) -> Place:
-    """Returns a cell as a `Place`: the keys that the cell sets, and the resulting scenario."""
+    """Returns a cell as a `Place`, with the keys that the cell sets and the resulting scenario."""
     try:
         own = expand(spell_sections(cell.overrides))
         if set(own) & set(_TABLE):
@@ -552,7 +522,7 @@ def _read_cell(cell: CellKeys, given: Mapping[str, Any]) -> Place:
 
 
 def _name_objects(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the keys; in a section with a Python object, `name` is the name of the object, for messages."""
+    """Returns the keys for messages. In a section with a Python object, `name` becomes the name of the object."""
     alone = [path[0] for path, kind in names.NAMED.items() if len(path) == 1 and kind.alone]
     sections = {key: given[key] for key in alone if isinstance(given.get(key), Mapping)}
     named = {key: {"name": part["object"], **part} for key, part in sections.items() if part.get("object") is not None}
@@ -584,10 +554,7 @@ def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
 def spell_imports(tree: Tree, folder: Path | None) -> Tree:
     """Returns the keys of a scenario, in which the key `own.modules` replaces `import`.
 
-    Args:
-        tree: the keys.
-        folder: the folder of the scenario file, to which paths of modules are relative. None means the working
-            directory.
+    Paths of modules are relative to `folder`, the folder of the scenario file. None means the working directory.
 
     Example:
         >>> spell_imports({"rounds": 3, "import": "mine.py"}, Path("/home/ann"))
@@ -605,13 +572,9 @@ def spell_imports(tree: Tree, folder: Path | None) -> Tree:
 
 
 def import_first(source: Mapping[str, Any] | str | Path, modules: Sequence[str] = ()) -> tuple[str, ...]:
-    """Imports the given modules and the modules that a scenario names (`import`); returns the names of all modules.
+    """Imports the given modules and the modules that a scenario names (`import`). Returns the names of all modules.
 
     Reading a scenario imports nothing; only commands that run the scenario import its modules.
-
-    Args:
-        source: the scenario, as in `read_scenario`.
-        modules: names or files of further modules, as `--import` gives them.
 
     Raises:
         BadInput: the scenario cannot be read, or a module cannot be imported.
@@ -674,15 +637,14 @@ _NAMED_KEYS = tuple(path[0] for path in names.NAMED if len(path) == 1)  # sectio
 
 
 def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) -> Tree:
-    """Returns the keys of a scenario without the defaults of its method; the remaining keys give the same scenario.
+    """Returns the keys of a scenario without the defaults of its method and without keys that have no effect.
 
-    The function also drops keys without an effect.
+    The remaining keys give the same scenario.
 
     Args:
         scenario: a resolved scenario without a table.
-        given: the keys that a user has set, of which those are dropped that the method sets to the same value by
-            default. With None, or a resolved scenario, the keys that a user has set are unknown, and all defaults are
-            dropped.
+        given: the keys that a user has set. Only those keys are dropped that the method sets to the same value by
+            default. If `given` is None or a resolved scenario, all defaults are dropped.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -706,7 +668,7 @@ def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) ->
 
 
 def _list_paths(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yields the paths of all sections and keys that can be dropped; a section comes before its keys."""
+    """Yields the paths of all sections and keys that can be dropped. A section comes before its keys."""
     for key, value in tree.items():
         here = (*path, key)
         if here[0] not in _NAMED_KEYS or (len(here) > 1 and here[1:] != ("name",)):
@@ -727,7 +689,7 @@ def _list_shared(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[K
 
 
 def _without(tree: Mapping[str, Any], path: KeyPath) -> Tree:
-    """Returns the tree without a section or a key; an equal tree if the section or key is absent."""
+    """Returns the tree without a section or a key, or an equal tree if the section or key is absent."""
     out = dict(tree)
     if path[0] in out and len(path) == 1:
         del out[path[0]]

@@ -88,15 +88,15 @@ OWN_SPECS: dict[str, MethodSpec] = {}  # users' registered methods with a specif
 
 
 def method_spec_of(name: object) -> MethodSpec:
-    """Returns the specification of a method, or the general specification `UNKNOWN` if it has none.
+    """Returns the specification of a method, or the general specification `UNKNOWN`.
 
-    `UNKNOWN` stands for a user's method that was registered without a specification, and for the name None.
+    `UNKNOWN` is for the name None, and for a user's method that was registered without a specification.
     """
     return (METHOD_SPECS.get(name) or OWN_SPECS.get(name, UNKNOWN)) if isinstance(name, str) else UNKNOWN
 
 
 def trains_one_model(name: object) -> bool:
-    """Returns whether a method trains a single model by default, when a scenario does not set `method.models`."""
+    """Returns whether a method trains a single model if a scenario does not set `method.models`."""
     return bool(method_spec_of(name).defaults.get("method", {}).get("models") == 1)
 
 
@@ -108,8 +108,8 @@ class Origin(NamedTuple):
     """The module and file in which a user registered a name.
 
     Attributes:
-        module: the name of the module; `__main__` for a script or a notebook.
-        file: the file of the module, as messages name it: relative to the working directory, or the file name alone.
+        module: the name of the module. It is `__main__` for a script or a notebook.
+        file: the path of the module relative to the working directory, or only the file name, for messages.
     """
 
     module: str
@@ -128,12 +128,13 @@ class Kind(NamedTuple):
         specs: the specifications of fedray's own objects of the kind, by name.
         text: the word for an object of the kind in messages.
         arguments: the arguments with which fedray calls a user's function of the kind.
-        wants: the description of a valid object, for messages; `{}` stands for the arguments.
-        default: the default name, for kinds whose options stand next to the name in a section; empty for other kinds.
+        wants: the description of a valid object, for messages. `{}` stands for the arguments.
+        default: the default name, for kinds whose options stand next to the name in a section. It is empty for other
+            kinds.
         kept: the keys of the section that keep their values when the name changes.
         alone: whether the key `object` replaces the name if a Python object is passed.
-        argument: the argument of `fedray.run` for the kind; an empty text means the same as `word`.
-        part: the part of `identity.json` to which the kind belongs; several kinds share the part `training`.
+        argument: the argument of `fedray.run` for the kind. If the text is empty, the argument is `word`.
+        part: the part of `identity.json` to which the kind belongs. Several kinds share the part `training`.
         listed: the word for all objects of the kind in `fedray list`.
     """
 
@@ -251,7 +252,7 @@ class _Own(NamedTuple):
 
     Attributes:
         text: one line for `fedray list`.
-        options: the options with their defaults; None means that no options are declared.
+        options: the options with their defaults. None means that no options are declared.
         origin: the module and file that registered the name, if known.
         thing: the object that the name stands for.
     """
@@ -274,7 +275,7 @@ def known_names(kind: str) -> dict[str, str]:
 
 
 def known_metrics() -> dict[str, str]:
-    """Returns the names for `evaluate.metrics`; the first call imports scikit-learn, which takes half a second."""
+    """Returns the names for `evaluate.metrics`. The first call imports scikit-learn, which takes half a second."""
     from sklearn.metrics import get_scorer_names
 
     scorers = dict.fromkeys(get_scorer_names(), "a scorer of scikit-learn")
@@ -300,12 +301,12 @@ def is_own(kind: str, name: str) -> bool:
 
 
 def find_thing(kind: str, name: str) -> Any:
-    """Returns the object that a user registered under a name; None if no user registered the name."""
+    """Returns the object that a user registered under a name, or None if no user registered the name."""
     return _OWN[kind, name].thing if (kind, name) in _OWN else None
 
 
 def declared_options(kind: str, name: str) -> Mapping[str, Any] | None:
-    """Returns the options of a user's own name with their defaults; None if no options are declared.
+    """Returns the options of a user's own name with their defaults, or None if no options are declared.
 
     If no options are declared, a scenario may set any option.
 
@@ -318,7 +319,7 @@ def declared_options(kind: str, name: str) -> Mapping[str, Any] | None:
 
 
 def list_unset(kind: str, name: str) -> dict[str, None]:
-    """Lists the options of a user's own name whose default is None, each with the value None."""
+    """Returns the options of a user's own name whose default is None, each with the value None."""
     return {key: None for key, default in (declared_options(kind, name) or {}).items() if default is None}
 
 
@@ -340,7 +341,7 @@ def list_own_rules(local: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def as_list(value: Any) -> list[Any]:
-    """Returns a list of one or several values; an empty list for None.
+    """Returns a list of one or several values, or an empty list for None.
 
     Example:
         >>> as_list(None), as_list("crop"), as_list(("crop", "flip"))
@@ -367,9 +368,9 @@ def allow_name(
 
     Args:
         kind: one of `KINDS`.
-        name: the name: letters, digits, `.`, `_`, `-`, and one `/` at most; not a name of fedray.
+        name: the name, which consists of letters, digits, `.`, `_`, `-`, and at most one `/`. It is no name of fedray.
         text: one line for `fedray list`.
-        options: the options of the name with their defaults; None allows any options with plain values.
+        options: the options of the name with their defaults. None allows any options with plain values.
         origin: the module and file that registered the name, if known.
         thing: the function or object that the name stands for.
 
@@ -420,12 +421,8 @@ def explain_unknown_key(
 ) -> str:
     """Returns the line of the error for a key that a section does not have, with the nearest key of the section.
 
-    Args:
-        path: dotted key of the section.
-        key: the unknown key.
-        keys: the keys of the section.
-        owner: kind and name of the object that the section names, if the options of this object are known.
-        sections: the keys of every other section, by the dotted key of the section, if known.
+    `owner` has the kind and name of the object that the section names. `sections` has the keys of every other section,
+    by the dotted key of the section. Both may be unknown.
 
     Example:
         >>> explain_unknown_key("local", "learning_rate", ("lr", "epochs"))
@@ -450,7 +447,7 @@ def explain_unknown_key(
 
 
 def _find_elsewhere(key: str, path: str, sections: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Returns the dotted keys of this name in other sections, including the options of methods, models and so on.
+    """Returns the dotted keys of this name in other sections, including options of methods and models, for example.
 
     Example:
         >>> _find_elsewhere("ratio", "", {"local": ("lr",), "compress": ("kind", "ratio")})

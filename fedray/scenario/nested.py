@@ -44,10 +44,10 @@ def _whole(loader: SafeConstructor, node: yaml.ScalarNode) -> int | float:
 
 
 class _Loader(Composer, CParser, SafeConstructor, Resolver):
-    """A YAML loader for texts, numbers, true and false, null, lists and mappings; any other tag is an error.
+    """A YAML loader for text, numbers, booleans, null, lists and mappings. Any other tag is an error.
 
-    The text is scanned in C, ten times as fast as in Python. Nodes are composed in Python, because text that is nested
-    too deeply raises an error in Python, but would end the process in C.
+    The text is scanned in C, ten times as fast as in Python. Nodes are composed in Python. There, text that is nested
+    too deeply raises an error. In C, such text would end the process.
     """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
@@ -62,7 +62,7 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
         Resolver.__init__(self)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: ARG002
-        """Returns the mapping of a node; raises an error if a key occurs twice in the text."""
+        """Returns the mapping of a node. Raises an error if a key occurs twice in the text."""
         seen: set[str] = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
@@ -77,7 +77,7 @@ class _Dumper(yaml.SafeDumper):
     """A YAML dumper that quotes every text that YAML 1.1 or 1.2 could take for a number."""
 
     def ignore_aliases(self, _data: Any) -> bool:
-        """Returns true, so that no aliases are written: a value that occurs several times is repeated."""
+        """Returns True, so that a value that occurs several times is repeated instead of written as an alias."""
         return True
 
 
@@ -95,7 +95,7 @@ _Dumper.add_representer(str, _text)
 
 
 def parse_yaml(text: str, where: str = "the scenario") -> Any:
-    """Returns the value of a YAML text; an error in the text raises `BadInput` with the line number.
+    """Returns the value of a YAML text. An error in the text raises `BadInput` with the line number.
 
     Example:
         >>> parse_yaml("lr: 1e-3", "a scenario")
@@ -120,7 +120,7 @@ def parse_yaml(text: str, where: str = "the scenario") -> Any:
 
 
 def load_yaml(path: Path) -> Any:
-    """Returns the value of a YAML file; raises `BadInput` if the file cannot be read or is no valid YAML."""
+    """Returns the value of a YAML file. Raises `BadInput` if the file cannot be read or is no valid YAML."""
     where = quote_value(str(path), 200)[1:-1]
     try:
         if path.is_dir():
@@ -138,9 +138,6 @@ def load_yaml(path: Path) -> Any:
 def read_mapping(path: Path) -> tuple[str, dict[str, Any]]:
     """Returns the text of a YAML file in a run directory, and the keys that the file holds.
 
-    Args:
-        path: the path of the file.
-
     Raises:
         BadInput: the file is no valid YAML.
         FedrayError: the file cannot be read, or holds no keys.
@@ -157,7 +154,7 @@ def read_mapping(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def write_yaml(value: Any) -> str:
-    """Returns plain values as YAML text; the keys keep their order."""
+    """Returns plain values as YAML text. The keys keep their order."""
     return str(
         yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
     )
@@ -181,12 +178,9 @@ def dotted_key(path: KeyPath) -> str:
 
 
 def to_plain_values(value: Any, path: KeyPath = (), count: list[int] | None = None) -> Any:
-    """Returns a copy of a value that consists of dict, list, str, int, float, bool and None only.
+    """Returns a copy of a value. The copy consists only of dict, list, str, int, float, bool and None.
 
-    Args:
-        value: any object.
-        path: the path of keys to the value, for messages.
-        count: a list with the number of values that were copied so far; the function adds to this number.
+    `count` is a list with the number of values that were copied so far. The function adds to this number.
 
     Raises:
         BadInput: the value contains an object of another type, has too many values, or is nested too deeply.
@@ -220,9 +214,9 @@ def to_plain_values(value: Any, path: KeyPath = (), count: list[int] | None = No
 def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath = ()) -> Tree:
     """Returns `base` with the keys of `over`, merged section by section.
 
-    The value None in `over` removes a key; the default of the key then applies. If `over` changes the `name` of a
-    section with options, most keys of `base` in this section are dropped. If two keys exclude each other (such as
-    `epochs` and `steps`), the key in `over` is kept.
+    The value None in `over` removes a key, so that its default applies. If `over` changes the `name` of a section with
+    options, most keys of `base` in this section are dropped. If two keys exclude each other (such as `epochs` and
+    `steps`), the key in `over` is kept.
 
     Args:
         base: a tree of keys.
@@ -254,7 +248,7 @@ def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath =
 
 
 def name_pair(path: KeyPath) -> tuple[str, str]:
-    """Returns the two keys of a section that exclude each other; two empty texts for other sections."""
+    """Returns the two keys of a section that exclude each other, or two empty texts for other sections."""
     if len(path) == 3 and path[:2] == ("clients", "tiers"):
         return "share", "number"
     pairs: dict[KeyPath, tuple[str, str]] = {
@@ -265,13 +259,7 @@ def name_pair(path: KeyPath) -> tuple[str, str]:
 
 
 def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath) -> bool:
-    """Returns whether `over` changes the `name` of a section with options.
-
-    Args:
-        base: the keys of the section.
-        over: other keys for the section, which take precedence.
-        path: the path of keys to the section.
-    """
+    """Returns whether `over` changes the `name` of a section with options."""
     if path not in NAMED:
         return False
     names = base.get("name", NAMED[path].default), over.get("name")
@@ -354,5 +342,5 @@ def _key(key: object, path: KeyPath) -> str:
 
 
 def _safely_shown(value: object) -> str:
-    """Returns a text for messages: the value if it is a number or text, else the type of the object."""
+    """Returns a text for messages, which is the value if it is a number or text, else the type of the object."""
     return quote_value(value) if isinstance(value, bool | int | float | str) else name_type(value)

@@ -33,7 +33,7 @@ CLASSIFIERS: Mapping[
 
 
 def read_classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the checked section of a base that names a classifier; None for a base that names a network.
+    """Returns the checked section of a base that names a classifier, or None if the base names a network.
 
     A name that is nearly the name of a classifier raises `BadInput`.
 
@@ -60,7 +60,7 @@ def read_classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None
 
 
 def _check_value(path: str, key: str, value: Any, check: opt.Check) -> Any:
-    """Returns the checked value of a key; raises `BadInput` with one line that names the key."""
+    """Returns the checked value of a key. The message of a `BadInput` names the key."""
     try:
         return check(value)
     except ValueError as wrong:
@@ -74,11 +74,7 @@ def _check_value(path: str, key: str, value: Any, check: opt.Check) -> Any:
 def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
     """Returns a section with its options collected under `options`, checked, and completed with defaults.
 
-    Args:
-        kind: the kind of the object that the section names.
-        path: the dotted key of the section.
-        section: the section, with the key `name` and with options next to it.
-        fields: the keys of the section that are no options.
+    `fields` has the keys of the section that are no options.
 
     Example:
         >>> fold_options("model", "model", {"name": "mlp", "hidden": 8}, ())
@@ -103,7 +99,7 @@ def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple
 
 
 def _explain_unknown_name(kind: str, path: str, name: Any) -> str:
-    """Returns the line of the error for an unknown name; it suggests the name that was probably meant."""
+    """Returns the line of the error for an unknown name. The line suggests the name that the user probably means."""
     if kind == "method" and isinstance(name, str) and name.lower().replace("_", "") in _SERVER_OPTIMIZERS:
         remedy = _SERVER_OPTIMIZERS[name.lower().replace("_", "")]
         return f"method.name = {name} is FedAvg with an optimizer at the server: {remedy}"
@@ -129,10 +125,7 @@ def _list_options(kind: str, name: str) -> tuple[Mapping[str, opt.Option], bool]
 def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
     """Returns the section `local` with the options of the user's loss, optimizer and augmentations under `options`.
 
-    Args:
-        section: the section. If the user's objects have no options, unknown keys stay in it; a later check refuses
-            them.
-        fields: the keys of the section that are no options.
+    If the user's objects have no options, unknown keys stay in the section, and a later check refuses them.
 
     Example:
         >>> names.allow_name("loss", "smooth", options={"smoothing": 0.1})
@@ -194,15 +187,11 @@ def _alike(default: Any) -> opt.Check:
 def _read_network(path: str, section: Mapping[str, Any], more: Mapping[str, opt.Check]) -> dict[str, Any]:
     """Checks and returns one entry of a list of networks.
 
-    An entry has the same keys as the section `model`, and further keys.
-
-    Args:
-        path: the dotted key of the entry, such as `method.bases[0]`.
-        section: the entry as the user wrote it.
-        more: the further keys, each with the check of its value.
+    An entry has the same keys as the section `model`, and further keys. `path` is the dotted key of the entry, such as
+    `method.bases[0]`.
 
     Raises:
-        BadInput: a key is wrong; the message names the key.
+        BadInput: a key is wrong. The message names the key.
     """
     plain = {"name": "mlp", **{key: value for key, value in section.items() if key not in more}}
     folded, given = (
@@ -226,9 +215,9 @@ def describe_method(
 
     Args:
         name: the name of the method.
-        models: the number of models that the method trains by default; None means the general default.
-        options: the options of the method with their defaults. The option `networks`, if there is one, is a list of
-            networks as in FedDF.
+        models: the number of models that the method trains by default. None means the general default.
+        options: the options of the method with their defaults. An option `networks` must be a list of networks as in
+            FedDF.
         spec: the whole specification. None means that the specification is made from `models` and `options`.
 
     Raises:

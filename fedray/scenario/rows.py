@@ -1,4 +1,4 @@
-"""Refuses keys without an effect, and contradictory values, by a table whose rows have keys, a condition and a reason.
+"""Refuses keys without an effect and contradictory values. Each row of a table has keys, a condition and a reason.
 
 Example:
     >>> from fedray.scenario.loader import read_scenario
@@ -41,7 +41,7 @@ class Case:
     Attributes:
         scenario: the scenario.
         key: the dotted key.
-        own: the names among `data`, `model` and `method` for which Python objects are used.
+        own: the names among `data`, `model` and `method` that Python objects replace.
     """
 
     scenario: Scenario
@@ -67,7 +67,7 @@ class Case:
 
     @property
     def spec(self) -> MethodSpec:
-        """Returns the specification of the method; for a Python function, the general specification."""
+        """Returns the specification of the method. A Python function has the general specification."""
         return method_spec_of(None if "method" in self.own else self.name)
 
     @property
@@ -82,7 +82,7 @@ class Case:
 
     @property
     def tiers(self) -> list[TierKeys]:
-        """Returns all tiers; a single tier with defaults if the scenario has none."""
+        """Returns all tiers, or a single tier with defaults if the scenario has no tiers."""
         return list(self.scenario.clients.tiers.values()) or [TierKeys()]
 
     @property
@@ -98,7 +98,7 @@ class Case:
 
     @property
     def has_one_model(self) -> bool:
-        """Returns whether the method trains a single model; false if the method is a Python object."""
+        """Returns whether the method trains a single model. If the method is a Python object, returns False."""
         several = any(base.get("models", 1) > 1 for base in self.options.get("bases", ()))
         return not ("method" in self.own or self.scenario.method.models > 1 or several or self.spec.models == "clients")
 
@@ -120,13 +120,13 @@ class Case:
 
     @property
     def task(self) -> str:
-        """Returns the task of the data, `classification` or `regression`; an empty text if the task is unknown."""
+        """Returns the task of the data, `classification` or `regression`, or an empty text if it is unknown."""
         name = self.scenario.data.name
         return "" if "data" in self.own else "regression" if name.startswith("uci/") else data_spec_of(name).task or ""
 
 
 def value_at(scenario: Scenario, key: str) -> Any:
-    """Returns the value of a dotted key in a resolved scenario; None if the key is absent.
+    """Returns the value of a dotted key in a resolved scenario, or None if the key is absent.
 
     Example:
         >>> value_at(Scenario(), "server.optimizer")
@@ -152,7 +152,7 @@ def is_stack(scenario: Scenario) -> bool:
 
 
 def explain_rounds(spec: MethodSpec) -> str:
-    """Returns why a method cannot train without rounds, as words that follow its name; an empty text if it can.
+    """Returns words that say after the method's name why it cannot train without rounds, or an empty text if it can.
 
     Example:
         >>> explain_rounds(MethodSpec("a walk", walks=True)), explain_rounds(MethodSpec("FedAvg"))
@@ -167,7 +167,10 @@ def explain_rounds(spec: MethodSpec) -> str:
 
 
 def _explain_need(c: Case) -> str:
-    """Returns why a key has no effect, if it needs a value that another key does not have; else an empty text."""
+    """Returns why a key has no effect, if a different key lacks the value that this key needs.
+
+    Else returns an empty text.
+    """
     section, _, last = c.key.rpartition(".")
     needs: Needs | None = None
     named = getattr(c.scenario, section) if section in ("method", "data", "model") else None
@@ -188,13 +191,12 @@ def _explain_need(c: Case) -> str:
 
 
 class Row(NamedTuple):
-    """A row of the table: some keys, and the condition under which they have no effect or a wrong value.
+    """A row of the table, with some keys and the condition under which they have no effect or a wrong value.
 
     Attributes:
         keys: the dotted keys, separated by spaces. Inside a key, `*` stands for the name of a tier; at the end, `*`
             stands for all keys of the section.
-        where: the condition of the row: a function that returns a true value if the condition holds. In `why`,
-            `{found}` stands for this value.
+        where: a function that returns a true value if the condition holds. In `why`, `{found}` stands for this value.
         why: the reason, which follows "because" or "but" in the message. `{name}` stands for the method, `{s}` for the
             scenario, `{o}` for the options of the method, `{at}` for the section of the key, and `{tier}` for the tier
             that the key belongs to.
@@ -466,12 +468,9 @@ ROWS = (
 
 
 def explain_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
-    """Returns the reason why a key that is set has no effect; an empty text if the key has an effect.
+    """Returns the reason why a key that is set has no effect, or an empty text if the key has an effect.
 
-    Args:
-        key: the dotted key.
-        scenario: the resolved scenario.
-        own: the names among `data`, `model` and `method` for which Python objects are used.
+    `own` has the names among `data`, `model` and `method` that Python objects replace.
     """
     section, _, option = key.partition(".")
     if section in own and section != "method":
@@ -484,7 +483,7 @@ def refuse_wrong(scenario: Scenario) -> None:
     """Refuses the first value that contradicts the other values of a scenario.
 
     Raises:
-        BadInput: a value is wrong; the message has the key, the value, the reason and a remedy.
+        BadInput: a value is wrong. The message has the key, the value, the reason and a remedy.
     """
     for row in ROWS:
         for key in _list_keys(row, scenario) if row.value is not None else ():
@@ -494,11 +493,9 @@ def refuse_wrong(scenario: Scenario) -> None:
 
 
 def is_read(key: str, scenario: Scenario) -> bool:
-    """Returns whether the method of a scenario uses a key at all; the reference of methods shows this.
+    """Returns whether the method of a scenario uses a key at all, which the reference of methods shows.
 
-    Args:
-        key: the dotted key; not an option of the method itself.
-        scenario: a scenario that names the method.
+    The dotted key must not be an option of the method.
 
     Example:
         >>> is_read("server.robust", Scenario()), is_read("graph.kind", Scenario())
@@ -509,7 +506,7 @@ def is_read(key: str, scenario: Scenario) -> bool:
 
 
 def _explain(row: Row, c: Case) -> str:
-    """Returns the reason of a row for a key; an empty text if the condition of the row does not hold."""
+    """Returns the reason of a row for a key, or an empty text if the condition of the row does not hold."""
     found = row.where(c)
     if not found:
         return ""
@@ -598,7 +595,7 @@ class Idle(NamedTuple):
     Attributes:
         key: the dotted key.
         value: the value that the user set.
-        why: the reason why the key has no effect; it follows "because" in the message.
+        why: the reason why the key has no effect, which follows "because" in the message.
     """
 
     key: str
@@ -609,10 +606,7 @@ class Idle(NamedTuple):
 def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection[str] = ()) -> list[Idle]:
     """Returns the keys that a user set and that have no effect, in the order of `given`.
 
-    Args:
-        given: the keys that the user sets, as a tree.
-        scenario: the resolved scenario of these keys.
-        own: the names among `data`, `model` and `method` for which Python objects are used.
+    `own` has the names among `data`, `model` and `method` that Python objects replace.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -629,7 +623,7 @@ def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection
 
 
 def explain_idle_key(idle: Idle) -> str:
-    """Returns the message of the error for a key without an effect: the key, its value, the reason and a remedy.
+    """Returns the message for a key without an effect, with the key, its value, the reason and a remedy.
 
     Example:
         >>> explain_idle_key(Idle("server.lr", 0.1, "server.optimizer is none"))
@@ -639,7 +633,7 @@ def explain_idle_key(idle: Idle) -> str:
 
 
 def says_nothing(key: str, value: Any) -> bool:
-    """Returns whether a value of a key requests nothing special; such a value is accepted in every scenario.
+    """Returns whether a value of a key requests nothing special. Such a value is accepted in every scenario.
 
     Example:
         >>> says_nothing("clients.tiers.weak.width", 1.0), says_nothing("rounds", 1)
@@ -665,8 +659,8 @@ class Place(NamedTuple):
     """One of the scenarios that a file describes: the base, or a cell of the table.
 
     Attributes:
-        name: name of the cell; empty for the base.
-        own: the keys that the cell sets; empty for the base.
+        name: name of the cell. It is empty for the base.
+        own: the keys that the cell sets. For the base there are no such keys.
         given: all keys that are set, by the base or by the cell.
         scenario: the resolved scenario.
     """
@@ -678,11 +672,7 @@ class Place(NamedTuple):
 
 
 def is_dump(file: Mapping[str, Any], resolved: dict[str, Any]) -> bool:
-    """Returns whether a file is a resolved scenario; a file of an earlier version of fedray may lack newer keys.
-
-    Args:
-        file: the keys of the file, as a tree.
-        resolved: the resolved scenario of the file, with every key, as a tree.
+    """Returns whether a file is a resolved scenario. A file of an earlier version of fedray may lack newer keys.
 
     Example:
         >>> is_dump({"graph": {"kind": "ring"}, "predict": {}}, {"graph": {"kind": "ring", "edges": 3}, "predict": {}})
@@ -697,13 +687,13 @@ def is_dump(file: Mapping[str, Any], resolved: dict[str, Any]) -> bool:
 def judge_keys(
     places: list[Place], overrides: Mapping[str, Any], alone: Callable[[], Scenario | None], own: Collection[str]
 ) -> None:
-    """Refuses keys without an effect; warns of keys that have no effect because of an override or a cell.
+    """Refuses keys without an effect. Warns of keys that have no effect because of an override or a cell.
 
     Args:
         places: the base and the cells.
         overrides: the keys that the command line or the caller sets.
-        alone: function that returns the scenario without the overrides; None if this scenario has an error.
-        own: the names among `data`, `model` and `method` for which Python objects are used.
+        alone: function that returns the scenario without the overrides, or None if this scenario has an error.
+        own: the names among `data`, `model` and `method` that Python objects replace.
 
     Raises:
         BadInput: a cell sets a key that has no effect in the cell, or the base or an override sets a key that has no

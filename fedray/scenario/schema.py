@@ -1,6 +1,6 @@
-"""Declares the keys of a scenario as frozen dataclasses; a field holds the check and the default of one key.
+"""Declares the keys of a scenario as frozen dataclasses. A field holds the check and the default of one key.
 
-A section with a `name` holds the options of this name in `options`; in YAML the options are beside the name. The
+A section with a `name` holds the options of this name in `options`. In YAML the options are beside the name. The
 sections about clients and the graph are in `sections.py`, and the sections about training in `training.py`.
 """
 
@@ -61,8 +61,8 @@ class PartitionKeys:
     """The partition, which says which client holds which samples.
 
     Attributes:
-        name: name of the partition (`fedray list partitions`). The default is `file` if a file is named, `natural` if
-            the samples of the data set already belong to clients, else `iid`.
+        name: name of the partition (`fedray list partitions`). The default is `file` if the scenario names a file,
+            `natural` if the samples of the data set already belong to clients, and `iid` otherwise.
         object: the name of the Python function or Flower partitioner that replaces the partition `name`, written by
             fedray.
         options: the options of the partition itself (shards, classes, alpha, column, ...).
@@ -88,20 +88,20 @@ class DataKeys:
 
     Attributes:
         name: name of the data set (`fedray list datasets`).
-        object: the name of the Python object that is used as the data set, written by fedray; `name` then has no
-            effect.
+        object: the name of the Python object that is used as the data set, written by fedray. If it is set, `name` has
+            no effect.
         root: the folder that holds the files of the data set. None means the folder in the environment variable
             `FEDRAY_DATA`, or a cache folder.
         fold: the number of the fold that is run, counted from 0, or `all` for all folds of the data set.
         hold_out: the share of the training samples that is held out, so that no model is trained on these samples.
             Sweeps, choices of a learning rate and conformal sets use them.
-        test_clients: the clients that never train: their number, their share of all clients, or a list of their names.
-            Their training samples are the test samples, and the test samples of the data set are not used. Each
-            replicate draws its own clients from its seed. With `fold: all` each client is kept out in one fold; `1`
-            then leaves out one client after another.
+        test_clients: the number of clients that never train, their share of all clients, or a list of their names.
+            Their training samples are the test samples, and the test samples of the data set are not used. The seed of
+            a replicate decides which clients never train. With `fold: all` each client is kept out in exactly one fold.
+            So `1` leaves out one client after another.
         standardize: whether the inputs of networks are standardized with the statistics of the training samples.
             With `false` inputs stay as they are, and pixels are numbers from 0 to 255.
-        scale: the scale of the inputs of networks. `standard` gives `(x - mean) / sd` over all training samples; in a
+        scale: the scale of the inputs of networks. `standard` gives `(x - mean) / sd` over all training samples. In a
             deployment, clients would have to exchange these statistics. `unit` gives pixels from 0 to 1.
         partition: the section for the partition, which says which client holds which samples.
         options: the options of the data set itself.
@@ -125,7 +125,8 @@ class ModelKeys:
 
     Attributes:
         name: name of the network (`fedray list models`).
-        object: the name of the Python function that makes the network, written by fedray; `name` then has no effect.
+        object: the name of the Python function that makes the network, written by fedray. If it is set, `name` has no
+            effect.
         weights: the weights from which the models start, instead of random weights. The value is a run directory with
             K models or one model, or a `.safetensors` file with the state dict of one model (from `fedray export`).
         objective: the loss that training minimizes. `auto` means cross entropy for classes, and squared error for real
@@ -149,11 +150,11 @@ class PredictKeys:
         gamma: the temperature of the weights with which a known client (a client of the run) averages the models.
             With infinity known clients have the same weights as new clients, which are equal unless the method sets
             other weights.
-        noise: the variance of the observation noise, which is added to the predicted variance of a regression. It is 0
-            with `none`. With `residual` it is the variance of the residuals in training, averaged over the clients.
-            With `fixed` it is 1, for targets in standardized units.
-        conformal: the section for conformal prediction, whose sets of labels, or intervals, contain the true value with
-            a given probability.
+        noise: the variance of the observation noise, which is added to the predicted variance of a regression. With
+            `none` this variance is 0. With `residual` it is the variance of the residuals in training, averaged over
+            the clients. With `fixed` it is 1, for targets in standardized units.
+        conformal: the section for conformal prediction. Its sets of labels, or its intervals, contain the true value
+            with a given probability.
         dropout_at_test: whether dropout stays on when the models predict. The public code of Fed-ensemble may
             keep dropout on; no paper describes this.
     """
@@ -182,10 +183,10 @@ class CellKeys:
 
 @dataclass(frozen=True)
 class Scenario:
-    """All keys of a scenario: those that decide the result, and those that decide how the result is computed.
+    """All keys of a scenario. Some keys decide the result, and others only how the result is computed.
 
     Attributes:
-        seed: random seed of replicate 0; the seed of replicate r is `seed + r`.
+        seed: random seed of replicate 0. The seed of replicate r is `seed + r`.
         rounds: the number of rounds of training, T.
         runtime: the processes in which clients are trained. `ray` trains in actors of a Ray cluster, and `inline` in
             this process. `auto` (the default) uses actors if there is a cluster, a GPU or enough work. The results are
@@ -201,7 +202,7 @@ class Scenario:
         server: the section that says how the server makes the next models from uploads.
         predict: the section that says how the ensemble predicts.
         graph: the section for the graph of clients over which models walk when there is no server.
-        replicates: the number of repetitions of the run, R, each with a seed of its own.
+        replicates: the number of repetitions of the run, R. Each repetition has a different seed.
         vary: the random choices that differ between replicates. With `all` every choice differs. With `init` only the
             initial models differ, and data, schedule and batches are the same in all replicates.
         evaluate: the section that says what is measured, and when.
@@ -212,16 +213,16 @@ class Scenario:
             `mlflow`).
         on_client_error: the reaction if the training of a client raises an exception, diverges or takes too long.
             `fail` ends the run, and `skip` leaves the client out of the round.
-        client_timeout: seconds of wall time that the training of a client may take; None means no limit.
-        lanes: the engine that trains the networks. `auto` takes compiled kernels if they can train the network and
-            every process of the run has them, else torch. `compiled` allows only compiled kernels, and `torch` only
-            torch.
+        client_timeout: seconds of wall time that the training of a client may take. None means no limit.
+        lanes: the engine that trains the networks. `auto` takes compiled kernels if these can train the network and
+            every process of the run has the kernels. Otherwise `auto` takes torch. `compiled` allows only compiled
+            kernels, and `torch` only torch.
         table: the list of the cells of a table, each of which is a variant of this scenario.
         published: the values that the paper reports for the scenario itself, by metric.
         callbacks: names of functions that your module registers. They are called after each round and may end the run.
         own: the names of the Python objects that were passed for training and evaluation, and the modules of own code,
-            written by fedray. In a scenario file write `import: my_method.py`, or a list of modules. They are imported
-            first, as by `--import`. Paths are relative to the scenario file.
+            written by fedray. In a scenario file write `import: my_method.py`, or a list of modules. These modules are
+            imported first, as by `--import`. Paths are relative to the scenario file.
     """
 
     seed: int = opt.key(0, opt.whole(0, 2**62))
@@ -256,7 +257,7 @@ class Scenario:
 
 @cache
 def section_types() -> Mapping[str, Any]:
-    """Returns the dataclass of each section, by its dotted name; `*` stands for the name of a tier or a cell."""
+    """Returns the dataclass of each section, by its dotted name. `*` stands for the name of a tier or a cell."""
     found: dict[str, Any] = {"": Scenario}
     open_sections = [""]
     for path in open_sections:
@@ -274,16 +275,12 @@ def section_fields(section: str) -> tuple[str, ...]:
 
 
 def list_sections() -> dict[str, tuple[str, ...]]:
-    """Lists the keys of each section; the sections of tiers and cells, which occur several times, are left out."""
+    """Lists the keys of each section. Leaves out the sections of tiers and cells, which occur several times."""
     return {name: section_fields(name) for name in section_types() if "*" not in name and name}
 
 
 def find_key(section: str, name: str) -> opt.Option | None:
-    """Returns the declaration of a key; None if the section has no such key.
-
-    Args:
-        section: name of the section, as in `section_types`.
-        name: name of the key, without the section.
+    """Returns the declaration of a key, or None if the section has no such key.
 
     Example:
         >>> find_key("server", "lr").default, find_key("server", "color")
@@ -308,14 +305,14 @@ def validate_scenario(tree: Mapping[str, Any]) -> Scenario:
         tree: the keys as plain values, with the options of each named section under `options`.
 
     Raises:
-        BadInput: a key is unknown, missing or wrong; the message is one line.
+        BadInput: a key is unknown, missing or wrong. The message is one line.
     """
     made: Scenario = _make_section(opt.Section(Scenario), tree, ())
     return made
 
 
 def _make_section(section: opt.Section, tree: Any, path: KeyPath) -> Any:
-    """Returns a section, made from the keys that are set; the field of each key checks the value."""
+    """Makes a section from the keys that are set. The field of each key checks the value."""
     if not isinstance(tree, Mapping):
         raise BadInput(_explain_no_mapping(path, tree, section.example))
     made: dict[str, Any] = {}
@@ -362,7 +359,7 @@ def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
 
 
 def _explain_no_mapping(path: KeyPath, value: Any, example: Mapping[str, Any] = {}) -> str:
-    """Returns the message for a single value where a section with keys is needed; it shows keys as an example."""
+    """Returns the message for a single value in place of a section. The message shows keys as an example."""
     last = list(example)[-1:]
     keys = {**example, **{key: value for key in last if type(value) is type(example[key])}}
     shown = f"{{{', '.join(f'{key}: {entry}' for key, entry in keys.items())}}}"

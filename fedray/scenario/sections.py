@@ -21,7 +21,7 @@ NO_ROUNDS = opt.Needs("participation.mode", ("semi", "buffered", "async"))
 
 @dataclass(frozen=True)
 class TierKeys:
-    """A tier: a class of devices with the same resources.
+    """A tier, which is a class of devices with the same resources.
 
     Attributes:
         share: the share of the clients that this tier gets, of all clients that are not in a tier with a `number`. A
@@ -30,21 +30,21 @@ class TierKeys:
         models_per_round: the number of models that a participating client trains in a round, or `all`.
         num_cpus: the number of CPUs that each actor of the tier reserves. None means one CPU. If there are too few
             CPUs, None means the largest share of a CPU with which all actors fit on the machine.
-        num_gpus: the GPUs that each actor of the tier reserves: 0, 1/n or 1. If no tier reserves GPUs,
+        num_gpus: the GPUs that each actor of the tier reserves, which are 0, 1/n or 1. If no tier reserves GPUs,
             `clients.device` decides.
         resources: the custom resources of Ray that each actor of the tier reserves.
         seconds_per_step: the virtual seconds that an optimizer step takes.
         seconds_per_sample: the virtual seconds that each sample of a step takes in addition.
-        spread: the spread of the speeds of clients. The factor by which a client is slower is lognormal, and `spread`
-            is the standard deviation of its logarithm.
+        spread: the spread of the speeds of clients. The seconds of a client are multiplied by a lognormal random
+            number, and `spread` is the standard deviation of the logarithm of this number.
         uplink: the bandwidth of a client for uploads, in bytes/s.
         downlink: the bandwidth of a client for downloads, in bytes/s.
         latency: the virtual seconds that each transfer takes in addition to the time for its bytes.
         side_by_side: whether a client with several models in a round trains them at the same time.
         width: the share of the network that a client trains. It is the share of the channels of every hidden layer, or
             of the blocks of the network (DepthFL).
-        epochs: the number of passes of a client of the tier over its samples in a round; default: `local.epochs`.
-        steps: the number of optimizer steps of a client of the tier in a round; default: `local.steps`.
+        epochs: the number of passes of a client of the tier over its samples in a round. The default is `local.epochs`.
+        steps: the number of optimizer steps of a client of the tier in a round. The default is `local.steps`.
     """
 
     share: float | None = opt.key(None, opt.maybe(opt.real("[0, 1]")))
@@ -70,16 +70,16 @@ class ClientKeys:
     """The population of clients, and the actors that host the clients.
 
     Attributes:
-        number: the number of clients, N. The default is the sum over the tiers if all have a `number`, or else the
-            number of clients in the data, or else the default of the method (100 for most methods, 10 for `fedag`, 5
-            for `stacking`).
+        number: the number of clients, N. If all tiers have a `number`, the default is the sum of these numbers.
+            Otherwise it is the number of clients in the data. If this is unknown, the default is 10 for `fedag`, 5 for
+            `stacking`, and 100 for most other methods.
         per_actor: the number of clients that an actor hosts, or `auto`.
         actors: the number of actors of the run, or `auto`.
         trace: path of a CSV or Parquet file of measured devices (`docs/how-to/traces.md`).
-        profile: name of a population of devices with published speeds, from which the device of each client is drawn:
-            `phones` (`docs/how-to/traces.md`).
-        availability: the times at which a client can take part: `always`, or `diurnal` (each client for half of every
-            day).
+        profile: name of a population of devices with published speeds, from which the device of each client is drawn.
+            The only name is `phones` (`docs/how-to/traces.md`).
+        availability: the times at which a client can take part. With `diurnal` each client can take part for half of
+            every day.
         device: the devices on which clients are trained. `auto` takes the GPUs that tiers reserve (`num_gpus`). If no
             tier reserves GPUs, `auto` takes the GPUs of this machine if they are expected to be faster than its
             processors. `cpu` takes processors and leaves reserved GPUs unused, so you can try on any machine how
@@ -122,25 +122,28 @@ class ParticipationKeys:
     Attributes:
         selection: the section that says how the participants of a round are chosen.
         per_round: the number of clients that take part in a round.
-        fraction: the share of the clients that take part in a round, instead of `per_round`; default: 1.
+        fraction: the share of the clients that take part in a round, instead of `per_round`. The default is 1.
         overcommit: the number of invited clients, as a multiple of the number of clients that the round waits for.
             Uploads that arrive later are not used.
         dropout: the probability that a participant drops out of a round and sends nothing.
-        partial: the share of a round's participants that train less, as the stragglers of FedProx. Each of them makes a
-            random number of its epochs, at least 1; with `local.steps` a random number of its steps.
-        deadline: the virtual seconds after which a round waits for no further client.
-        mode: the times at which the server makes a step. With `sync` this is the end of each round. With `semi` it is
-            every `tick` virtual seconds, with the uploads that have arrived. With `buffered` it is when a model has
-            `goal` uploads (FedBuff), and with `async` when any upload arrives (FedAsync).
-        concurrency: the number of clients that train at the same time, in the modes without rounds; None means all.
+        partial: the share of a round's participants that train less, as the stragglers of FedProx. Each such client
+            trains for a random number of its epochs, at least 1. With `local.steps` it makes a random number of its
+            steps.
+        deadline: the virtual seconds after which the server does not wait for further clients.
+        mode: the times at which the server makes a step. With `sync` the server makes a step at the end of each round.
+            With `semi` it makes a step every `tick` virtual seconds, with the uploads that have arrived. With
+            `buffered` it makes a step when a model has `goal` uploads (FedBuff), and with `async` when any upload
+            arrives (FedAsync).
+        concurrency: the number of clients that train at the same time, in the modes without rounds. None means all
+            clients.
         goal: the number of uploads of a model after which the server makes a step, in the mode `buffered`.
         tick: the virtual seconds between two steps of the server, in the mode `semi`.
         alpha: the weight with which an arriving upload is mixed into the server's model, in the mode `async`.
         staleness: the formula for the weight of an upload with staleness tau, which is the number of steps that
             the server made for the model since the client began to train. `constant` is 1. `polynomial` is
             `(1 + tau) ** -a`. `hinge` is 1 up to b, then `1 / (a (tau - b) + 1)`.
-        max_staleness: the largest staleness of an upload that the server uses. A staler upload arrives and its bytes
-            count, but it is not used (`stale`). None means no limit.
+        max_staleness: the largest staleness of an upload that the server uses. The server receives staler uploads, and
+            their bytes count, but it does not use them (`stale`). None means no limit.
         staleness_a: a in the formula of `staleness`, the speed at which the weight of an upload falls.
         staleness_b: b in the formula of `hinge`, the staleness in server steps up to which an upload keeps the weight
             1.
@@ -172,8 +175,9 @@ class ScheduleKeys:
 
     Attributes:
         kind: name of the schedule, the rule that assigns models to participants (`fedray list schedules`).
-        object: the name of the Python function that assigns the models, written by fedray; `kind` then has no effect.
-        rows: the meaning of a row of the permutation; each row trains every model once in K rounds. With `client` a row
+        object: the name of the Python function that assigns the models, written by fedray. If it is set, `kind` has no
+            effect.
+        rows: the meaning of a row of the permutation. Each row trains every model once in K rounds. With `client` a row
             is a client (default with full participation). With `slot` a row is a position among the participants of a
             round, who are drawn uniformly (default otherwise). With `stratum` a row is a position that is filled from a
             fixed set of clients, as in SHEFL. With `client` and partial participation, a client trains only the models
@@ -225,9 +229,9 @@ class GraphKeys:
 
     Attributes:
         kind: the kind of graph.
-        transition: the rule by which a model moves to a neighbor: `uniform`, `lazy` or `metropolis`.
-        probability: the probability of an edge in `erdos_renyi` (default: 2 log(N) / N), or the probability that an
-            edge is rewired in `watts_strogatz` (default: 0.1).
+        transition: the rule by which a model moves to a neighbor.
+        probability: the probability of an edge in `erdos_renyi`, by default 2 log(N) / N. In `watts_strogatz` it is the
+            probability that an edge is rewired, by default 0.1.
         neighbours: the number of neighbors of each node before rewiring, in `watts_strogatz`.
         edges: path of a CSV or Parquet file with your own graph, for the kind `edges`. The file has the columns `node`
             and `neighbour`, and a row for each edge.
@@ -262,8 +266,9 @@ class DataSpec:
         text: one line for `fedray list`.
         options: the keys in the section `data` that only this data set has.
         natural: whether the samples already belong to clients. The default partition is then `natural`.
-        clients: the default number of clients, N, for a data set that generates its clients; None for other data sets.
-        task: `classification` or `regression`; empty if the files or the options of the data set decide.
+        clients: the default number of clients, N, for a data set that generates its clients. It is None for other data
+            sets.
+        task: `classification` or `regression`. It is empty if the files or the options of the data set decide.
         toy: whether the data set has an option `clients`, which then follows `clients.number`.
     """
 
@@ -398,7 +403,7 @@ DATA_SPECS: dict[str, DataSpec] = {
 
 
 def data_spec_of(name: object) -> DataSpec:
-    """Returns the specification of a data set; for a user's own data set, a specification without options."""
+    """Returns the specification of a data set. A user's own data set has a specification without options."""
     return DATA_SPECS.get(name, DataSpec("your own")) if isinstance(name, str) else DataSpec("your own")
 
 

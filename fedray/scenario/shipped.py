@@ -19,12 +19,9 @@ from fedray.scenario.names import UNKNOWN, method_spec_of
 
 
 def find_last_phase(keys: Mapping[str, Any]) -> int:
-    """Returns the round after which the last phase of a method begins; only later scores are scores of the method.
+    """Returns the round after which the last phase of a method begins. Earlier scores do not belong to the method.
 
     The round is 0 for a method with a single phase, and for a method that fedray does not know.
-
-    Args:
-        keys: plain keys of a resolved scenario.
 
     Example:
         >>> stack = {"name": "stacking", "meta": "softmax"}
@@ -45,7 +42,7 @@ def find_last_phase(keys: Mapping[str, Any]) -> int:
 
 
 def count_last_phase(keys: Mapping[str, Any]) -> int:
-    """Returns the number of rounds in the last phase of a method; 0 if the method has a single phase."""
+    """Returns the number of rounds in the last phase of a method, or 0 if the method has a single phase."""
     spec, options = _read_method(keys)
     if not spec.parts:
         return 0
@@ -68,17 +65,14 @@ def has_own_rounds(keys: Mapping[str, Any]) -> bool:
 
 
 def begins_untrained(keys: Mapping[str, Any]) -> bool:
-    """Returns whether the models at round 0 are untrained; closed-form methods have their final models at round 0."""
+    """Returns whether the models at round 0 are untrained. Closed-form methods have their final models at round 0."""
     return _read_method(keys)[0].trains
 
 
 def answers_clients_apart(keys: Mapping[str, Any]) -> bool:
-    """Returns whether clients of the run predict with models or weights of their own.
+    """Returns whether each client of the run predicts with its own models or weights.
 
-    For a user's own method only `local.private` and `predict.gamma` are considered.
-
-    Args:
-        keys: plain keys of a resolved scenario.
+    For a user's own method, this depends only on `local.private` and `predict.gamma`.
     """
     spec, _ = _read_method(keys)
     local, predict = (_section(keys, name) for name in ("local", "predict"))
@@ -93,7 +87,7 @@ def _section(keys: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _read_method(keys: Mapping[str, Any]) -> tuple[MethodSpec, Mapping[str, Any]]:
-    """Returns the specification of the method, and the section `method` of the keys."""
+    """Returns the specification of the method, and the section `method`."""
     section = keys.get("method")
     options: Mapping[str, Any] = section if isinstance(section, Mapping) else {"name": section}
     return (UNKNOWN if options.get("object") else method_spec_of(options.get("name"))), options
@@ -175,11 +169,7 @@ def find_scenario_file(given: str, key: str = "scenario", folder: Path = Path())
 
 
 def copy_shipped(name: str, out: Path) -> None:
-    """Copies a file that comes with the package, for editing; in a sweep, the path of its scenario becomes a name.
-
-    Args:
-        name: The name of the file.
-        out: The new file.
+    """Copies a file that comes with the package, for editing. In a sweep, the path of the scenario becomes a name.
 
     Raises:
         BadInput: There is no file of this name, or the new file exists already.

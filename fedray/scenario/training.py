@@ -39,9 +39,6 @@ MOST_SHOWN = 20  # names in a message; `fedray list` shows all
 def named(kind: str) -> opt.Check:
     """Returns a function that checks a key whose value names a loss, an optimizer or an object of a similar kind.
 
-    Args:
-        kind: the kind of object: loss, optimizer, augmentation, metric or callback.
-
     Example:
         >>> named("optimizer")("adam")
         'adam'
@@ -68,18 +65,18 @@ def _class_name(value: Any) -> str | int:
 
 @dataclass(frozen=True)
 class RateKeys:
-    """The course of the learning rate over the rounds, as a factor of `lr`. Within a round the rate is constant.
+    """The course of the learning rate over the rounds, as a multiple of `lr`. Within a round the rate is constant.
 
     Attributes:
-        kind: the kind of course: `constant`; `cosine` or `linear`, which fall from the first round on; or `step`, which
-            falls in the rounds `at`.
-        rounds: the number of rounds in which the rate falls; in later rounds the rate is constant. Default: the number
-            of rounds of the scenario.
-        restart: whether the rate starts again from the beginning after every `rounds` rounds; `rounds` is then
+        kind: the kind of course. With `cosine` and `linear` the rate falls from the first round on, and with `step` in
+            the rounds `at`.
+        rounds: the number of rounds in which the rate falls. In later rounds the rate is constant. The default is the
+            number of rounds of the scenario.
+        restart: whether the rate starts again from the beginning after every `rounds` rounds. If so, `rounds` is
             required.
-        floor: the factor of `lr` at the end of the fall.
-        warmup: the number of rounds in which the rate rises. In round t of these, counted from 0, the rate is
-            multiplied by (t + 1) / warmup.
+        floor: the rate at the end of the fall, as a multiple of `lr`.
+        warmup: the number of rounds in which the rate rises. In round t of the first `warmup` rounds, counted from 0,
+            the rate is multiplied by (t + 1) / warmup.
         at: the rounds in which the rate of `step` falls, counted from 0.
         gamma: the factor by which the rate of `step` is multiplied in each of the rounds `at`.
     """
@@ -102,12 +99,13 @@ class LocalKeys:
         lr: learning rate of a client.
         lr_grid: the candidates for the learning rate. Each replicate and fold uses the candidate that is best on
             held-out training samples.
-        lr_decay: factor by which the learning rate is multiplied every `lr_decay_every` rounds; 1 keeps the rate
+        lr_decay: factor by which the learning rate is multiplied every `lr_decay_every` rounds. With 1 the rate is
             constant.
         lr_decay_every: the number of rounds between two decays of the learning rate.
         momentum: momentum of `sgd`.
         nesterov: whether the momentum of `sgd` is Nesterov's, which looks ahead.
-        weight_decay: factor of the L2 penalty on the weights, or with `adamw` of the decoupled weight decay.
+        weight_decay: factor of the L2 penalty on the weights. With `adamw` it is the factor of the decoupled weight
+            decay.
         batch_size: the number of samples in an optimizer step, or `full` for all samples of the client.
         last_batch: what happens to the last batch of an epoch if it has fewer than `batch_size` samples. With `keep`
             the client trains on this batch. With `drop` the batch is left out, unless it is the only batch. With
@@ -116,7 +114,7 @@ class LocalKeys:
         steps: the number of optimizer steps of a client in a round, instead of `epochs`.
         pull: the weight mu of the proximal term `mu / 2 |w - w_start|^2`.
         loss: name of a loss that your module registers, used instead of the loss of the network.
-        schedule: the section for the course of the learning rate over the rounds; None keeps the rate constant.
+        schedule: the section for the course of the learning rate over the rounds. None keeps the rate constant.
         augment: names of random changes of the samples in each batch, applied one after another: `crop` (moves a
             picture by up to an eighth of its side), `flip` (left to right), and augmentations that your module
             registers.
@@ -150,14 +148,14 @@ class CompressKeys:
     """Compression of uploads.
 
     Attributes:
-        kind: the kind of compression. With `dense` a client sends all entries of its update, with `topk` the entries of
-            largest magnitude, with `randomk` random entries, and with `int8` 8 bits for each entry.
+        kind: the kind of compression. With `dense` a client sends all entries of its update. With `topk` it sends the
+            entries of largest magnitude, with `randomk` random entries, and with `int8` 8 bits for each entry.
         ratio: the share of the entries of an upload that a client with one model sends.
         resource_ratio: the number of entries that a client with several models may send in total, as a multiple of the
             number that a client with one model sends (r of SHEFL). None means the number of models that the client
             trains, so that every model is compressed with the same ratio.
         error_feedback: whether a client keeps the entries that were not sent and adds them to its next upload.
-        adaptive: whether the number of entries that a client sends is in proportion to its uplink bandwidth.
+        adaptive: whether the number of entries that a client sends is proportional to its uplink bandwidth.
     """
 
     kind: str = opt.key("dense", opt.one_of("dense", "topk", "randomk", "int8"))
@@ -180,17 +178,17 @@ class ServerKeys:
             default is `uniform` for every method.
         optimizer: the server optimizer, which makes a step from the mean of the deltas.
         lr: learning rate of the server optimizer (default 0.01 for `adam` and `yogi`, else 1).
-        momentum: momentum of the server optimizer (beta; for `adam` and `yogi` beta_1).
-        schedule: the section for the course of the server's learning rate over the rounds, or without rounds over the
-            steps of the server. None keeps the rate constant. To use such a rate with a plain mean, set `optimizer:
-            momentum` and `momentum: 0`.
+        momentum: momentum of the server optimizer, which is beta_1 for `adam` and `yogi`.
+        schedule: the section for the course of the server's learning rate over the rounds. In training without rounds,
+            it is the course over the steps of the server. None keeps the rate constant. To use such a rate with a plain
+            mean, set `optimizer: momentum` and `momentum: 0`.
         tau: the number that `adam` and `yogi` add to the denominator. With a larger number the step is less adaptive.
         robust: the robust statistic that is used instead of the mean of the deltas.
         trim: the number of values that `trimmed_mean` drops at each end (b).
         byzantine: the number of bad clients that `krum` and `multi_krum` have to withstand (f).
-        seconds_per_step: the virtual seconds of a training step at the server, to distil or to fit. By default the work
-            of the server takes no time.
-        seconds_per_sample: the virtual seconds that each sample of such a step takes in addition.
+        seconds_per_step: the virtual seconds of a training step at the server, which distills or fits. By default the
+            work of the server takes no time.
+        seconds_per_sample: the virtual seconds that each sample of a training step at the server takes in addition.
     """
 
     coefficients: str = opt.key("fedavg", opt.one_of("equal_groups", "paper_eq2", "fedavg"))
@@ -213,11 +211,11 @@ class ServerKeys:
 
 @dataclass(frozen=True)
 class StopKeys:
-    """A metric, and the value of the metric to reach.
+    """A metric, and the value that it should reach.
 
     Attributes:
         metric: name of the metric, as in `rounds.parquet`.
-        value: the value of the metric to reach.
+        value: the value that the metric should reach.
     """
 
     metric: str = opt.key(opt.REQUIRED, opt.label)
@@ -226,30 +224,31 @@ class StopKeys:
 
 @dataclass(frozen=True)
 class EvaluateKeys:
-    """The evaluation: which scores are measured, and when.
+    """The evaluation, with the scores and the times at which they are measured.
 
     Attributes:
         every: the number of rounds from one evaluation to the next.
-        every_seconds: the virtual seconds from one evaluation to the next, in training without rounds; used instead of
-            `every`.
-        stop_at: a metric and a value; the run ends when the metric reaches the value.
+        every_seconds: the virtual seconds from one evaluation to the next. It is used instead of `every` in training
+            without rounds.
+        stop_at: a metric and a value. The run ends when the metric reaches the value.
         target: a metric and a value. The summary gives the round, the virtual second and the number of bytes at which
             the metric first reached the value.
-        personal: whether every known client is also evaluated with its own weights or its own model: accuracy, log
-            loss, Brier score and calibration (`personal_accuracy`, `personal_nll`, ...), or RMSE and intervals.
-        personal_steps: the number of steps that a known client trains on its own samples before it predicts, at the
-            constant rate `local.lr`, from the models of the server. The personal scores are those after these
+        personal: whether every known client is also evaluated with its own weights or its own model. The scores are
+            accuracy, log loss, Brier score and calibration (`personal_accuracy`, `personal_nll`, ...), or RMSE and
+            intervals.
+        personal_steps: the number of steps that a known client trains on its own samples before it predicts. It starts
+            from the models of the server, and its learning rate is `local.lr`. Personal scores are measured after these
             steps. None means no such steps.
         clients: the number of known clients that get a row in `client_scores.parquet` in every evaluated round, or
             `all`. The ids of these clients are evenly spread. None means no client.
         by_tier: whether the predictions for known clients are also scored per tier (`tier_NAME_nll`) and over all
-            clients (`personal_nll`). All scores are computed: likelihood, Brier score, calibration and conformal sets,
-            or RMSE and intervals.
+            clients (`personal_nll`). The scores are likelihood, Brier score, calibration and conformal sets, or RMSE
+            and intervals.
         ood: the out-of-distribution inputs, given as `noise` or as the name of a data set with inputs of the same
             shape. The predictions for these inputs should be less certain than those for test samples. None means no
             such inputs.
-        metrics: names of further metrics: scorers of scikit-learn (`roc_auc`, `average_precision`,
-            `balanced_accuracy`, ...), and metrics that your module registers. A scorer also scores every member
+        metrics: names of further metrics, which are scorers of scikit-learn (`roc_auc`, `average_precision`,
+            `balanced_accuracy`, ...) and metrics that your module registers. A scorer also scores every member
             (`NAME_min`, `NAME_mean`, `NAME_max`). With `clients` or `personal` it scores clients, and with `by_tier`
             tiers.
         positive: the name or number of the positive class, if there are two classes. None means the second class.
@@ -274,8 +273,8 @@ class PatienceKeys:
 
     Attributes:
         metric: name of the metric, as in `rounds.parquet`.
-        patience: the run ends when no replicate and no fold has had a better value for this many rounds.
-        min_delta: a value counts as better if it improves on the best value so far by more than this.
+        patience: the number of rounds after which the run ends, if no replicate and no fold had a better value in them.
+        min_delta: a value counts as better only if it improves on the best value so far by more than this amount.
     """
 
     metric: str = opt.key(opt.REQUIRED, opt.label)
@@ -285,13 +284,13 @@ class PatienceKeys:
 
 @dataclass(frozen=True)
 class CheckpointKeys:
-    """The checkpoints: when the state of a run is saved, and how many checkpoints are kept.
+    """The checkpoints, with the rounds in which the state of a run is saved.
 
     Attributes:
         every: the number of rounds from one checkpoint to the next.
-        keep: how many of the newest checkpoints stay on the disk.
-        best: name of a metric. The models of the round in which the metric was best are saved as well; the mean of the
-            metric over replicates and folds decides. None means that no such models are saved.
+        keep: the number of newest checkpoints that stay on the disk.
+        best: name of a metric. The models of the round in which the mean of the metric over replicates and folds was
+            best are saved, too. None means that no such models are saved.
     """
 
     every: int = opt.key(10, opt.whole(1, 10**7))
@@ -301,9 +300,9 @@ class CheckpointKeys:
 
 @opt.means("mapping", "what fedray writes where Python objects were passed for training and evaluation: their names")
 def own_names(value: Any) -> dict[str, Any]:
-    """Checks a mapping from arguments of `fedray.run` to the names of Python objects, one name or a list of names.
+    """Checks a mapping from arguments of `fedray.run` to the name or names of Python objects.
 
-    `modules` has the names and files of the user's modules.
+    The key `modules` has the names and files of the user's modules.
     """
     known: dict[str, Any] = {kind.given: kind for kind in names.KINDS.values() if kind.part == "training"}
     checks = {key: opt.list_of(opt.text, 100) if kind.argument else opt.text for key, kind in known.items()}
@@ -325,8 +324,8 @@ class ConformalKeys:
 
     Attributes:
         alpha: the share of true values that may lie outside of their sets or intervals.
-        score: the score of how badly a label fits a prediction. `auto` means `lac` for classes, and `regression` for
-            real targets.
+        score: the score that measures how badly a label fits a prediction. `auto` means `lac` for classes, and
+            `regression` for real targets.
         quantile: the rule for the threshold of the score. `exact` computes the threshold from all scores of the
             clients, and `qq` from one number per client (FedCP-QQ).
         penalty: the penalty of the score `raps` for each rank beyond `k_reg` (lambda in the paper).
