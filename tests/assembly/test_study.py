@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from ray import cloudpickle
+from safetensors.torch import load_file, save_file
+from small import of_method, run_command, scenario
 
 import fedray
 from fedray.assembly.clients import expect_seconds, make_participation
@@ -18,6 +21,7 @@ from fedray.assembly.models import estimate_rows
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.core import sums as native
+from fedray.core.errors import BadInput
 from fedray.core.types import Clients, FloatArray, Plan, Tier
 from fedray.data.deal import build_shards
 from fedray.data.shards import StoredShards
@@ -257,3 +261,51 @@ def test_the_seconds_that_a_selection_expects_are_those_of_the_clock() -> None:
     timing = time_round(devices, CountingRule(), plan, costs, seeds=zero + 7, t=0, now=np.zeros(1))
     expected = expect_seconds(devices, lambda _world: size, local, (7,), 650)(0)
     assert expected.tolist() == timing.job.tolist()
+
+
+# Models that start from given weights: those of a run, or of a file
+
+
+STARTED = ("fed_ensemble", "ditto", "fedag", "dsvgd", "local_only", "random_walk", "centralized", "heterofl")
+NOTHING: dict[str, Any] = {"rounds": 0, "report": False}
+
+
+def run_from(method: str, *changes: dict[str, Any], **options: Any) -> fedray.Run:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fedray.run(of_method(method, {"rounds": 1, "report": False}, *changes), **options)
+
+
+@pytest.mark.parametrize("method", STARTED)
+def test_a_run_starts_where_another_one_ended(method: str, tmp_path: Path) -> None:
+    """Every member of every replicate, whatever the seed: to the bit."""
+    one = run_from(method, {"replicates": 2}, out=tmp_path / "one")
+    more = {"replicates": 2, "seed": 7, "model": {"weights": str(tmp_path / "one")}}
+    other = run_from(method, NOTHING, more)
+    assert torch.equal(other.progress.state.models, one.progress.state.models)
+    assert not torch.equal(
+        run_from(method, NOTHING, {"replicates": 2}).progress.state.models, one.progress.state.models
+    )
+    moved = run_from(method, more)
+    assert not torch.equal(moved.progress.state.models, one.progress.state.models)
+
+
+@pytest.fixture
+def member(tmp_path: Path) -> Path:
+    """The third member of an ensemble, as `fedray export` writes it."""
+    run_from("fed_ensemble", out=tmp_path / "run")
+    assert run_command("export", tmp_path / "run").status == 0
+    return tmp_path / "run" / "export" / "replicate-0-fold-0-model-2.safetensors"
+
+
+def test_all_members_start_from_a_file_and_a_run_knows_which_numbers_it_held(member: Path, tmp_path: Path) -> None:
+    keys = scenario({"rounds": 2, "checkpoint": {"every": 1}, "report": False, "model": {"weights": str(member)}})
+    wanted = load_file(member)
+    for model in fedray.run({**keys, "rounds": 0}).models:
+        assert all(torch.equal(model[name], value) for name, value in wanted.items())
+    done = fedray.run(keys, out=tmp_path / "done")
+    (done.path / "summary.json").unlink()
+    assert fedray.resume(done.path).summary["model_hash"] == done.summary["model_hash"]
+    save_file({name: value + 1 for name, value in wanted.items()}, member)
+    with pytest.raises(BadInput, match="first weights"):
+        fedray.resume(done.path)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import small
 import torch
-from conjugate import lines
 from small import scenario
-from small_data import LINEAR
+from small_data import LINEAR, lines
 from torch import Tensor
 from torch.nn.functional import softplus
 

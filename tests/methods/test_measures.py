@@ -1,4 +1,4 @@
-"""What clients measure beside their training: sums of one's own, and the curvature of FedFisher and FedBEns."""
+"""What clients measure beside their training, curvature, and the methods that use it on quadratic losses."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conjugate import fit_line, lines
-from modules import Residual, load_module
+from modules import Apply, Residual, load_module
 from plain import rows_of
 from small import models, scenario, spell_out, train
-from small_data import LINEAR
-from torch import Tensor
+from small_data import LINEAR, fit_line, lines, numbers
+from torch import Tensor, nn
+from torch.func import functional_call
 
 import fedray
-from fedray.core.types import FloatArray, State, Stats, Uploads
+from fedray.components.one_shot import correct_by_precision
+from fedray.core.types import FloatArray, Net, State, Stats, Uploads
 from fedray.data.types import Dataset
+from fedray.features import measure
 from fedray.features.measure import sum_curvature
 from fedray.methods import (
     ClientSums,
@@ -31,6 +33,8 @@ from fedray.methods import (
     Transform,
     federated,
 )
+from fedray.models.net import net_of, per_sample
+from fedray.models.nets import build_net
 from fedray.simulation.study import Study
 
 Keys = dict[str, Any]
@@ -273,3 +277,131 @@ def test_the_server_has_rows_of_its_own_only_where_it_descends() -> None:
     apart, first = ((free - one).norm() for one in (whole, ends("fedavg", ONE)))
     assert 0 < float(apart) < 0.5 * float(first)  # nearer the optimum than where it began
     assert not torch.equal(free, ends("fedfisher", ONE, **descent, solver_steps=1))
+
+
+# The diagonal of the Fisher information: a loop of autograd, row by row and class by class, says the same
+
+
+class Backwards(torch.autograd.Function):
+    """The identity, which torch cannot map over rows."""
+
+    @staticmethod
+    def forward(_context: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_context: Any, g: Tensor) -> Tensor:
+        return g
+
+
+def unmapped() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 3), Apply(Backwards.apply))
+
+
+NETS: dict[str, tuple[Net, tuple[int, ...]]] = {
+    "linear": (build_net("linear", (5,), 3, "cross_entropy"), (5,)),
+    "mlp": (build_net("mlp", (5,), 3, "cross_entropy", hidden=[7]), (5,)),
+    "cnn": (build_net("cnn", (1, 12, 12), 4, "cross_entropy", channels=[2, 3], hidden=[5], dropout=0.5), (1, 12, 12)),
+    "batch norm": (
+        net_of(lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), "own", "cross_entropy", 3),
+        (5,),
+    ),
+    "recurrent": (build_net("lstm", (6,), 5, "cross_entropy", vocabulary=5, hidden=4, layers=1), (6,)),
+    "not mapped": (net_of(unmapped, "own", "cross_entropy", 3), (5,)),
+}
+
+
+def loop(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
+    """By definition: the mean over labels of the squared gradient of the loss, summed over rows, `[p]`."""
+    net.module.eval()
+    p, total = net.layout.trainable, torch.zeros(net.layout.trainable, dtype=torch.float64)
+    for one, label in zip(x, y, strict=True):
+        views = {name: view.clone() for name, view in net.layout.views(row).items()}
+        leaves = [views[name].requires_grad_() for name in net.layout.names[: net.layout.trainable_tensors]]
+        out = functional_call(net.module, views, (one[None],))
+        odds = out[0].detach().softmax(-1).double() if kind == "model" else torch.eye(net.outputs)[label]
+        for c, odd in enumerate(odds):
+            loss = per_sample(net.objective, out, torch.tensor([c])).sum()
+            g = torch.autograd.grad(loss, leaves, retain_graph=True)
+            total += odd * torch.cat([part.reshape(-1) for part in g]).double().square()
+    assert len(total) == p
+    return total
+
+
+@pytest.mark.parametrize("kind", ["model", "empirical"])
+@pytest.mark.parametrize("name", NETS)
+def test_it_is_that_of_a_loop_over_rows_and_labels(name: str, kind: str) -> None:
+    """To float precision; float buffers have none; a layer that torch cannot map is no obstacle."""
+    net, shape = NETS[name]
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(6, *shape, generator=generator), torch.arange(6) % net.outputs
+    x = x.mul(2).long() % 5 if name == "recurrent" else x  # tokens
+    found = sum_curvature(net, net.init(3), x, y, kind)
+    wanted = loop(net, net.init(3), x, y, kind)
+    torch.testing.assert_close(found[: net.layout.trainable], wanted, rtol=1e-4, atol=1e-7 * float(wanted.max()))
+    assert bool((found[net.layout.trainable :] == 0).all())
+    assert float(wanted.max()) > 1e-3
+
+
+def test_of_squared_losses_it_is_the_hessian_of_a_linear_model() -> None:
+    """`half_mse` is the negative log likelihood of unit variance, `mse` that of half of it; targets do not matter."""
+    x = torch.tensor([[1.0, 2.0], [0.0, 3.0], [2.0, -1.0]])
+    for objective, times in (("half_mse", 1.0), ("mse", 2.0)):
+        net = net_of(lambda: nn.Linear(2, 1), "own", objective, 1)  # type: ignore[arg-type]
+        one, other = (sum_curvature(net, net.init(0), x, y, "model") for y in (torch.zeros(3), torch.ones(3)))
+        assert one.tolist() == pytest.approx([times * 5.0, times * 14.0, times * 3.0])
+        assert torch.equal(one, other)
+
+
+def test_pieces_of_the_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, shape = NETS["cnn"]
+    x, y = torch.randn(7, *shape, generator=torch.Generator().manual_seed(1)), torch.arange(7) % 4
+    whole = sum_curvature(net, net.init(0), x, y, "model")
+    monkeypatch.setattr(measure, "MAPPED_NUMBERS", 2 * net.outputs * net.layout.d)
+    torch.testing.assert_close(sum_curvature(net, net.init(0), x, y, "model"), whole, rtol=1e-5, atol=1e-9)
+
+
+# FedPA: its formula, and where it ends on quadratic losses
+
+
+def test_two_samples_have_the_formula() -> None:
+    """`(1 + rho) (I + rho / 2 (x_2 - x_1) (x_2 - x_1)')^-1 (mean - w)`, where the samples are iterates of FedAvg."""
+    one: dict[str, Any] = {"rounds": 1, "clients": {"number": 1}}
+    steps = [{"local": {"epochs": None, "steps": s, "lr": 0.5}} for s in (1, 2)]
+    start = models(run_known("fedavg", one, {"rounds": 0}))[0].double()
+    first, second = (models(run_known("fedavg", one, each))[0].double() for each in steps)
+    sent = models(run_known("fedpa", one, steps[1], samples=2, mixing=0.0, rho=3.0))[0].double() - start
+    apart, way = second - first, (first + second) / 2 - start
+    wanted = 4.0 * (way - apart * (1.5 * apart @ way / (1 + 1.5 * apart @ apart)))
+    assert 1.5 * apart @ apart > 0.1  # the covariance counts
+    torch.testing.assert_close(sent, wanted, rtol=0, atol=1e-5)
+    samples = torch.stack([first, second])
+    torch.testing.assert_close(correct_by_precision(3.0)(start, samples), wanted)
+
+
+def squares() -> tuple[Dataset, FloatArray]:
+    """Four clients whose inputs and whose best lines differ, and the best line of all rows `[3]`."""
+    generator = np.random.default_rng(0)
+    spreads = ((1.8, 0.6), (0.6, 1.8), (1.4, 0.8), (0.8, 1.4))
+    lines = ((9.0, 0.0), (0.0, 9.0), (-6.0, 3.0), (3.0, -6.0))
+    x = np.concatenate([generator.normal(size=(400, 2)) * spread for spread in spreads])
+    y = (x * np.repeat(lines, 400, axis=0)).sum(1, keepdims=True) + 2.0 * generator.normal(size=(1600, 1))
+    best = np.linalg.lstsq(np.column_stack([x, np.ones(1600)]), y[:, 0], rcond=None)[0]
+    return numbers(x, y, np.repeat(np.arange(4), 400)), best
+
+
+def test_on_quadratic_losses_it_ends_nearer_the_global_optimum_than_fedavg() -> None:
+    """Heterogeneous least squares, many local steps: three repetitions, and their less noisy mean."""
+    data, best = squares()
+    keys = {
+        **LINEAR, "replicates": 3, "clients": {"number": 4}, "local": {"lr": 0.1, "batch_size": 5, "steps": 200},
+    }  # fmt: skip
+    average = fedray.run({**keys, "method": "fedavg", "rounds": 5}, data=data)
+    method = {"name": "fedpa", "samples": 10, "rho": 100.0, "mixing": 0.2}
+    server = {"optimizer": "momentum", "momentum": 0, "lr": 0.002}
+    sampled = fedray.run({**keys, "method": method, "server": server, "rounds": 30}, data=data)
+    found = [one.progress.state.models.double().numpy() for one in (average, sampled)]
+    single = [np.linalg.norm(one - best, axis=1).mean() for one in found]
+    mean = [np.linalg.norm(one.mean(0) - best) for one in found]
+    assert single[1] < 0.8 * single[0]
+    assert mean[1] < 0.7 * mean[0]
