@@ -68,23 +68,6 @@ def test_what_a_function_raises_is_one_line(name: str) -> None:
         guard(**{name: 3})
 
 
-def test_nothing_public_made_an_ensemble_rule_of_ones_own() -> None:
-    def first(setting: Setting) -> Method:
-        def answer(state: State) -> Answer:
-            weights = np.zeros((len(setting.seeds), setting.models))
-            weights[:, 0] = 1.0
-            return Answer(state, setting.models, weights)
-
-        return Method("first", federated(setting), answer)
-
-    keys = scenario({"rounds": 1, "method": {"models": 2}, "data": {"limit": 90}, "report": False})
-    run, plain = fedray.run(keys, method=first), fedray.run(keys)
-    images = run.study.split("test", 0)[0].numpy()[:5]
-    first_of_all, everyone = run.predict(images), plain.predict(images)
-    assert np.allclose(first_of_all.mean, everyone.members[0]) and not np.allclose(everyone.mean, everyone.members[0])
-    assert run.summary["model_hash"] == plain.summary["model_hash"]
-
-
 # -- What the server of a user's own method holds and asks: rows that no client has, and what models say of them
 
 JUDGED = scenario({"rounds": 1, "report": False, "data": {"limit": 90}, "method": {"name": "judged", "models": 2}})

@@ -156,13 +156,6 @@ def promised(compress: Compress) -> int:
 
 
 @every_layout
-def test_dense_bytes(layout: Layout) -> None:
-    row = dense(layout).apply(uploads(gaussian(layout, 1))).delta[0]
-    message = row[: layout.trainable].numpy().tobytes() + whole_part(layout, row)
-    assert promised(dense(layout)) == len(message)
-
-
-@every_layout
 def test_top_k_bytes_known_before_are_those_of_the_message(layout: Layout) -> None:
     forms = set()
     for k in range(1, layout.trainable + 1):

@@ -7,25 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import stacks
 import torch
 from modules import load_module
 from reports import without_report
 from small import copy_run, rows, scenario, train_rounds
-from stacks import (
-    BASES,
-    BOTH,
-    CLASSES,
-    CLIENTS,
-    EACH,
-    STACK,
-    WITHIN,
-    bases_after,
-    features,
-    rows_in,
-    seen_rows,
-    study,
-    table,
-)
+from stacks import BASES, BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN
 
 import fedray
 from fedray.runtime.session import Inline
@@ -39,7 +26,7 @@ def test_a_sub_model_never_sees_the_part_it_leaves_out_by_construction(folds: di
 
     Sizes that are known before training are those of the rows that are read.
     """
-    made = study(folds)
+    made = stacks.study(folds)
     plan = made.method.phase.schedule(0, None)
     size = size_jobs(made, made.method.phase, plan).size
     for share in split_plan(made.parts, plan):
@@ -47,10 +34,10 @@ def test_a_sub_model_never_sees_the_part_it_leaves_out_by_construction(folds: di
         assert fetched.size.tolist() == size[share.jobs].tolist()
     everything = set(range(CLIENTS * EACH))
     for part in made.parts[:-1]:
-        left = [everything - seen_rows(part, made, fold) for fold in range(part.folds)]
+        left = [everything - stacks.seen_rows(part, made, fold) for fold in range(part.folds)]
         assert sum(map(len, left)) == len(everything)
         assert set().union(*left) == everything
-        assert left == [set(rows_in(part, fold).tolist()) for fold in range(part.folds)]
+        assert left == [set(stacks.rows_in(part, fold).tolist()) for fold in range(part.folds)]
         if not folds:
             assert left[2] == set(range(2 * EACH, 3 * EACH))
 
@@ -59,21 +46,21 @@ def test_a_sub_model_never_sees_the_part_it_leaves_out_by_construction(folds: di
 def test_other_data_in_a_fold_changes_no_bit_of_the_sub_models_that_leave_it_out(
     folds: dict[str, Any], left_out: int
 ) -> None:
-    before = study(folds)
-    after = study(folds, data=table(change=rows_in(before.parts[0], left_out)))
-    for one, other in zip(bases_after(before), bases_after(after), strict=True):
+    before = stacks.study(folds)
+    after = stacks.study(folds, data=stacks.table(change=stacks.rows_in(before.parts[0], left_out)))
+    for one, other in zip(stacks.bases_after(before), stacks.bases_after(after), strict=True):
         assert (one == other).flatten(1).all(1).tolist() == [fold == left_out for fold in range(len(one))]
 
 
 def test_features_are_those_of_the_models_that_left_the_row_out() -> None:
     """Client j's features are the probabilities of (i, j), computed here with the modules themselves."""
-    made = study()
+    made = stacks.study()
     state, _ = train_rounds(made, 3)
-    found = features(made, state)
+    found = stacks.features(made, state)
     for i, part in enumerate(made.parts[:-1]):
         own = read_part(state, part)
         for client in range(CLIENTS):
-            x = torch.from_numpy(table().train.x[client * EACH : (client + 1) * EACH])
+            x = torch.from_numpy(stacks.table().train.x[client * EACH : (client + 1) * EACH])
             here = range(client * part.models, (client + 1) * part.models)
             each = [load_module(part.study.net, own.models[m])(x).softmax(-1) for m in here]
             want = torch.stack(each).mean(0).detach().numpy()
@@ -83,24 +70,24 @@ def test_features_are_those_of_the_models_that_left_the_row_out() -> None:
 
 def test_a_sub_model_is_fedavg_on_the_other_clients() -> None:
     """Bit for bit, where the client that is left out is the last one: the others keep their addresses."""
-    short = table().train.take(np.arange((CLIENTS - 1) * EACH))
-    others = table()._replace(train=short)
+    short = stacks.table().train.take(np.arange((CLIENTS - 1) * EACH))
+    others = stacks.table()._replace(train=short)
     plain = {"method": {"name": "fedavg", "bases": None, "meta_lr": None}, "model": {"hidden": [6]}}
-    alone = study(plain, {"server": {"weighting": "examples"}, "local": {"optimizer": "adam"}}, data=others)
-    assert torch.equal(bases_after(study())[0][CLIENTS - 1], train_rounds(alone, 3)[0].models)
+    alone = stacks.study(plain, {"server": {"weighting": "examples"}, "local": {"optimizer": "adam"}}, data=others)
+    assert torch.equal(stacks.bases_after(stacks.study())[0][CLIENTS - 1], train_rounds(alone, 3)[0].models)
 
 
 def test_the_order_of_the_clients_does_not_matter() -> None:
     """With whole batches, clients in reverse are the same sub models in reverse, and the same answers."""
     whole = {"local": {"batch_size": "full"}}
-    forth = study(whole)
-    back = study(whole, data=table(owner=CLIENTS - 1 - np.repeat(np.arange(CLIENTS), EACH)))
+    forth = stacks.study(whole)
+    back = stacks.study(whole, data=stacks.table(owner=CLIENTS - 1 - np.repeat(np.arange(CLIENTS), EACH)))
     one, two = train_rounds(forth, 6)[0], train_rounds(back, 6)[0]
     for part, other in zip(forth.parts[:1], back.parts[:1], strict=True):
         a, b = read_part(one, part).models, read_part(two, other).models
         np.testing.assert_allclose(a, b.flip(0), atol=2e-4)
         assert (a - b).abs().max() > 1e-2
-    x = table().test.x
+    x = stacks.table().test.x
     said = [
         Inline(made).worker.forward(s.models, s.counters, 0, torch.from_numpy(x))
         for made, s in ((forth, one), (back, two))
@@ -114,12 +101,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     given = scenario(STACK, {"checkpoint": {"every": 1, "keep": 9}, "replicates": 2})
     with pytest.MonkeyPatch.context() as patch:
         without_report(patch)
-        return fedray.run(given, data=table(), out=tmp_path_factory.mktemp("stack") / "run")
+        return fedray.run(given, data=stacks.table(), out=tmp_path_factory.mktemp("stack") / "run")
 
 
 @pytest.mark.parametrize("last_round", [1, 3, 5], ids=["bases", "between", "meta"])
 def test_a_run_killed_in_any_phase_ends_in_the_same_bits(run: fedray.Run, tmp_path: Path, last_round: int) -> None:
-    again = fedray.resume(copy_run(run, tmp_path / "run", last_round), data=table())
+    again = fedray.resume(copy_run(run, tmp_path / "run", last_round), data=stacks.table())
     assert again.summary["model_hash"] == run.summary["model_hash"]
     assert again.summary["state_hash"] == run.summary["state_hash"]
     assert rows(again.rounds) == rows(run.rounds)
@@ -157,7 +144,7 @@ def test_it_answers_with_the_plain_average_until_the_meta_model_is_trained(run: 
 def test_the_stack_answers_by_itself(run: fedray.Run) -> None:
     """Plain torch on the weights gives the probabilities of `Run.predict`, for everybody."""
     module = run.study.net.module
-    x = table().test.x
+    x = stacks.table().test.x
     for replicate, state in enumerate(run.models):
         module.load_state_dict(state)
         want = module(torch.from_numpy(x)).softmax(-1).detach().numpy()
@@ -170,12 +157,12 @@ def test_the_stack_answers_by_itself(run: fedray.Run) -> None:
 def test_without_a_meta_model_it_is_the_plain_average() -> None:
     """`meta: average`, and a stack whose meta model has no rounds: the same answers after the rounds of the bases."""
     runs = [
-        fedray.run(scenario(STACK, {"method": change}), data=table())
+        fedray.run(scenario(STACK, {"method": change}), data=stacks.table())
         for change in ({"meta": "average", "meta_lr": None}, {"meta_rounds": 0})
     ]
     assert [run.summary["rounds"] for run in runs] == [3, 3]
     assert len({run.summary["totals"]["down_bytes"] for run in runs}) == 1  # nobody fetches sub models for features
-    one, two = (run.predict(table().test.x).probabilities for run in runs)
+    one, two = (run.predict(stacks.table().test.x).probabilities for run in runs)
     np.testing.assert_array_equal(one, two)
     assert runs[0].summary["metrics"]["accuracy"] == runs[0].summary["metrics"]["accuracy_average"]
 
@@ -188,7 +175,7 @@ def test_the_papers_folds_collapse_where_classes_are_disjoint_and_ours_do_not() 
     for folds in ("client", "within"):
         meta = {"folds": folds, "meta_optimizer": "sgd", "meta_lr": 1.0}
         meta |= {"fold_number": 3} if folds == "within" else {}
-        run = fedray.run(scenario(STACK, keys, {"method": meta}), data=table(owner=owner))
+        run = fedray.run(scenario(STACK, keys, {"method": meta}), data=stacks.table(owner=owner))
         found[folds] = {name: value["mean"] for name, value in run.summary["metrics"].items()}
     assert found["client"]["accuracy"] < 0.1 < 0.7 < found["client"]["accuracy_average"]
     assert found["within"]["accuracy"] > found["within"]["accuracy_average"] + 0.1
@@ -205,24 +192,24 @@ SIDE, ALL, POOLED = of(features="side_by_side"), of(features="all"), of(meta_dat
 def test_features_of_all_sub_models_are_what_a_new_row_would_get(folds: dict[str, Any]) -> None:
     """`all`: the mean over the sub models of each base; `side_by_side`: each of them, base after base."""
     for change in (ALL, SIDE):
-        made = study(folds, change)
+        made = stacks.study(folds, change)
         state, _ = train_rounds(made, 3)
-        x, each = torch.from_numpy(table().train.x), []
+        x, each = torch.from_numpy(stacks.table().train.x), []
         for part in made.parts[:-1]:
             rows = read_part(state, part).models
             said = torch.stack([load_module(part.study.net, row)(x).softmax(-1) for row in rows])
             each += [said.mean(0)] if change is ALL else list(said)
         want = torch.cat(each, dim=1).detach().numpy()
         assert made.parts[-1].study.shards.data.train.x.shape[1] == want.shape[1]
-        np.testing.assert_allclose(features(made, state), want, atol=1e-5)
+        np.testing.assert_allclose(stacks.features(made, state), want, atol=1e-5)
 
 
 def test_a_server_that_pools_one_client_trains_as_the_client_does() -> None:
     """Bit for bit, and everybody's rows are in one job a world where there are several."""
-    whole = table(owner=np.zeros(CLIENTS * EACH))
-    one, other = (train_rounds(study(WITHIN, change, data=whole), 6)[0] for change in ({}, POOLED))
+    whole = stacks.table(owner=np.zeros(CLIENTS * EACH))
+    one, other = (train_rounds(stacks.study(WITHIN, change, data=whole), 6)[0] for change in ({}, POOLED))
     assert torch.equal(one.models, other.models)
-    made = study(POOLED, {"replicates": 2})
+    made = stacks.study(POOLED, {"replicates": 2})
     plan = made.method.phase.schedule(3, None)
     assert (plan.client.tolist(), plan.world.tolist()) == ([0, 0], [0, 1])
     assert made.method.phase.sizes is not None
@@ -230,9 +217,9 @@ def test_a_server_that_pools_one_client_trains_as_the_client_does() -> None:
 
 
 def test_pooled_rows_are_those_of_all_clients_with_their_labels() -> None:
-    made = study(POOLED, ALL, {"replicates": 2})
+    made = stacks.study(POOLED, ALL, {"replicates": 2})
     state, _ = train_rounds(made, 3)
-    want = features(made, state)
+    want = stacks.features(made, state)
     worker = Inline(made).worker
     assert worker.parts is not None
     worker.parts._use_state(state)
@@ -241,21 +228,21 @@ def test_pooled_rows_are_those_of_all_clients_with_their_labels() -> None:
     rows = got.rows[0, : int(got.size[0])]
     np.testing.assert_array_equal(got.x[rows].numpy(), want)
     labels = got.labels(rows, torch.zeros(len(rows), dtype=torch.int64))
-    assert labels.tolist() == table().train.y.tolist()
+    assert labels.tolist() == stacks.table().train.y.tolist()
 
 
 def test_answers_go_up_once_and_the_meta_model_never(tmp_path: Path) -> None:
-    run = fedray.run(scenario(STACK, POOLED, {"checkpoint": {"every": 1}}), data=table(), out=tmp_path / "run")
+    run = fedray.run(scenario(STACK, POOLED, {"checkpoint": {"every": 1}}), data=stacks.table(), out=tmp_path / "run")
     jobs = run.clients.to_pandas().query("round > 3")
     n, d = CLIENTS * EACH, [part.study.net.layout.d for part in run.study.parts]
     assert jobs["up_bytes"].tolist() == [n * (4 * 2 * CLASSES + 8), 0, 0]
     assert jobs["down_bytes"].tolist() == [CLIENTS * 4 * (d[0] + 2 * d[1]), 0, 0]
-    again = fedray.resume(copy_run(run, tmp_path / "again", 4), data=table())
+    again = fedray.resume(copy_run(run, tmp_path / "again", 4), data=stacks.table())
     assert again.summary["state_hash"] == run.summary["state_hash"]
 
 
 def test_a_client_fetches_all_sub_models_for_features_of_all_of_them() -> None:
-    run = fedray.run(scenario(STACK, SIDE), data=table())
+    run = fedray.run(scenario(STACK, SIDE), data=stacks.table())
     d = [part.study.net.layout.d for part in run.study.parts]
     down = run.clients.to_pandas().query("round == 4")["down_bytes"]
     assert down.tolist() == [4 * (d[2] + CLIENTS * (d[0] + 2 * d[1]))] * CLIENTS
@@ -267,5 +254,5 @@ def test_features_that_a_new_row_would_get_do_not_collapse_where_classes_are_dis
     owner, keys = np.arange(CLIENTS * EACH) % CLASSES, {"rounds": 20, "replicates": 3, "evaluate": {"every": 20}}
     for change in (ALL, SIDE):
         meta = of(meta_optimizer="sgd", meta_lr=1.0, meta_data="pooled")
-        found = fedray.run(scenario(STACK, keys, meta, change), data=table(owner=owner)).summary["metrics"]
+        found = fedray.run(scenario(STACK, keys, meta, change), data=stacks.table(owner=owner)).summary["metrics"]
         assert found["accuracy"]["mean"] > found["accuracy_average"]["mean"] + 0.05

@@ -18,25 +18,8 @@ from small import scenario
 
 import fedray
 from fedray.core.types import Clients, Plan, Tier
-from fedray.simulation.devices import (
-    DAY,
-    DROPPED,
-    LATE,
-    NO_DATA,
-    OK,
-    PAST_DEADLINE,
-    PROFILES,
-    UNAVAILABLE,
-    CountingRule,
-    Devices,
-    JobCosts,
-    RoundTiming,
-    diurnal_availability,
-    make_profile,
-    read_trace,
-    time_round,
-    window_availability,
-)
+from fedray.simulation import devices as clock
+from fedray.simulation.devices import CountingRule, Devices, JobCosts, RoundTiming
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "how-to" / "trace.csv"
 GOLDEN = [1.578111152, 5.312827244, 0.710147582, 0.682411533]
@@ -67,7 +50,7 @@ def time_plan(
     work = JobCosts(np.broadcast_to(np.array(steps), len(none)), none, none)
     worlds = np.arange(int(plan.world.max()) + 1) if seeds is None else np.array(seeds)
     start = np.broadcast_to(np.array(now, dtype=float), len(worlds))
-    return time_round(devices or Devices(clients), rule, plan, work, seeds=worlds, t=t, now=start)
+    return clock.time_round(devices or Devices(clients), rule, plan, work, seeds=worlds, t=t, now=start)
 
 
 @st.composite
@@ -91,7 +74,7 @@ def test_a_round_lasts_as_long_as_its_slowest_client(case: tuple[Clients, Plan, 
     """Models are trained one after another or side by side; their transfers share the line either way."""
     clients, plan, work = case
     assert work.samples is not None
-    got = time_round(Devices(clients), CountingRule(), plan, work, **START)
+    got = clock.time_round(Devices(clients), CountingRule(), plan, work, **START)
     compute, transfer, jobs = defaultdict(list), defaultdict(list), defaultdict(list)
     for j, (client, _, world) in enumerate(zip(*plan, strict=True)):
         tier = clients.tiers[int(client >= clients.tiers[0].number)]
@@ -106,7 +89,7 @@ def test_a_round_lasts_as_long_as_its_slowest_client(case: tuple[Clients, Plan, 
         assert several(jobs[world, client]) == pytest.approx(busy), "as a picture of the jobs shows it"
         longest[world] = max(longest[world], busy)
     np.testing.assert_allclose(got.round, longest, rtol=1e-12)
-    assert (got.status == OK).all()
+    assert (got.status == clock.OK).all()
 
 
 @given(rounds(), st.integers(0, 2**32), st.floats(0, 1))
@@ -117,9 +100,9 @@ def test_the_order_of_a_plan_changes_nothing(
     order = np.random.default_rng(shuffle).permutation(len(plan.client))
     clients = Clients(tuple(Tier(t.name, t.number, None, spread=1.0) for t in clients.tiers))
     rule = CountingRule((2, 1), min(dropout, 0.9), 5.0)
-    devices = Devices(clients, available=diurnal_availability())
-    one = time_round(devices, rule, plan, work, **START)
-    two = time_round(
+    devices = Devices(clients, available=clock.diurnal_availability())
+    one = clock.time_round(devices, rule, plan, work, **START)
+    two = clock.time_round(
         devices, rule, plan.take(order), JobCosts(work.steps[order], work.up[order], work.down[order]), **START
     )
     assert (one.status[order] == two.status).all()
@@ -140,6 +123,7 @@ def test_spread_is_lognormal_and_a_clients_own() -> None:
     assert abs(np.corrcoef(np.log(other), log)[0, 1]) < 0.05, "another seed draws other devices"
 
 
+OK, LATE, PAST_DEADLINE = clock.OK, clock.LATE, clock.PAST_DEADLINE
 UNEQUAL, LONG, TEN = [30, 10, 20, 30, 10, 20], [99, 10, 11, 10, 11, 12], [10] * 6
 OUTCOMES: dict[str, tuple[CountingRule, list[int], list[int], float]] = {  # rule, steps, status, seconds of the round
     "the first two of each tier count, and end the round": (
@@ -175,7 +159,7 @@ def test_dropout_has_its_frequency() -> None:
     """30 % of 20 000 clients within 4 standard errors; and they are others in another round."""
     clients = Clients((Tier("client", 20_000),))
     plan = everyone(clients)
-    gone = [time_plan(plan, clients, CountingRule(dropout=0.3), t=t).status == DROPPED for t in (0, 1)]
+    gone = [time_plan(plan, clients, CountingRule(dropout=0.3), t=t).status == clock.DROPPED for t in (0, 1)]
     for one in gone:
         assert abs(one.mean() - 0.3) < 4 * (0.3 * 0.7 / 20_000) ** 0.5
     both = (gone[0] & gone[1]).mean()
@@ -189,7 +173,7 @@ def test_dropout_is_missed_at_once_or_at_the_deadline() -> None:
     bound = time_plan(plan, rule=CountingRule(dropout=0.5, deadline=100.0), steps=steps)
     assert free.status.tolist() == bound.status.tolist()
     busy = np.where(free.status == OK, free.job, 0).reshape(50, 6).max(1)
-    missed = (free.status == DROPPED).reshape(50, 6).any(1)
+    missed = (free.status == clock.DROPPED).reshape(50, 6).any(1)
     assert 0 < missed.sum() <= 50
     assert free.round.tolist() == busy.tolist()
     assert bound.round.tolist() == np.where(missed, 100.0, busy).tolist()
@@ -199,21 +183,21 @@ def test_a_client_without_data_took_the_place_of_one_with() -> None:
     """It answers nothing, so it neither is among the first nor keeps the round waiting."""
     slow = Clients((Tier("client", 3, seconds_per_step=1.0, latency=50.0),))
     got = time_plan(everyone(slow), slow, CountingRule((2,)), steps=[0, 10, 11])
-    assert got.status.tolist() == [NO_DATA, OK, OK]
+    assert got.status.tolist() == [clock.NO_DATA, OK, OK]
     assert time_plan(everyone(slow), slow, steps=[0, 0, 0]).round.tolist() == [0.0]
 
 
 def test_time_stood_still_while_nobody_was_there() -> None:
     """A round without a client that is there ends when the first of them comes."""
     clients = Clients((Tier("client", 3, seconds_per_step=1.0),))
-    away = window_availability(np.array([0, 1, 2]), np.array([500.0, 200.0, 0.0]), np.array([900.0, 300.0, 10.0]))
+    away = clock.window_availability(np.array([0, 1, 2]), np.array([500.0, 200.0, 0.0]), np.array([900.0, 300.0, 10.0]))
     devices = Devices(clients, available=away)
     now, seen = np.zeros(1), []
     for t in range(4):
         got = time_plan(everyone(clients), clients, devices=devices, now=now, t=t)
         now = now + got.round
         seen.append((got.status.tolist(), float(now[0])))
-    gone = UNAVAILABLE
+    gone = clock.UNAVAILABLE
     assert seen[0] == ([gone, gone, OK], 10.0)
     assert seen[1] == ([gone, gone, gone], 200.0)
     assert seen[2] == ([gone, OK, gone], 210.0)
@@ -223,9 +207,9 @@ def test_time_stood_still_while_nobody_was_there() -> None:
 
 def test_an_available_client_without_data_does_not_stop_the_clock() -> None:
     clients = Clients((Tier("client", 2, seconds_per_step=1.0),))
-    away = window_availability(np.array([1]), np.array([200.0]), np.array([300.0]))
+    away = clock.window_availability(np.array([1]), np.array([200.0]), np.array([300.0]))
     got = time_plan(everyone(clients), clients, steps=[0, 10], devices=Devices(clients, available=away))
-    assert got.status.tolist() == [NO_DATA, UNAVAILABLE]
+    assert got.status.tolist() == [clock.NO_DATA, clock.UNAVAILABLE]
     assert got.round.tolist() == [200.0]
 
 
@@ -239,21 +223,23 @@ def test_the_spread_of_devices_is_the_same_on_every_machine() -> None:
 
 def test_diurnal_clients_are_available_half_of_each_day() -> None:
     seeds, who = np.zeros(20_000, dtype=np.int64), np.arange(20_000)
-    for now in (0.0, 12_345.6, 9.7 * DAY):
-        there = diurnal_availability()(seeds, who, np.full(20_000, now)) == 0
+    for now in (0.0, 12_345.6, 9.7 * clock.DAY):
+        there = clock.diurnal_availability()(seeds, who, np.full(20_000, now)) == 0
         assert abs(there.mean() - 0.5) < 4 * 0.5 / 20_000**0.5
-    one, next_day = (diurnal_availability()(seeds, who, np.full(20_000, now)) == 0 for now in (5e3, 5e3 + DAY))
+    one, next_day = (
+        clock.diurnal_availability()(seeds, who, np.full(20_000, now)) == 0 for now in (5e3, 5e3 + clock.DAY)
+    )
     assert (one == next_day).all()
-    opposite = diurnal_availability()(seeds, who, np.full(20_000, 5e3 + DAY / 2)) == 0
+    opposite = clock.diurnal_availability()(seeds, who, np.full(20_000, 5e3 + clock.DAY / 2)) == 0
     assert (one != opposite).all()
 
 
 @given(st.floats(0, 1e9), st.integers(0, 10**6))
 def test_a_diurnal_client_is_available_after_its_waiting_time(now: float, client: int) -> None:
     seed, who = np.array([0]), np.array([client])
-    wait = diurnal_availability()(seed, who, np.array([now]))
-    assert 0 <= wait[0] <= DAY / 2 + 1
-    assert diurnal_availability()(seed, who, np.array([now]) + wait)[0] == 0
+    wait = clock.diurnal_availability()(seed, who, np.array([now]))
+    assert 0 <= wait[0] <= clock.DAY / 2 + 1
+    assert clock.diurnal_availability()(seed, who, np.array([now]) + wait)[0] == 0
 
 
 @given(
@@ -264,7 +250,7 @@ def test_windows_say_how_long_until_a_client_is_available(
     rows: list[tuple[int, int, int]], questions: list[tuple[int, int]]
 ) -> None:
     client, start, length = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
-    wait = window_availability(client, start.astype(float), (start + length).astype(float))
+    wait = clock.window_availability(client, start.astype(float), (start + length).astype(float))
     who, now = np.array(questions).T
     got = wait(np.zeros(len(who), dtype=np.int64), who, now.astype(float))
     for (one, at), seconds in zip(questions, got, strict=True):
@@ -275,7 +261,7 @@ def test_windows_say_how_long_until_a_client_is_available(
 
 def test_the_example_of_the_documentation() -> None:
     clients = Clients((Tier("client", 4, seconds_per_step=0.01, uplink=1e6, downlink=1e7, spread=0.3),))
-    devices, who = read_trace(clients, EXAMPLE), np.arange(4)
+    devices, who = clock.read_trace(clients, EXAMPLE), np.arange(4)
     assert devices.figure("seconds_per_step", who).tolist() == [0.004, 0.02, 0.01, 0.01]
     assert devices.figure("uplink", who).tolist() == [2.5e6, 0.4e6, 0.1e6, 1e6]
     assert devices.figure("downlink", who).tolist() == [12.5e6, 5e6, 1e7, 1e7]
@@ -307,7 +293,7 @@ def test_windows_that_repeat_are_met_after_the_waiting_time_and_a_period_later(
     now: float, rows: list[tuple[int, int]]
 ) -> None:
     start, length = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
-    wait = window_availability(np.zeros(len(rows), int), start, start + length, np.full(len(rows), 20.0))
+    wait = clock.window_availability(np.zeros(len(rows), int), start, start + length, np.full(len(rows), 20.0))
     zero = np.zeros(1, int)
     seconds = wait(zero, zero, np.array([now]))
     assert 0 <= seconds[0] <= 20.001
@@ -326,7 +312,7 @@ def test_a_link_changes_over_time_and_begins_anew_after_its_period(tmp_path: Pat
         uplink=[100, 10, 5, 6, 50],
         latency=[0.0, 0.2, None, 1.0, None],
     )
-    devices, who = read_trace(FOUR, path), np.arange(4)
+    devices, who = clock.read_trace(FOUR, path), np.arange(4)
 
     def at(name: str, now: float) -> list[float]:
         return [float(x) for x in devices.figure(name, who, np.full(4, now))]
@@ -340,9 +326,9 @@ def test_a_link_changes_over_time_and_begins_anew_after_its_period(tmp_path: Pat
 
 def test_phones_have_the_published_medians_and_a_tenfold_spread_and_are_drawn_at_their_address() -> None:
     many = Clients((Tier("phone", 40_001, uplink=5.0),))
-    one, two, other = (make_profile("phones", many, seed) for seed in (1, 1, 2))
+    one, two, other = (clock.make_profile("phones", many, seed) for seed in (1, 1, 2))
     page = (DOCS / "traces.md").read_text()
-    for name, law in PROFILES["phones"].items():
+    for name, law in clock.PROFILES["phones"].items():
         values = one.figure(name, np.arange(40_001))
         assert np.isclose(np.median(values), law.median, rtol=0.03)
         low, high = np.percentile(values, (10, 90))
