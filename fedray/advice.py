@@ -1,7 +1,7 @@
-"""Warns, before and after a run, of settings whose effect their author may not expect.
+"""Warns before and after a run of settings whose effect the user may not expect. No warning stops a run.
 
-Nothing here stops a run. A rule is a function that looks at a scenario and its study (everything that the run needs)
-and yields findings with their remedies.
+A rule is a function that takes a scenario and its study (the objects that a run is made of). It yields findings with
+their remedies.
 """
 
 import math
@@ -25,7 +25,7 @@ from fedray.training.choice import SLOWER
 if TYPE_CHECKING:  # checks of a scenario need no session
     from fedray.runtime.session import Snapshot, Watch
 
-MOST_COUNTS = 10**7  # clients x classes (80 MB): with more, all samples are counted and not only those of clients
+MOST_COUNTS = 10**7  # clients x classes (80 MB); above this limit samples are not counted per client
 MOST_ROUNDS = 1000  # no rule plans the jobs of more rounds
 Advice = Iterator[tuple[str, str]]  # a finding and its remedy; the remedy may be empty
 Rule = Callable[[Scenario, Study], Advice]
@@ -35,7 +35,7 @@ Rule = Callable[[Scenario, Study], Advice]
 
 
 def find_strange_test_rows(scenario: Scenario, study: Study) -> Advice:
-    """Warns if clients of the run should be scored on their own test samples, but none of them has test samples."""
+    """Warns if clients should be scored on their own test samples, but no client has test samples."""
     known = range(min(study.clients.number, EVALUATED_CLIENTS))
     asked = study.evaluation.gamma is not None or study.method.one_model_per_client
     if not (asked or study.method.phase.is_personal or study.method.phase.weighs):
@@ -52,7 +52,7 @@ def find_strange_test_rows(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
-    """Warns if a round is chosen by its score on the test samples, and says so if withheld samples are used instead."""
+    """Warns if the best round is chosen by its score on the test samples. If withheld samples are used, it says so."""
     for key, name in list_choosing_keys(study.evaluation).items():
         if name.startswith(WITHHELD):
             continue
@@ -119,9 +119,9 @@ def find_small_clients(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_partition_input(scenario: Scenario, study: Study) -> Advice:
-    """Warns if the column that names each sample's client is an input, too, but `data.features` does not say so.
+    """Warns if the column that names each sample's client is also an input, but `data.features` does not list it.
 
-    All samples of a client then have the same value of this input. A model can use it to recognize the client.
+    A model can recognize the client by this input.
     """
     keys = scenario.data
     if keys.partition.name not in ("column", "domain") or keys.options.get("features") is not None:
@@ -167,10 +167,10 @@ def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
-    """Warns if a run is sure to leave models untrained.
+    """Warns if no client will train some of the models.
 
-    Such models are known beforehand only if the schedule does not depend on the state. The user's own schedules and
-    methods are not checked.
+    This is known beforehand only if the schedule does not depend on the state. A user's own schedules and methods are
+    not checked.
     """
     method, phase = study.method, study.method.phase
     own = scenario.method.object or scenario.schedule.object or is_own("method", scenario.method.name)
@@ -191,8 +191,8 @@ def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
 def count_untrained(study: Study, rounds: int) -> IntArray:
     """Returns for each world the number of models that no client with training samples ever trains, `[worlds]`.
 
-    A world is one seed of one fold. All counts are 0 if the study has more than `MOST_ROUNDS` rounds and some model is
-    not trained in the first `MOST_ROUNDS` rounds.
+    A world is one seed of one fold. Only the first `MOST_ROUNDS` rounds are planned. If more rounds follow, and some
+    model is not trained by then, all counts are 0, because the result is unknown.
 
     Args:
         study: a study whose schedule does not depend on the state.
@@ -234,13 +234,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def warn_of_study(scenario: Scenario, study: Study, rules: Sequence[Rule] = RULES) -> None:
-    """Warns of every setting of a study whose effect the author of the scenario may not expect.
-
-    Args:
-        scenario: the scenario of the study.
-        study: the study that will train.
-        rules: the rules to apply, in order.
-    """
+    """Warns of all findings of the rules for a scenario and its study, in the order of the rules."""
     for rule in rules:
         for text, remedy in rule(scenario, study):
             warn_user(f"{text}: {remedy}" if remedy else text)

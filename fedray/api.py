@@ -1,4 +1,4 @@
-"""Defines the functions of the Python API. `run`, `load` and `resume` return a `Run` (`experiments/results.py`).
+"""Defines `run`, `load`, `resume` and `trainable`. The first three return a `Run` (`experiments/results.py`).
 
 Example:
     >>> import fedray
@@ -52,7 +52,7 @@ def load(
     """Opens a run directory.
 
     Args:
-        path: the run directory, as given to `run` as `out`.
+        path: the run directory (the argument `out` of `run`).
         data: the data set object that the run was started with, if any.
         model: the function that makes the run's network, if the run was given one.
         method: the function that composes the run's method, if the run was given one.
@@ -64,10 +64,9 @@ def load(
         augment: the function that changes the samples of a batch, if the run was given one.
         metrics: your own metrics, if the run was given any.
         callbacks: your callbacks, if the run was given any.
-        modules: your modules that register names the run uses, such as `["mine"]` or `["mine.py"]`; they are imported
+        modules: your modules that register names the run uses, such as `["mine"]` or `["mine.py"]`. They are imported
             first.
-        best: whether the run's models are taken from its best round (`checkpoint.best`) instead of its newest
-            checkpoint.
+        best: whether the models are those of the best round (`checkpoint.best`) instead of the newest checkpoint.
 
     Raises:
         BadInput: `path` is no run directory, or a module cannot be imported.
@@ -80,7 +79,7 @@ def load(
 
 
 def _pick_objects(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the user's Python objects among the arguments of a function."""
+    """Returns the arguments that are a user's Python objects."""
     return {name: arguments[name] for name in OBJECTS if name in arguments}
 
 
@@ -110,36 +109,36 @@ def run(
 
     Args:
         scenario: a dict, a YAML file, or YAML text.
-        out: the run directory (a fresh one); None means a temporary one, which stays until `fedray clean`.
-        data: your own data instead of the scenario's, in one of the forms of `fedray.data.adapt`. Options of a form are
-            given as `data__target="ill"`. A name, or a mapping with a name, is an override of the key `data`.
-        model: a function that makes an `nn.Module`; a name or a mapping is an override of the key `model`.
-        method: a function that takes a `fedray.methods.Setting` and returns a `fedray.core.method.Method`; a name or a
-            mapping is an override of the key `method`.
+        out: the new run directory. None means a temporary directory, which stays until `fedray clean`.
+        data: your own data in one of the forms of `fedray.data.adapt`. Options of a form are given as
+            `data__target="ill"`. A name, or a mapping with a name, replaces the key `data`.
+        model: a function that makes an `nn.Module`. A name or a mapping replaces the key `model`.
+        method: a function that takes a `fedray.methods.Setting` and returns a `fedray.core.method.Method`. A name or a
+            mapping replaces the key `method`.
         partition: a function (labels, clients, generator, options) that returns the samples of each client, or a
-            partitioner of `flwr_datasets`; a name or a mapping is an override of `data.partition`.
-        selection: a function (known, number, generator, options) that chooses participants; a name or a mapping is an
-            override of `participation.selection`.
-        schedule: a function (models, rows) that makes an assignment of models to participants; a name or a mapping is
-            an override of the key `schedule`.
+            partitioner of `flwr_datasets`. A name or a mapping replaces the key `data.partition`.
+        selection: a function (known, number, generator, options) that chooses participants. A name or a mapping
+            replaces the key `participation.selection`.
+        schedule: a function (models, rows) that makes an assignment of models to participants. A name or a mapping
+            replaces the key `schedule`.
         loss: a loss for the clients, or the name of a loss that your module registers (docs/how-to/training.md).
         optimizer: an optimizer for the clients: a `fedray.methods.Transform`, `torch.optim.AdamW`, or a name.
-        augment: a function of one input or of a batch that changes the samples of each batch; also a name, or a list of
-            these.
+        augment: a function of one input or of a batch that changes the samples of each batch. It may also be a name, or
+            a list of functions and names.
         metrics: your own metrics, besides those of fedray: a dict from names to functions, or a list of functions.
-        callbacks: a function (round, scores, models), or a list of such functions, called after each round; a callback
-            that returns True ends the run.
-        address: the address of an existing Ray cluster; None starts a cluster on this machine if the scenario runs on
+        callbacks: a function (round, scores, models), or a list of such functions. They are called after each round. A
+            callback that returns True ends the run.
+        address: the address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
             Ray.
         wait_for: the resources that the cluster must have before the run begins, as in `{"hpc": 32, "nodes": 5}`.
         watch: a function that is called with a snapshot after each evaluated round.
-        modules: your modules that register names: `["mine"]`, or files. They are imported first, by the workers of Ray
-            too.
-        progress: whether phases and rounds are printed to stderr; None prints them in a notebook only.
+        modules: your modules that register names, as `["mine"]` or as files. They are imported first, also by the
+            workers of Ray.
+        progress: whether phases and rounds are printed to stderr. None prints them only in a notebook.
         overrides: scenario keys, nested or with `__` in place of dots: `rounds=3`, `method__name="fedavg"`.
 
     Raises:
-        BadInput: the scenario is wrong; the message is one line with the key, its value and the remedy.
+        BadInput: the scenario is wrong. The message is one line with the key, its value and the remedy.
         FedrayError: the run failed.
     """
     read, own = _read_arguments(scenario, _pick_objects(locals()), tuple(modules), overrides)
@@ -155,7 +154,7 @@ def _read_arguments(
     """Reads the arguments of `run`.
 
     Returns:
-        A function that takes further overrides and returns the scenario; and the user's objects.
+        A function that takes further overrides and returns the scenario, and the user's objects.
     """
     for name in overrides:
         if (top := name.replace("__", ".").partition(".")[0]) not in section_fields(""):
@@ -179,20 +178,19 @@ def trainable(
 ) -> Any:
     """Returns a trainable for `ray.tune.Tuner`: a function that runs a scenario with the values of a trial.
 
-    Each trial is a run of the scenario in which the keys of the trial's `config` replace those of the scenario. These
-    keys are nested or written with dots (`{"local.lr": 0.1}`). For every evaluated round except the initial one the
-    trial reports `round`, the scores of the held-out samples (such as `hold_out_accuracy`) and the totals. The
-    checkpoint of a trial is its run directory.
+    The keys of a trial's `config` replace those of the scenario. They are nested or written with dots (`{"local.lr":
+    0.1}`). After every evaluated round, but not before training, the trial reports `round`, the scores of the held-out
+    samples (such as `hold_out_accuracy`) and the totals. The checkpoint of a trial is its run directory.
 
     Args:
-        scenario: a dict, a YAML file, or YAML text; the key `data.hold_out` must be set.
+        scenario: a dict, a YAML file, or YAML text. The key `data.hold_out` must be set.
         actors: the number of client actors of each trial. Each actor takes one CPU, in addition to the CPU of the
             trial. 0 means that the process of the trial trains.
-        modules: your modules that register names; they are imported first.
+        modules: your modules that register names. They are imported first.
         given: further arguments of `run`: your own objects (`data`, `model`, ...), and scenario keys (`rounds=3`).
 
     Raises:
-        BadInput: the scenario is wrong; the message is one line with the key, its value and the remedy.
+        BadInput: the scenario is wrong. The message is one line with the key, its value and the remedy.
 
     Example:
         >>> train = trainable({"rounds": 4, "data": {"hold_out": 0.2}})  # ray.tune.Tuner(train, param_space=...).fit()
@@ -238,13 +236,12 @@ def resume(
         augment: the function that changes the samples of a batch, if the run was given one.
         metrics: your own metrics, if the run was given any.
         callbacks: your callbacks, if the run was given any.
-        modules: your modules that register names the run uses; the workers of Ray import them too.
-        address: the address of an existing Ray cluster; None starts a cluster on this machine if the scenario runs on
+        modules: your modules that register names the run uses. The workers of Ray import them, too.
+        address: the address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
             Ray.
-        wait_for: the resources that the cluster must have before the run goes on.
-        rounds: the new total number of rounds, which makes the run longer, even if it has finished. None keeps the
-            number of the scenario.
-        progress: whether phases and rounds are printed to stderr; None prints them in a notebook only.
+        wait_for: the resources that the cluster must have before the run continues.
+        rounds: the new total number of rounds, even if the run has finished. None keeps the number of the scenario.
+        progress: whether phases and rounds are printed to stderr. None prints them only in a notebook.
         overrides: not allowed. Every further keyword raises `BadInput`, because only `rounds` may change.
 
     Raises:

@@ -21,13 +21,11 @@ from typing import Any
 from fedray.core.errors import FedrayWarning
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How a command ends when it gets a signal. It prints one line that says how to continue, and its exit status is 128 +
-# the number of the signal.
+# How a command ends when it gets a signal.
 #
-# A signal may arrive at any time: while a module is imported, in a destructor, or in a long call into a library. An
-# exception raised there may be swallowed, or end as a traceback. So a separate thread handles the signal, stops what
-# the command started, and ends the process. Nothing is lost, because everything in a run directory is written
-# atomically.
+# A signal may arrive while a module is imported, in a destructor, or in a long call into a library. An exception raised
+# there may be swallowed, or end as a traceback. So a separate thread handles the signal and ends the process. Nothing
+# is lost, because every file of a run directory is written atomically.
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGAIN = "type the command again"
@@ -43,8 +41,8 @@ class Ending:
     """What this process prints and does when a signal ends it.
 
     Attributes:
-        hooks: Functions that are called before the process ends, in reverse order. A hook stops something that the
-            process has started, and must be quick.
+        hooks: Functions that are called in reverse order before the process ends. Each stops something that the process
+            has started, and must be quick.
     """
 
     def __init__(self) -> None:
@@ -69,7 +67,7 @@ _CURRENT: ContextVar[Ending | None] = ContextVar("_CURRENT", default=None)
 def current_ending() -> Ending:
     """Returns the `Ending` of the command that runs in this process.
 
-    If fedray is used as a library, the result is a new `Ending` that has no effect.
+    If fedray is used as a library, a new `Ending` without any effect is returned.
     """
     return _CURRENT.get() or Ending()
 
@@ -111,7 +109,7 @@ def _watch_signals(ending: Ending) -> Iterator[None]:
     over = threading.Event()
 
     def take(number: int, _frame: Any) -> None:
-        # Python writes the number too, unless a library has replaced the wakeup descriptor; twice does no harm
+        # Python also writes the number, unless a library has replaced the wakeup descriptor; a second write is harmless
         os.write(writer, bytes([number]))
 
     before = {number: signal.signal(number, take) for number in list_signals()}
@@ -148,7 +146,7 @@ def end_process(number: int, ending: Ending) -> None:
     cursor = SHOW_CURSOR + "\n" if os.isatty(2) else ""
     with suppress(OSError):
         os.write(2, f"{cursor}{describe_end(number, ending.read_advice())}\n".encode())
-    with suppress(OSError):  # other threads still run, and may print errors about what the hooks remove
+    with suppress(OSError):  # other threads still run, and may print errors about objects that the hooks have removed
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for output in (1, 2):
             os.dup2(nowhere, output)
@@ -231,11 +229,7 @@ def stop_children(children: Collection[subprocess.Popen[str]]) -> None:
 
 
 def follow_parent(parent: int) -> None:
-    """Makes this process end when its parent ends, or at once if the parent has ended already.
-
-    Args:
-        parent: Process id of the parent.
-    """
+    """Makes this process end when the process with the id `parent` ends, or at once if that process has ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     if os.getppid() != parent:
@@ -255,10 +249,7 @@ NOTE = "fedray: note: "  # the beginning of each such line
 
 @contextmanager
 def show_notes(say: Callable[[str], object]) -> Iterator[None]:
-    """Prints each `FedrayWarning` of the block once, as one line. Other warnings are printed in Python's format.
-
-    Args:
-        say: A function that prints a line.
+    """Prints each `FedrayWarning` of the block once, as one line, by `say`. Other warnings keep Python's format.
 
     Example:
         >>> import warnings
@@ -273,13 +264,7 @@ def show_notes(say: Callable[[str], object]) -> Iterator[None]:
 
 
 def say_notes(say: Callable[[str], object]) -> None:
-    """Prints each `FedrayWarning` once from now on, as `show_notes` does.
-
-    The change is not undone, so this function is for processes that only run fedray.
-
-    Args:
-        say: A function that prints a line.
-    """
+    """Prints warnings as `show_notes` does until the process ends. It is for processes that only run fedray."""
     said: set[str] = set()
     usual = warnings.showwarning
 
@@ -304,8 +289,7 @@ _TIDY = ["ray", "wandb", "mlflow", "tensorboard"]  # libraries that finish their
 def import_quickly() -> Iterator[None]:
     """Keeps the garbage collector from scanning the modules that the block imports, during the import and afterwards.
 
-    Modules, classes and functions exist until the process ends. During an import the collector would scan all of them
-    many times (0.4 s of the import of torch).
+    Modules, classes and functions exist until the process ends. Scanning them takes 0.4 s of the import of torch.
 
     Example:
         >>> with import_quickly():
@@ -320,25 +304,22 @@ def import_quickly() -> Iterator[None]:
     finally:
         if not gc.get_freeze_count():  # only once in a process, because a second freeze would also keep garbage
             gc.freeze()
-            atexit.register(gc.unfreeze)  # objects that stay frozen are reported by nanobind as leaks
+            atexit.register(gc.unfreeze)  # nanobind reports objects that stay frozen as leaks
         if before:
             gc.enable()
 
 
 def leave_untidy(library: str) -> None:
-    """Lets `exit_quickly` end the process without the tear-down of a loaded library, which would wait for nothing."""
+    """Lets `exit_quickly` skip the tear-down of a loaded library that has no work left to finish."""
     if library in _TIDY:
         _TIDY.remove(library)
 
 
 def exit_quickly(status: int) -> None:
-    """Calls the functions registered with `atexit`, and ends the process without Python's tear-down.
+    """Calls the functions registered with `atexit`, and ends the process with `status`, without Python's tear-down.
 
     The tear-down of torch takes 0.7 s. The function does nothing if Ray, a logger of runs, or a thread that Python
     would wait for may still be at work.
-
-    Args:
-        status: Exit status of the process.
     """
     waited_for = [thread for thread in threading.enumerate() if not thread.daemon]
     if waited_for != [threading.main_thread()] or any(name in sys.modules for name in _TIDY):
@@ -346,18 +327,18 @@ def exit_quickly(status: int) -> None:
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # None means that the process was started without this stream
-            with suppress(OSError, ValueError):  # the reader of the output is gone
+            with suppress(OSError, ValueError):  # the process that read the output has ended
                 stream.flush()
     ctypes.CDLL(None).fflush(None)  # flushes the output of C libraries
     os._exit(status)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Output streams that are closed, that nobody reads, or whose disk is full. No training ends because of them.
+# Output streams that are closed, that nobody reads, or whose disk is full. A training goes on in all of these cases.
 
 
 class _Tolerant:
-    """A wrapper of a text stream that drops text that cannot be written. All other attributes are the stream's."""
+    """Wraps a text stream, and drops text that cannot be written. All other attributes are those of the stream."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -377,7 +358,7 @@ class _Tolerant:
 
 @contextmanager
 def tolerate_stderr() -> Iterator[None]:
-    """Drops text that cannot be written to stderr while the block runs, for example because its reader is gone.
+    """Drops text that cannot be written to stderr while the block runs, for example if the reading process has ended.
 
     Example:
         >>> reader, writer = os.pipe()

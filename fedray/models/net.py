@@ -1,7 +1,6 @@
 """Turns a module into a `Net`, whose models are vectors, and defines networks with distributions over their weights.
 
-A model is a vector of d numbers: the trainable parameters and the float buffers of the module. Several models are the
-rows of a matrix.
+A model is a vector `[d]` of the module's trainable parameters and float buffers.
 """
 
 import copy
@@ -26,9 +25,8 @@ from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, Layout, Net, Objec
 #
 # A model holds the trainable parameters in the order of `named_parameters`, and then the persistent float buffers in
 # the order of `named_buffers`. Persistent integer buffers with a single value (BatchNorm's `num_batches_tracked`) are
-# counters and lie in a second matrix. Everything else is a constant of the template: frozen parameters, buffers that
-# are not persistent, tables of integers or booleans. Constants are the same for every model. They are neither trained,
-# nor sent, nor averaged.
+# counters and lie in a second matrix. All other tensors are constants of the template, such as frozen parameters and
+# buffers that are not persistent. They are the same for every model, and are neither trained, nor sent, nor averaged.
 
 TEMPLATE_KEY = 0  # random key of a template's constants
 
@@ -41,7 +39,7 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
             torch's global generator.
         name: Name of the network in messages and records.
         objective: The loss that the network is trained with, see `per_sample`.
-        outputs: Length of the output for one sample; twice the number of targets for `gaussian_nll`.
+        outputs: Length of the output for one sample. For `gaussian_nll` it is twice the number of targets.
 
     Returns:
         The net. Its `init(key)` makes a new module inside `rng.torch_scope(key)` and returns it as a model `[d]`,
@@ -58,7 +56,7 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
         template = _separate_shared_layers(module_factory(), set())
     layout = layout_of(template, name)
     for counter, value in _counters(template):
-        if int(value) != 0:  # it is probably a constant, and must not be changed like a counter
+        if int(value) != 0:  # the buffer is probably a constant, and must not be changed like a counter
             raise BadInput(
                 f"model.name = {name}: its integer buffer {counter} starts at {int(value)}, but counters start at 0: "
                 "register a constant with persistent=False"
@@ -81,10 +79,7 @@ def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
 
     Float buffers (the entries of a model from `layout.trainable` on) have gradient 0.
 
-    Args:
-        net: The network.
-        models: The models, `[S, d]`.
-        x: Network inputs, `[n, ...]`.
+    The models are `[S, d]`, and the network inputs x are `[n, ...]`.
 
     Raises:
         BadInput: `models` has a different shape.
@@ -131,7 +126,7 @@ def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> d
     Args:
         layout: The layout of the model.
         row: The model, `[d]`.
-        counters: Integer buffers of the model, `[c]` int64; None means zeros.
+        counters: Integer buffers of the model, `[c]` int64. None means zeros.
 
     Returns:
         Copies of the tensors by name. Counters are int64 scalars.
@@ -149,13 +144,7 @@ def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> d
 def whole_state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> dict[str, Tensor]:
     """Returns one model as a torch state dict with all entries of the module, including frozen parameters.
 
-    Args:
-        net: The network.
-        row: The model, `[d]`.
-        counters: Integer buffers of the model, `[c]` int64; None means zeros.
-
-    Returns:
-        Copies of the tensors by name, for `load_state_dict`.
+    The arguments `row` and `counters` are those of `state_dict`.
 
     Example:
         >>> body = nn.Linear(3, 2).requires_grad_(False)
@@ -174,7 +163,7 @@ def whole_state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> d
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Returns whether outputs are linear in the parameters: only the last layer has parameters, and it is linear."""
+    """Returns whether only the last layer has parameters and is linear. Outputs are then linear in the parameters."""
     parts = list(module) if isinstance(module, nn.Sequential) else [module]
     before = any(True for part in parts[:-1] for _ in part.parameters())
     return bool(parts) and isinstance(parts[-1], nn.Linear) and not before
@@ -188,10 +177,10 @@ def last_layer_inputs(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
-    """Returns the module, in which a layer that occurs twice is replaced by two layers that share their parameters.
+    """Replaces a layer that occurs twice in a module by two layers that share their parameters. Returns the module.
 
-    Otherwise `functional_call` would leave the given tensors in a layer that has two names. `known` holds the ids of
-    the layers that occurred before.
+    `functional_call` would leave the given tensors in a layer that has two names. `known` holds the ids of the layers
+    that occurred before.
     """
     for name, child in module._modules.items():
         if child is None:
@@ -248,12 +237,12 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
     """Returns the loss of each sample.
 
     `cross_entropy` is -log softmax(f)[y]. `half_mse` is 1/2 |f - y|^2 and `mse` is |f - y|^2, both summed over the
-    outputs. (`half_mse` is the loss in Theorem 2 of Fed-ensemble.) `gaussian_nll` is (log v + (m - y)^2 / v + log 2 pi)
-    / 2 with (m, v) of `split_gaussian`, summed over the targets.
+    outputs. `gaussian_nll` is (log v + (m - y)^2 / v + log 2 pi) / 2, summed over the targets, where m and v are the
+    mean and the variance of `split_gaussian`.
 
     Args:
         objective: Name of the loss.
-        outputs: Raw outputs f, `[..., B, outputs]`. The first axes may be lanes, for example.
+        outputs: Raw outputs f, `[..., B, outputs]`.
         y: Class numbers `[..., B]` int64, or targets `[..., B]` or `[..., B, targets]`.
 
     Returns:
@@ -284,11 +273,7 @@ def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
 
     Up to a constant, the loss is the negative log-likelihood of a distribution. The Fisher information of this
     distribution is `diag(p) - p p'` for `cross_entropy`, the identity for `half_mse`, and twice the identity for `mse`.
-    For a Gaussian head it is `1 / v` for the mean and `1 / (2 v^2)` for the variance.
-
-    Args:
-        objective: Name of the loss.
-        outputs: Raw outputs of the sample, `[outputs]`.
+    For a Gaussian head it is `1 / v` for the mean and `1 / (2 v^2)` for the variance v.
 
     Example:
         >>> import torch
@@ -313,14 +298,14 @@ def split_gaussian(outputs: Tensor) -> Gaussian:
 
     The first half of the outputs are the means. The variances are the softplus of the second half, plus 1e-6.
 
-    Source: Lakshminarayanan, Pritzel and Blundell 2017, section 2.2.1 (softplus, and 1e-6 against collapse).
+    Source: Lakshminarayanan, Pritzel and Blundell 2017, section 2.2.1.
     """
     mean, raw = outputs.chunk(2, dim=-1)
     return Gaussian(mean, functional.softplus(raw) + VARIANCE_FLOOR)
 
 
 def _like(y: Tensor, outputs: Tensor) -> Tensor:
-    """Returns targets `[..., B]` or `[..., B, targets]` in the shape of the outputs. They are never broadcast."""
+    """Returns targets `[..., B]` or `[..., B, targets]` in the shape of the outputs, without broadcasting."""
     return y.reshape(outputs.shape).to(outputs.dtype)
 
 
@@ -333,11 +318,8 @@ _PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # the layers whose ope
 def count_forward_flops(net: Net, row: Tensor) -> float:
     """Returns how many floating-point operations linear layers and convolutions need in a forward pass of one sample.
 
-    The result is at least two operations per parameter of the network, and for text two per parameter and token.
-
-    Args:
-        net: The network. Its training or evaluation mode is not changed.
-        row: A network input, `[1, ...]`.
+    The result is at least two operations per parameter, and for text at least two per parameter and token. `row` is one
+    network input, `[1, ...]`.
 
     Example:
         >>> from fedray.models.net import net_of
@@ -364,11 +346,11 @@ def count_forward_flops(net: Net, row: Tensor) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A network whose weights are removed from its layers. Every forward pass takes them from a vector instead.
+# A network whose weights are removed from its layers. Every forward pass takes the weights from a vector.
 
 
 class FlatWeights(NamedTuple):
-    """Says which entries of a vector `[p]` form which tensors of a network.
+    """Maps the entries of a vector `[p]` to the trainable tensors of a network.
 
     Attributes:
         names: Name of each trainable tensor, in the order of the vector.
@@ -396,11 +378,9 @@ class FlatWeights(NamedTuple):
 
 
 def take_out_weights(net: nn.Module, name: str = "module") -> tuple[Tensor, FlatWeights]:
-    """Removes the trainable parameters from a network. Returns them as a vector `[p]`, and their places in the network.
+    """Removes the trainable parameters from a network. Returns them as a vector `[p]`, and their names and shapes.
 
-    Args:
-        net: The network. It keeps its buffers and frozen parameters.
-        name: Name of the network in messages.
+    The network keeps its buffers and frozen parameters. `name` is its name in messages.
 
     Example:
         >>> net = nn.Linear(3, 2)
@@ -420,7 +400,7 @@ def take_out_weights(net: nn.Module, name: str = "module") -> tuple[Tensor, Flat
 def _take_out(net: nn.Module) -> list[tuple[str, str]]:
     """Removes the trainable parameters from a network, and returns the pairs of names (`FlatWeights.places`)."""
     first = {id(part): name for name, part in net.named_parameters() if part.requires_grad}
-    every = net.named_parameters(remove_duplicate=False)  # weights that are shared have several places
+    every = net.named_parameters(remove_duplicate=False)  # shared weights have several names
     places = [(place, first[id(part)]) for place, part in every if id(part) in first]
     for module in net.modules():
         for name, part in list(module._parameters.items()):
@@ -437,7 +417,7 @@ def wrap_networks(
 
     Args:
         make: A function that makes a new network with initial values.
-        kind: The class that wraps the network, called as (network, *about) -> module.
+        kind: The class of the module. It is called with the network and `about`.
         about: Further arguments of the class, such as the number of samples.
     """
     return partial(_make, make, kind, about)
@@ -520,8 +500,8 @@ class Partitioned(nn.Module):
     Attributes:
         posterior: The Gaussian whose mean predicts.
         site: A client's factor, as natural parameters. These parameters are 0 at first, so the factor is 1 everywhere.
-        start: Holds `is_prior`, which is 1 until the Gaussian has been learned from data. Until then the true posterior
-            is the prior, and the values in `posterior` only say where training begins.
+        start: Holds `is_prior`, which is 1 until the Gaussian has been learned from data. Until then the posterior is
+            the prior, and the values in `posterior` are only the start of training.
         net: The network with its buffers, without its trainable parameters.
 
     Example:
@@ -604,9 +584,9 @@ class Samples(nn.Module):
 # position in the batch and the layer. So every engine drops the same units. Predictions with dropout follow the public
 # code of Fed-ensemble, which never calls `eval()`. In these predictions, the mask of a sample is a function of the
 # seed, the index of the model, the layer and the sample's inputs. So a prediction does not depend on the other samples,
-# their order, or the runtime. An unchanged model gives the same prediction for a sample in every round.
+# their order, the round, or the runtime.
 
-_TRAINING = -2  # an extra part of the random keys of masks, so that they differ from the keys of permutations
+_TRAINING = -2  # makes the random keys of masks differ from the keys of permutations
 CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)  # they drop whole channels
 
 
@@ -621,23 +601,15 @@ def find_dropout(module: nn.Module) -> list[nn.Module]:
 
 
 def key_batch(key: rng.Keys, step: int, rows: int) -> rng.Keys:
-    """Returns a random key for each sample of a batch in training, `[rows]`.
+    """Returns a random key for each of the `rows` samples of a batch in training, `[rows]`.
 
-    Args:
-        key: Random key of a client's local training.
-        step: Number of the step, from 0.
-        rows: Number of samples in the batch.
+    `key` is the random key of a client's local training. Steps are counted from 0.
     """
     return rng.fresh(rng.fresh(rng.fresh(key, _TRAINING), step), np.arange(rows))
 
 
 def key_rows(key: rng.Keys, x: Tensor) -> rng.Keys:
-    """Returns a random key for each sample, computed from the sample's inputs, `[n]`.
-
-    Args:
-        key: Random key that is common to all samples.
-        x: Raw inputs, `[n, ...]`.
-    """
+    """Returns a random key for each sample, `[n]`, computed from `key` and the sample's raw inputs x, `[n, ...]`."""
     flat = np.ascontiguousarray(x.cpu().numpy()).reshape(len(x), -1).view(np.uint8)
     words = np.zeros((len(flat), -(-flat.shape[1] // 8) * 8), np.uint8)
     words[:, : flat.shape[1]] = flat
@@ -649,11 +621,9 @@ def key_rows(key: rng.Keys, x: Tensor) -> rng.Keys:
 
 @contextmanager
 def dropping(module: nn.Module, keys: rng.Keys) -> Iterator[None]:
-    """Returns a context in which the masks of a module's dropout layers are computed only from `keys`.
+    """Returns a context in which the masks of a module's dropout layers are computed from `keys`.
 
-    Args:
-        module: The module, in training or in evaluation mode.
-        keys: Random key of each sample in the inputs of the module, `[n]`.
+    `keys` has one random key for each sample of the inputs, `[n]`. The module may be in training or evaluation mode.
     """
     parts = find_dropout(module)
     modes = [part.training for part in parts]

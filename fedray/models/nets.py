@@ -25,8 +25,7 @@ NORM_GROUPS = 2  # Hsieh et al. 2020, appendix; Reddi et al. 2021, ResNet-18 wit
 def norm_layer(norm: str, channels: int) -> nn.Module:
     """Returns a BatchNorm2d, or a GroupNorm with 2 groups (with 1 group if the number of channels is odd).
 
-    Group normalization has no running statistics. So no statistics have to be averaged over clients, and it does the
-    same in training and in evaluation.
+    Group normalization has no running statistics that would have to be averaged over clients.
     """
     if norm == "batch":
         return nn.BatchNorm2d(channels)
@@ -50,7 +49,7 @@ def replace_norms(module: nn.Module, norm: str) -> nn.Module:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Linear models, multi-layer perceptrons, and linear models on radial features; all are plain `nn.Sequential`s.
+# Linear models, multi-layer perceptrons, and linear models on radial features. All are plain `nn.Sequential`s.
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 NORMS_OF_ROWS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
@@ -96,7 +95,7 @@ def mlp(
         outputs: Length of the output.
         hidden: Width of each hidden layer. The default is the network of FedAG.
         activation: Name of the activation, relu or tanh.
-        norm: Name of the normalization, batch or layer; None means no normalization.
+        norm: Name of the normalization, batch or layer. None means no normalization.
         weight_sd: Standard deviation of the initial parameters, see `linear`.
     """
     widths = [math.prod(input_shape), *hidden]
@@ -188,19 +187,17 @@ def cnn(
 
     It has Conv2d, ReLU and MaxPool2d(2) for each entry of `channels`, then Flatten, then Linear and ReLU for each entry
     of `hidden`, and a last Linear. The network of McMahan et al. 2017 has channels (32, 64), hidden (512,) and padding
-    2. The network of SHEFL (2 convolutions and 2 hidden layers) has two entries in `hidden`. The network in the public
-    code of Fed-ensemble has the default settings and dropout 0.5. Dropout acts on whole channels of the last
-    convolution, and on units of the hidden layers.
+    2. The network of SHEFL has two entries in `hidden`. The network in the public code of Fed-ensemble has the default
+    settings and dropout 0.5. Dropout acts on whole channels of the last convolution, and on units of the hidden layers.
 
     Args:
         input_shape: `(channels, height, width)`.
         outputs: Number of classes.
         channels: Number of output channels of each convolution.
         hidden: Width of each fully connected hidden layer.
-        kernel: Side of the kernels in pixels; None means 5, or 3 for images with a side below 16.
-        padding: Padding of the convolutions in pixels; None means 0, or `kernel // 2` for images with a side below 16.
-        dropout: Probability, in [0, 1), with which training drops a channel of the last convolution, and a unit of a
-            hidden layer; 0 means no dropout layers.
+        kernel: Side of the kernels in pixels. None means 5, or 3 for images with a side below 16.
+        padding: Padding of the convolutions in pixels. None means 0, or `kernel // 2` for images with a side below 16.
+        dropout: Probability of dropout, in [0, 1). 0 means no dropout layers.
 
     Example:
         >>> sum(parameter.numel() for parameter in cnn((1, 28, 28), 10).parameters())
@@ -257,11 +254,7 @@ def vgg11(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") ->
 
 
 def read_image_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Returns channels, height and width of an image.
-
-    Args:
-        name: Name of the network, for the message.
-        input_shape: Shape of one sample.
+    """Returns channels, height and width of an image. `name` is the network's name in the message.
 
     Raises:
         BadInput: The shape is not the shape of an image.
@@ -309,7 +302,7 @@ def lstm(
     Args:
         input_shape: `(L,)`, the length of a window.
         outputs: Number of characters to choose from.
-        vocabulary: Number of different characters in the inputs; None means `outputs`.
+        vocabulary: Number of different characters in the inputs. None means `outputs`.
         embedding: Length of a character's vector.
         hidden: Units of each LSTM layer.
         layers: Number of LSTM layers.
@@ -330,9 +323,8 @@ def lstm(
 # torchvision's networks, with the stem adapted to small images.
 #
 # The stem of an ImageNet network shrinks the sides of an image to a quarter before the first block. For images with a
-# side below 64 a 3 x 3 convolution of stride 1 without pooling replaces it (He et al. 2016, section 4.2), as in all
-# papers on CIFAR. `norm: group` replaces every BatchNorm2d by GroupNorm. torchvision is imported only when one of
-# these networks is built.
+# side below 64 a 3 x 3 convolution of stride 1 without pooling replaces the stem (He et al. 2016, section 4.2).
+# torchvision is imported only when one of these networks is built.
 
 SMALL_STEM_BELOW = 64  # pixels; images with a shorter side get the small stem
 
@@ -529,8 +521,7 @@ def model_names() -> tuple[str, ...]:
 def register_model(name: str, builder: Builder) -> None:
     """Registers a network of your own under a name for scenarios.
 
-    The name must not be that of a built-in network. Your own name may be registered again, for example when a module is
-    imported twice.
+    The name must not be that of a built-in network. A name of your own may be registered again.
 
     Args:
         name: The value of `model.name` that selects the network.
@@ -552,7 +543,7 @@ def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: 
     Args:
         name: One of `model_names()`.
         input_shape: Shape of one sample.
-        outputs: Length of the output; twice the number of targets for `gaussian_nll`.
+        outputs: Length of the output. For `gaussian_nll` it is twice the number of targets.
         objective: The loss that the network is trained with.
         options: Options of the network, see its builder.
 
@@ -566,14 +557,10 @@ def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: 
 def model_maker(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any) -> Callable[[], nn.Module]:
     """Returns a function that makes a new network of this name with initial values.
 
-    Args:
-        name: One of `model_names()`.
-        input_shape: Shape of one sample.
-        outputs: Length of the output.
-        options: Options of the network, see its builder.
+    The arguments are those of `build_net`.
 
     Raises:
-        BadInput: There is no network of this name, or the network lacks one of the options.
+        BadInput: There is no network of this name, or the network does not have one of the options.
     """
     if name not in _BUILDERS:
         known = suggest_nearest(name, _BUILDERS, f"choose one of {', '.join(_BUILDERS)}")
@@ -598,7 +585,7 @@ class Exits(nn.Module):
 
     Attributes:
         blocks: The D blocks.
-        heads: The H heads. The key of a head is the index of its block, from 0, as text.
+        heads: The H heads. The key of a head is the index of its block as a string, from "0".
     """
 
     def __init__(self, blocks: Sequence[nn.Module], heads: Mapping[str, nn.Module]) -> None:
@@ -694,7 +681,7 @@ def keep_exits(net: Net, depth: int, heads: Sequence[int]) -> Net:
     """Returns the network of the first blocks, with some of the heads.
 
     Args:
-        net: A network of `Exits`.
+        net: A network whose module is an `Exits`.
         depth: Number of blocks, at least 1.
         heads: Indices of the blocks whose heads remain, from 0.
     """

@@ -94,12 +94,7 @@ def check_outputs(net: Net, out: Any, rows: int, when: str = "", *, heads: bool 
 
 
 def check_finite_outputs(net: Net, out: Tensor, when: str) -> None:
-    """Checks that a network's outputs are finite.
-
-    Args:
-        net: The network.
-        out: Outputs of the network, `[..., C]`.
-        when: When the network was called, such as " in evaluation", for the message.
+    """Checks that a network's outputs `[..., C]` are finite. `when` says in the message when the network was called.
 
     Raises:
         FedrayError: An output is NaN or infinite.
@@ -112,12 +107,8 @@ def check_finite_outputs(net: Net, out: Tensor, when: str) -> None:
 def try_training(net: Net, rows: Tensor) -> None:
     """Checks the outputs of a user's own network in training mode, and that the outputs have a gradient.
 
-    The check runs on a copy of the module, so that it leaves no batch statistics in the template. A module that cannot
-    be copied is not checked.
-
-    Args:
-        net: The network.
-        rows: Some network inputs, `[n, ...]`.
+    The check runs on a copy of the module, so that the running statistics of the template stay unchanged. A module that
+    cannot be copied is not checked. `rows` are some network inputs, `[n, ...]`.
 
     Raises:
         BadInput: The outputs are not what the loss needs.
@@ -127,7 +118,7 @@ def try_training(net: Net, rows: Tensor) -> None:
     where, row = f"model.name = {net.name}", net.init(0)
     try:
         module = copy.deepcopy(net.module).train()
-    except Exception:  # a lock or an open file, say
+    except Exception:  # the module cannot be copied, for example because it holds a lock or an open file
         return
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     tensors = {name: view.clone().requires_grad_(name in trained) for name, view in net.layout.views(row).items()}
@@ -165,11 +156,11 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
     Args:
         make: The user's function.
         name: Name of the network in messages.
-        models: Number of models with different initial values. A single model may begin at fixed values.
+        models: Number of models of the run. A single model may begin at fixed values.
 
     Raises:
-        BadInput: Two calls share parameters, two calls with the same random key differ, or all calls return the same
-            values. Or parameters have a wrong type or are not finite.
+        BadInput: Two calls share parameters, two calls with the same random key differ, all calls return the same
+            values although there are several models, or parameters have a wrong type or are not finite.
 
     Example:
         >>> one = nn.Linear(4, 2)
@@ -211,25 +202,24 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
 
 
 def _same(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
-    """Returns whether two modules have the same values. It is True for different shapes, which `net_of` finds."""
+    """Returns whether two modules have the same values. The result is True if shapes differ, which `net_of` reports."""
     return [p.shape for p in a] != [q.shape for q in b] or all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Finds out whether the outputs for a sample depend on the other samples of the batch, as with batch statistics.
 #
-# In evaluation the score of such a network depends on the batches into which test samples are cut. In training the
-# batches of such a network must not be padded.
+# If they do, a score depends on the batches into which test samples are cut, and training batches must not be padded.
 
-_FEW, _ALL = 3, 8  # how many samples are computed alone, and how many samples the batch has that contains them
+_FEW, _ALL = 3, 8  # number of samples that are computed alone, and size of the batch that contains them
 
 
 def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
     """Says why the outputs for a sample may depend on the other samples of the batch. None means that they do not.
 
     Outputs for three samples (in training also the gradients) are computed twice: alone, and in a batch with further
-    samples. This is done for the initial parameters and for parameters nearby, because a gate that is initially closed
-    would hide the layers after it. In training double precision is used if the module accepts it.
+    samples. They are computed for the initial parameters and for parameters nearby, because a gate that is initially
+    closed would hide the layers after the gate. In training double precision is used if the module accepts it.
 
     Args:
         net: The network.
@@ -255,7 +245,7 @@ def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
                 scale = 1.0 + torch.nan_to_num(few).abs().max()
                 if not torch.allclose(few, among, rtol=0.0, atol=float(tolerance * scale), equal_nan=True):
                     return MIXES
-        except Exception as error:  # single precision is tried next; if it fails, too, batches are not padded
+        except Exception as error:  # single precision is tried next; if that fails, too, batches are not padded
             failure = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
         else:
             return None
