@@ -115,34 +115,6 @@ def test_a_client_that_one_model_answers_has_the_residuals_as_its_variance_or_no
     assert not [name for name in wanted if f"personal_{name}" in unknown] and "personal_rmse" in unknown
 
 
-TIERS = {"tiers": {"strong": {"number": 2}, "weak": {}}}
-
-
-def recorded(keys: dict[str, Any], **options: Any) -> fedray.Run:
-    return fedray.run(scenario({"evaluate": {"clients": "all"}, "clients": TIERS}, keys), **options)
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"evaluate": {"personal": True}, "predict": {"gamma": 0.1}, "data": {"hold_out": 0.2}},
-        {"method": {"name": "ditto"}, "evaluate": {"personal": True, "every": 2}},
-    ],
-    ids=["own weights", "own models"],
-)
-def test_their_mean_is_the_personal_score_of_the_round(keys: dict[str, Any]) -> None:
-    run = recorded({**keys, "rounds": 2, "replicates": 2})
-    frame, rounds = run.client_scores.to_pandas(), run.rounds.to_pandas()
-    for prefix in [name.removesuffix("accuracy") for name in frame.columns if name.endswith("accuracy")]:
-        means = frame.groupby(["replicate", "fold", "round"])[f"{prefix}accuracy"].mean()
-        wanted = rounds.set_index(["replicate", "fold", "round"]).get(f"{prefix}personal_accuracy")
-        if wanted is None:
-            assert frame[f"{prefix}accuracy"].isna().all()  # nothing was held out
-            continue
-        assert np.allclose(means, wanted[means.index], atol=1e-12)
-    assert len(frame) == 6 * len(rounds)
-
-
 def test_where_nobody_has_weights_of_his_own_everybody_is_given_the_answer_of_the_ensemble() -> None:
     """A client of a regression is tested on all test rows, so that its RMSE is that of the run."""
     keys = {"data": {"name": "sine", "samples": 20}, "model": {"name": "rbf"}, "method": {"models": 3}}
@@ -153,6 +125,7 @@ def test_where_nobody_has_weights_of_his_own_everybody_is_given_the_answer_of_th
 
 
 def test_some_clients_are_evenly_spread_and_have_the_numbers_that_they_have_among_all() -> None:
-    every, few = (recorded({"rounds": 1, "evaluate": {"clients": n}}).client_scores.to_pylist() for n in ("all", 3))
+    given = [scenario({"rounds": 1, "evaluate": {"clients": n}}) for n in ("all", 3)]
+    every, few = (fedray.run(keys).client_scores.to_pylist() for keys in given)
     assert [row["client"] for row in few] == [0, 2, 4] * 2
     assert few == [row for row in every if row["client"] in (0, 2, 4)]

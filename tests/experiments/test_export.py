@@ -27,10 +27,9 @@ def read_export(run: fedray.Run, folder: Path) -> tuple[list[dict[str, Tensor]],
 
 def ask(network: nn.Module, weights: dict[str, Tensor], x: np.ndarray, numbers: dict[str, Any]) -> np.ndarray:
     network.load_state_dict(weights)
+    inputs = (x - np.array(numbers["shift"])) / np.array(numbers["scale"])
     with torch.no_grad():
-        found: np.ndarray = network(
-            (torch.tensor(x, dtype=torch.float32) - torch.tensor(numbers["shift"])) / torch.tensor(numbers["scale"])
-        ).numpy()
+        found: np.ndarray = network(torch.tensor(inputs, dtype=torch.float32)).numpy()
     return found
 
 
@@ -51,28 +50,6 @@ def test_plain_torch_answers_images_as_the_run_does(tmp_path: Path) -> None:
     logits = [torch.tensor(ask(network, one, images, about["standardization"]["0"])) for one in weights]
     answer = torch.stack(logits).softmax(-1).mean(0)
     np.testing.assert_allclose(answer, run.predict(images).mean, atol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore:.*read as categories")
-def test_plain_torch_answers_a_table_as_the_run_does(tmp_path: Path) -> None:
-    """Names, the values of categories, what stands for a missing number, and the scale of the targets are all there."""
-    draw = np.random.default_rng(0)
-    table = pd.DataFrame({"age": draw.normal(60, 9, 90), "ward": draw.choice(["b", "a"], 90)})
-    table["days"] = 1000 + 3 * table["age"] + 50 * (table["ward"] == "a")
-    table.loc[3, "age"] = np.nan
-    keys = scenario({"rounds": 2, "clients": {"number": 3}, "model": {"name": "mlp", "hidden": [5]}})
-    keys |= {"method": "fedavg", "data": {"partition": "iid"}}
-    run = fedray.run(keys, data=table, data__target="days", data__missing="mean", out=tmp_path / "run")
-    (weights,), about = read_export(run, tmp_path / "models")
-    inputs, numbers = about["inputs"], about["standardization"]["0"]
-    assert inputs["columns"] == {"age": None, "ward": ["a", "b"], "days": []} and about["outputs"]["classes"] is None
-    assert inputs["names"] == ["age", "ward=a", "ward=b"]
-    rows = table[["age", "ward"]][:9]
-    x = np.stack([rows["age"], rows["ward"] == "a", rows["ward"] == "b"], axis=1).astype(float)
-    x = np.where(np.isnan(x), inputs["missing"], x)
-    network = nn.Sequential(nn.Flatten(), nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 1))
-    said = ask(network, weights, x, numbers) * numbers["target_scale"] + numbers["target_shift"]
-    np.testing.assert_allclose(said, run.predict(rows).mean, rtol=1e-5)
 
 
 def test_plain_torch_answers_with_the_weights_of_an_own_answer_for_everybody_and_for_tiers(tmp_path: Path) -> None:
@@ -141,17 +118,27 @@ def ask_program(path: Path, rows: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.filterwarnings("ignore:.*read as categories")
-def test_a_program_answers_raw_rows_as_the_run_does(tmp_path: Path) -> None:
-    """The origin of a column far from 0, what stands for a missing number, and all scales are inside."""
+def test_plain_torch_and_a_program_answer_a_table_as_the_run_does(tmp_path: Path) -> None:
+    """Names, the values of categories, what stands for a missing number, a far origin, and the scale of targets."""
     draw = np.random.default_rng(0)
     table = pd.DataFrame({"time": 1.7e12 + draw.normal(0, 100, 90), "age": draw.normal(60, 9, 90)})
     table["ward"], table["days"] = draw.choice(["b", "a"], 90), 1000 + 3 * table["age"]
-    table.loc[3, "age"] = np.nan
-    keys = scenario({"rounds": 1, "clients": {"number": 3}, "model": {"name": "linear", "objective": "gaussian_nll"}})
+    table.loc[3, "age"] = table.loc[4, "time"] = np.nan
+    keys = scenario({"rounds": 1, "clients": {"number": 3}, "model": {"name": "mlp", "hidden": [5]}})
     keys |= {"method": "fedavg", "data": {"partition": "iid"}}
+    keys["model"]["objective"] = "gaussian_nll"
     run = fedray.run(keys, data=table, data__target="days", data__missing="mean", out=tmp_path / "run")
+    (weights,), about = read_export(run, tmp_path / "models")
+    inputs, numbers = about["inputs"], about["standardization"]["0"]
+    columns = {"time": None, "age": None, "ward": ["a", "b"], "days": []}
+    assert (inputs["columns"], about["outputs"]["classes"]) == (columns, None)
+    assert inputs["names"] == ["time", "age", "ward=a", "ward=b"]
     rows = np.stack([table["time"], table["age"], table["ward"] == "a", table["ward"] == "b"], axis=1).astype(float)
     found = run.predict(rows)
+    np.testing.assert_array_equal(run.predict(table).mean, found.mean)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+    said = ask(network, weights, np.where(np.isnan(rows), inputs["missing"], rows), numbers)[:, :1]
+    np.testing.assert_allclose(said * numbers["target_scale"] + numbers["target_shift"], found.mean, rtol=1e-5)
     for kind in ("onnx", "pt2"):
         *models, ensemble = run.export(tmp_path, kind)
         for path, expected in zip([*models, ensemble], [*found.members, found.mean], strict=True):
