@@ -64,28 +64,14 @@ def test_check_passes_no_gpu_that_the_machine_lacks(
     assert uses in there.err
 
 
-GPUS = {"gpu": {"number": 2, "num_gpus": 0.5}, "cpu": {}}
-
-
-@pytest.mark.parametrize(
-    ("gpus", "tiers", "said"),
-    [
-        (0.0, GPUS, "actors need 0.5 GPU, but the cluster has 0"),
-        (1.0, GPUS, "client actors"),
-        (
-            1.0,
-            {"one": {"number": 2, "num_gpus": 1}, "two": {"num_gpus": 1}},
-            "2 actors need 2 GPU, but the cluster has 1",
-        ),
-    ],
-)
-def test_check_invents_no_gpus_of_a_cluster(
-    gpus: float, tiers: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(check, "ask_cluster", lambda _address: [Node("", {"CPU": 4.0, "GPU": gpus})])
+def test_check_invents_no_gpus_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiers = {"gpu": {"number": 2, "num_gpus": 0.5}, "cpu": {}}
     given = file(tmp_path, scenario({"runtime": "ray", "clients": {"tiers": tiers}}))
-    result = run_command("check", given, "--address", "10.0.0.1:6379")
-    assert said in result.out + result.err
+    for gpus, said in ((0.0, "actors need 0.5 GPU, but the cluster has 0"), (1.0, "client actors")):
+        nodes = [Node("", {"CPU": 4.0, "GPU": gpus})]
+        monkeypatch.setattr(check, "ask_cluster", lambda _address, nodes=nodes: nodes)
+        result = run_command("check", given, "--address", "10.0.0.1:6379")
+        assert said in result.out + result.err
 
 
 @pytest.mark.parametrize("tf32", [True, False])

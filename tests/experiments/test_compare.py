@@ -49,11 +49,16 @@ def test_the_command_prints_the_same_differences_as_text_and_in_latex(
     main([*typed, "--latex"])
     cells = f"{row['difference']:+.4f} & [{row['low']:.4f}, {row['high']:.4f}] & {row['p']:.2g} & 2"
     assert rf"nll & fedavg & fed\_ensemble & {cells}" in capsys.readouterr().out
+    one_seed = fedray.run(scenario({"rounds": 1}))
+    assert " & - & - & 1 " in fedray.compare([runs["ensemble"], one_seed], metrics="nll").to_latex()
 
 
-def test_the_command_draws_the_curves_of_all_runs(
+def test_any_score_can_be_drawn_also_by_the_command(
     runs: dict[str, fedray.Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    found = fedray.compare([runs["ensemble"], runs["slow"], runs["fedavg"]], names=["a", "b", "c"])
+    for figure in (found.plot(), found.plot("accuracy", over="bytes"), found.plot("nll", over="seconds")):
+        assert len(figure.axes[0].get_lines()) >= 3
     typed = ["compare", str(runs["ensemble"].path), str(runs["fedavg"].path), "--metrics", "nll", "--plot"]
     main([*typed, str(tmp_path / "a" / "nll.svg")])
     drawn = (tmp_path / "a" / "nll.svg").read_text()
@@ -61,11 +66,6 @@ def test_the_command_draws_the_curves_of_all_runs(
     with pytest.raises(SystemExit):
         main([*typed, str(tmp_path / "nll.gif")])
     assert "--plot" in (said := capsys.readouterr().err) and "give a name that ends so" in said
-
-
-def test_an_interval_of_one_seed_is_a_dash_in_latex(runs: dict[str, fedray.Run], tmp_path: Path) -> None:
-    other = fedray.run(scenario({"rounds": 1}), out=tmp_path / "other")
-    assert " & - & - & 1 " in fedray.compare([runs["ensemble"], other], metrics="nll").to_latex()
 
 
 def test_runs_are_named_by_what_tells_them_apart_or_as_one_says(runs: dict[str, fedray.Run]) -> None:
@@ -79,12 +79,6 @@ def test_runs_are_named_by_what_tells_them_apart_or_as_one_says(runs: dict[str, 
     same = fedray.compare([runs["slow"], runs["slow"]])
     assert same.pairs[0].run == "slow (2)" and same.pairs[0].difference is not None
     assert same.pairs[0].difference[:3] == (0.0, 0.0, 0.0)
-
-
-def test_any_score_can_be_drawn(runs: dict[str, fedray.Run]) -> None:
-    found = fedray.compare([runs["ensemble"], runs["slow"], runs["fedavg"]], names=["a", "b", "c"])
-    for figure in (found.plot(), found.plot("accuracy", over="bytes"), found.plot("nll", over="seconds")):
-        assert len(figure.axes[0].get_lines()) >= 3
 
 
 def test_own_metrics_of_all_runs_were_not_compared() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from small import copy_run, scenario
@@ -62,15 +61,11 @@ def test_what_ended_a_run_is_kept_until_it_goes_on(tmp_path: Path) -> None:
     assert resumed.error is None and not (out / "failure.json").exists()
 
 
-WARNED: dict[str, Any] = {"rounds": 1, "clients": 2, "method": "fedavg", "data": {"name": "digits", "limit": 60}}
-
-
-def test_a_score_without_a_mean_is_said_once_at_the_end(tmp_path: Path) -> None:
+def test_a_score_without_a_mean_is_said_once_at_the_end() -> None:
     with pytest.warns(FedrayWarning) as said:
         run = fedray.run(
-            {**WARNED, "rounds": 2, "replicates": 2, "runtime": "inline"},
+            scenario({"method": {"name": "fedavg"}, "rounds": 2, "replicates": 2, "evaluate": {"every": 1}}),
             metrics={"mine": lambda scored: float("inf") if scored.replicate else 1.0},
-            out=tmp_path / "run",
             report=False,
         )
     (line,) = (str(one.message) for one in said)

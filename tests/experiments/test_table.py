@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from small import run_command, scenario
+from small_data import write_table
 
 import fedray
 from fedray.core.errors import BadInput, FedrayError
@@ -112,26 +112,20 @@ def test_a_round_that_took_minutes_was_not_shown_because_the_cell_had_said_that_
     assert said == ["cell wide: round 2/100", "cell wide: round 3/100"]
 
 
-def write_rows(path: Path, invert: bool) -> None:
-    rows = np.random.default_rng(0).normal(size=(120, 3))
-    lines = [f"{a:.4f},{b:.4f},{'yes' if (a > 0) != invert else 'no'}" for a, b, _ in rows]
-    path.write_text("\n".join(["a,b,label", *lines]) + "\n")
-
-
 def test_a_finished_cell_stood_in_a_table_beside_cells_of_other_data(tmp_path: Path) -> None:
     rows, out = tmp_path / "rows.csv", tmp_path / "table"
-    write_rows(rows, invert=False)
+    write_table(rows, invert=False)
     data = {"name": "table", "path": str(rows), "target": "label", "limit": None}
     given = read_scenario(scenario({"rounds": 2, "data": data, "table": [{"name": "one"}]}))
     (cell,) = read_cells(given)
     fedray.run(to_plain(cell.scenario), out=out / "cells" / "one")
     table = run_table(given, out)
-    write_rows(rows, invert=True)
+    write_table(rows, invert=True)
     with pytest.raises(BadInput, match=r"^cell one: .* the data are not those the run began with \(training lab") as no:
         run_table(given, out)
     assert len(str(no.value).splitlines()) == 1
     assert str(no.value).endswith(f"or remove {out / 'cells' / 'one'}, and the cell runs again")
-    write_rows(rows, invert=False)
+    write_table(rows, invert=False)
     assert run_table(given, out) == table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,13 @@ def pictures(n: int = 240) -> Dataset:
     """Two thirds of them are training rows."""
     (x, y), half = draw_pictures(n), 2 * n // 3
     return classification("pictures", Split(x[:half], y[:half]), Split(x[half:], y[half:]), ("a", "b", "c"))
+
+
+def write_table(path: Path, invert: bool) -> None:
+    """A table of 120 rows whose label follows from its first column; inverted, the labels change and nothing else."""
+    rows = np.random.default_rng(0).normal(size=(120, 3))
+    lines = [f"{a:.4f},{b:.4f},{'yes' if (a > 0) != invert else 'no'}" for a, b, _ in rows]
+    path.write_text("\n".join(["a,b,label", *lines]) + "\n")
 
 
 def numbers(x: np.ndarray, y: np.ndarray, owner: IntArray, test: Split | None = None) -> Dataset:

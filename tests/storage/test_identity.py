@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import yaml
 from small import copy_run, run_command, scenario
-from torch import Tensor, nn
+from torch import nn
 
 import fedray
 from fedray.assembly.registry import UserObjects
@@ -64,15 +64,6 @@ class Bent(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 10))
 
 
-class Scaled(Rectified):
-    """Of the layout and the layers of `Rectified`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self:
-            x = 2 * layer(x)
-        return x
-
-
 OWN = {"data": {"name": "digits", "partition": {"name": "dirichlet", "alpha": 1.0}, "limit": None}}
 
 
@@ -105,9 +96,8 @@ def test_resume_trained_on_digits_after_a_run_on_own_data(tmp_path: Path) -> Non
 def test_predict_answered_with_another_network_of_equal_layout(tmp_path: Path) -> None:
     run = fedray.run(scenario({"rounds": 1}), out=tmp_path / "run", model=Rectified)
     x = np.zeros((2, 1, 8, 8), np.uint8)
-    for other in (Bent, Scaled):
-        line = "the source of Rectified of model Rectified is not what the run began with"
-        assert line in line_of(fedray.load(run.path, model=other).predict, x)
+    line = "the source of Rectified of model Rectified is not what the run began with"
+    assert line in line_of(fedray.load(run.path, model=Bent).predict, x)
     assert "pass the same model=" in line_of(fedray.load(run.path).predict, x)
     answer = fedray.load(run.path, model=Rectified).predict(x)
     np.testing.assert_array_equal(answer.mean, run.predict(x).mean)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import sweeps
+from small_data import write_table
 from torch import nn
 
 import fedray
@@ -15,12 +15,6 @@ from fedray.core.errors import BadInput
 from fedray.scenario.identity import CHANGEABLE_KEYS, find_changed_key, list_result_keys
 from fedray.scenario.loader import read_scenario, to_plain
 from fedray.tuning.trial import hash_training
-
-
-def write_table(path: Path, invert: bool) -> None:
-    rows = np.random.default_rng(0).normal(size=(120, 3))
-    lines = [f"{a:.4f},{b:.4f},{'yes' if (a > 0) != invert else 'no'}" for a, b, _ in rows]
-    path.write_text("\n".join(["a,b,label", *lines]) + "\n")
 
 
 def test_a_sweep_was_answered_with_trainings_on_other_data(tmp_path: Path) -> None:

@@ -8,25 +8,9 @@ from typing import Any
 import pytest
 from sweeps import run, sweep
 
-from fedray.core.errors import FedrayError
 from fedray.tuning import page
 from fedray.tuning.page import View
-from fedray.tuning.space import compute_value, read_objective
 from fedray.tuning.sweep import list_idle_parameters, read_sweep
-
-COURSE = [
-    {"round": r, "up_bytes": 10 * r, "down_bytes": 90 * r, "sim_seconds": r, "hold_out_accuracy": a}
-    for r, a in enumerate([0.1, 0.6, 0.5, 0.8])
-]
-
-
-def test_a_budget_of_a_sweep_was_read_at_an_evaluation_long_before_it() -> None:
-    objective = read_objective("o", {"name": "accuracy", "within_bytes": 250})
-    for seldom in ([COURSE[0], COURSE[3]], [*COURSE[:2], COURSE[3]]):  # at 40 % of it, then at 120 %
-        with pytest.raises(FedrayError, match="no evaluation lies near within_bytes"):
-            compute_value(objective, seldom)
-    later = {**COURSE[3], "round": 4, "up_bytes": 40, "down_bytes": 360}
-    assert compute_value(objective, [COURSE[0], COURSE[2], later]) == pytest.approx(0.5 + 0.3 / 4)
 
 
 def test_trials_were_pruned_and_decided_by_a_phase_that_others_follow(tmp_path: Path) -> None:

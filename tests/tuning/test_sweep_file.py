@@ -9,7 +9,7 @@ import pytest
 from real_files import skipping_without_files
 from sweeps import BASE, LR, sweep
 
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, FedrayError
 from fedray.scenario import nested as yaml_text
 from fedray.tuning.space import (
     compute_value,
@@ -136,6 +136,13 @@ def test_parameters_of_prediction_need_no_training_of_their_own() -> None:
         assert list_inference(read_sweep(sweep({"local.lr": LR}, objectives=[objective]))) == left
 
 
+COURSE = [
+    {"round": r, "up_bytes": 10 * r, "down_bytes": 90 * r, "sim_seconds": 2.0 * r, "hold_out_accuracy": a}
+    | {"hold_out_nll": 1 - a}
+    for r, a in enumerate([0.1, 0.6, 0.5, 0.8])
+]
+
+
 @pytest.mark.parametrize(("entry", "value", "name"), [
     ({"name": "accuracy"}, 0.8, "accuracy"),
     ({"name": "up_bytes"}, 30, "uplink"),
@@ -151,11 +158,15 @@ def test_parameters_of_prediction_need_no_training_of_their_own() -> None:
 def test_objectives_read_values_from_the_rounds_and_say_which_bytes_they_count(
     entry: dict[str, Any], value: float, name: str
 ) -> None:
-    course = [
-        {"round": r, "up_bytes": 10 * r, "down_bytes": 90 * r, "sim_seconds": 2.0 * r, "hold_out_accuracy": a}
-        | {"hold_out_nll": 1 - a}
-        for r, a in enumerate([0.1, 0.6, 0.5, 0.8])
-    ]
     objective = read_objective("o", entry)
-    assert compute_value(objective, course) == value and name_objective(objective) == name
+    assert compute_value(objective, COURSE) == value and name_objective(objective) == name
     assert objective.direction == ("maximize" if entry["name"] == "accuracy" else "minimize")
+
+
+def test_a_budget_of_a_sweep_was_read_at_an_evaluation_long_before_it() -> None:
+    objective = read_objective("o", {"name": "accuracy", "within_bytes": 250})
+    for seldom in ([COURSE[0], COURSE[3]], [*COURSE[:2], COURSE[3]]):  # at 40 % of it, then at 120 %
+        with pytest.raises(FedrayError, match="no evaluation lies near within_bytes"):
+            compute_value(objective, seldom)
+    later = {**COURSE[3], "round": 4, "up_bytes": 40, "down_bytes": 360}
+    assert compute_value(objective, [COURSE[0], COURSE[2], later]) == pytest.approx(0.5 + 0.3 / 4)
