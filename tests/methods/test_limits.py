@@ -8,7 +8,7 @@ import pytest
 import torch
 from modules import Residual
 from small import scenario, train
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedray.scenario.nested import merge_keys
 from fedray.simulation.stacking import read_part
@@ -252,3 +252,37 @@ def test_at_its_limit_a_method_is_another_one(limit: Limit) -> None:
             trained(limit.network, limit.both, limit.other, shared),
         )
         assert (models_of(one, found) - models_of(other, wanted)).abs().max() > (1e-3 if limit.atol else 0.0)
+
+
+# Layers that stay with the clients
+
+
+def constant() -> nn.Module:
+    """A network whose first parameters are always the same, so that N models and one model begin alike."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh(), nn.Linear(4, 10))
+    for part in net.parameters():
+        part.data = torch.linspace(-0.3, 0.4, part.numel()).view_as(part).cos()
+    return net
+
+
+def test_with_everything_private_nothing_is_sent_and_each_client_trains_alone() -> None:
+    """Each client's model is its model of `local_only`, up to the order of the rows in its one batch."""
+    _, alone, _ = train(scenario(FEW, FULL, of("local_only")), model=constant)
+    keys = scenario(FEW, FULL, of("fedper"), {"local": {"private": ["*"]}})
+    (_, kept, runtime), (_, start, _) = (train({**keys, "rounds": rounds}, model=constant) for rounds in (2, 0))
+    assert kept.up_bytes.tolist() == [0] and torch.equal(kept.state.models, start.state.models)
+    torch.testing.assert_close(runtime.private()["layers/rows"], alone.state.models, rtol=1e-4, atol=1e-5)
+
+
+def test_normalization_layers_stay_with_the_clients_of_fedbn() -> None:
+    """With their running statistics: what that means is tested for any layers that stay."""
+    study, *_ = train(scenario(FEW, of("fedbn"), {"model": {"norm": "batch"}, "rounds": 0}))
+    layers = [name for name, part in study.net.module.named_modules() if isinstance(part, nn.BatchNorm1d)]
+    assert len(layers) == 1 and study.method.phase.stays == tuple(layers)
+
+
+def test_fedrep_trains_its_body_where_a_tenth_of_the_steps_is_less_than_one() -> None:
+    keys = scenario(FEW, of("fedrep"), {"local": {"epochs": None, "steps": 2}})
+    (study, before, _), (_, after, _) = (train({**keys, "rounds": rounds}) for rounds in (0, 1))
+    body = ~torch.from_numpy(study.net.layout.mask(("3",)))
+    assert bool((before.state.models != after.state.models)[:, body].any())

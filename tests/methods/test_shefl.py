@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small import scenario
 from torch import Tensor
 from uploads import send, step
 
@@ -28,23 +29,13 @@ from fedray.runtime.worker import Worker
 from fedray.scenario.loader import read_scenario, to_plain
 
 K, N = 3, 12
-BASE: dict[str, Any] = {
-    "seed": 3,
-    "rounds": 4,
-    "replicates": 2,
-    "runtime": "inline",
-    "method": {"name": "shefl", "models": K},
-    "data": {"name": "digits", "limit": 300, "partition": {"name": "dirichlet", "alpha": 0.6}},
-    "model": {"name": "mlp", "hidden": [6]},
-    "clients": {
-        "number": N,
-        "tiers": {
-            "hpc": {"number": 6, "seconds_per_step": 0.002, "uplink": 12.5e6},
-            "lpc": {"number": 6, "seconds_per_step": 0.01, "uplink": 1.25e6},
-        },
-    },
-    "local": {"lr": 0.1, "batch_size": 8, "epochs": 1},
+TIERS = {
+    "hpc": {"number": 6, "seconds_per_step": 0.002, "uplink": 12.5e6},
+    "lpc": {"number": 6, "seconds_per_step": 0.01, "uplink": 1.25e6},
 }
+ROWS = {"data": {"limit": 300, "partition": {"alpha": 0.6}}, "clients": {"number": N, "tiers": TIERS}}
+METHOD = {"method": {"name": "shefl", "models": K}, "seed": 3, "replicates": 2}
+BASE = scenario(METHOD, ROWS, {"model": {"hidden": [6]}, "local": {"lr": 0.1}})
 D = 64 * 6 + 6 + 6 * 10 + 10  # parameters of the network
 DENSE = {"kind": "topk", "ratio": 1.0}  # keep = 1
 HALF = {"per_round": 6}
