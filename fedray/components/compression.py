@@ -44,15 +44,8 @@ def keep_by_tier(
 
     A client that trains one model keeps `max(1, floor(ratio d))` of the d trainable entries of its delta. A client that
     trains m > 1 models may send `resource_ratio` times as many entries in total. These entries are split equally over
-    the m models, so each model keeps `min(1, ratio * resource_ratio / m) d` entries.
-
-    Args:
-        layout: Layout of one model.
-        tiers: The tiers of the population.
-        models: K, the number of models.
-        ratio: Fraction of the entries that is kept, in (0, 1].
-        resource_ratio: How many times as many entries a client with m > 1 models may send in total, above 0. None means
-            m times, so every trained model keeps `ratio d` entries.
+    the m models, so each model keeps `min(1, ratio * resource_ratio / m) d` entries. If `resource_ratio` is None, every
+    model keeps `ratio d` entries.
     """
     d = layout.trainable
 
@@ -72,8 +65,8 @@ def keep_by_bandwidth(layout: Layout, keep: Keep, uplink: Callable[[IntArray], F
 
     Args:
         layout: Layout of one model.
-        keep: Function that computes the number of entries at mean bandwidth.
-        uplink: Function that returns the bandwidth of each client, in bytes/s.
+        keep: Computes the number of entries at mean bandwidth.
+        uplink: Returns the bandwidth of each client, in bytes/s.
         mean: Mean bandwidth of the population, in bytes/s.
     """
     d = layout.trainable
@@ -85,10 +78,7 @@ def _buffers(layout: Layout) -> int:
 
 
 def top_k(layout: Layout, keep: Keep) -> Compress:
-    """Returns the compression that keeps the k entries of largest magnitude of each delta.
-
-    The k entries are chosen among the entries of all trainable tensors together.
-    """
+    """Returns the compression that keeps the k entries of largest magnitude among all trainable entries of a delta."""
 
     def size(client: IntArray, tier: IntArray) -> IntArray:
         return sparse_bytes(keep(client, tier), layout.trainable) + _buffers(layout)
@@ -106,13 +96,9 @@ def top_k(layout: Layout, keep: Keep) -> Compress:
 def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
     """Returns the compression that keeps k random entries of each delta.
 
-    Client and server draw the same indices from a shared random key. Only the values and the 8-byte key are sent.
-
-    Args:
-        layout: Layout of one model.
-        keep: Function that computes how many entries of each delta are kept.
-        unbiased: Whether the kept entries are multiplied by d / k. The mean over all draws then equals the delta. Error
-            feedback needs entries that are not scaled.
+    Client and server draw the same indices from a shared random key. Only the values and the 8-byte key are sent. With
+    `unbiased`, the kept entries are multiplied by d / k, so that their mean over all draws equals the delta. Error
+    feedback needs `unbiased=False`.
     """
     d = layout.trainable
 
@@ -157,14 +143,10 @@ def int8(layout: Layout) -> Compress:
 
 
 def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress:
-    """Turns a compression of a part of a model into a compression of the whole model.
+    """Turns a compression of s parameters of a model into a compression of the whole model, with d parameters.
 
-    The rest of the delta arrives at the server as 0.
-
-    Args:
-        compress: The compression of the s parameters of the part.
-        columns: Positions of these s parameters in the whole model, `[s]`, in ascending order.
-        d: Length of the whole model.
+    `columns` are the positions of the s parameters in the model, `[s]`, in ascending order. The rest of the delta
+    arrives at the server as 0.
     """
 
     def whole(part: Tensor) -> Tensor:
@@ -181,7 +163,7 @@ def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress
 def error_feedback(compress: Compress) -> Compress:
     """Returns the compression with error feedback (Stich et al. 2018, Alg. 1).
 
-    The client keeps the part of its delta that was not sent, and adds this part to its next delta.
+    The client adds the part of its delta that was not sent to its next delta.
     """
 
     def apply(uploads: Uploads) -> Compressed:
@@ -195,9 +177,8 @@ def error_feedback(compress: Compress) -> Compress:
 def find_largest(row: Tensor, k: int) -> Tensor:
     """Returns a mask `[d]` of exactly k entries of largest magnitude. In a tie the entry with the lower index is kept.
 
-    For large d, a threshold is guessed from a regular sample of the entries. Usually at least k entries reach this
-    threshold. Then only these entries are searched, which is several times faster. If fewer than k entries reach the
-    threshold, all entries are searched.
+    For large d, a threshold is guessed from a regular sample of the entries. If at least k entries reach it, only these
+    entries are searched, which is several times faster.
     """
     d = len(row)
     if k >= d:

@@ -33,12 +33,7 @@ def ask_model(net: Net, row: Tensor, x: Tensor) -> Tensor:
 
 
 def begin_student(net: Net, start: Tensor, teaching: Teaching) -> Train:
-    """Returns a function that trains a student. This is `StudentEngine.begin` of the torch engine.
-
-    Args:
-        net: The student's network.
-        start: The model from which the student starts, `[d]`.
-        teaching: The inputs and targets from which the student learns.
+    """Returns a function that trains a student from `start` `[d]`. This is `StudentEngine.begin` of the torch engine.
 
     Example:
         >>> from torch import nn
@@ -92,7 +87,6 @@ def use_torch(_net: Net) -> StudentEngine:
 # momentum. The result is the mean of the student's weights at the ends of the epochs in the second half of training
 # (SWA: Izmailov et al. 2018). In a classification the loss is the cross entropy against the averaged probabilities p,
 # sharpened to `p^(1/T) / sum p^(1/T)` (FedBE section 4.2). In a regression the loss is the squared error against the
-# averaged outputs. Normalization layers keep the statistics of the first teacher, and dropout is off.
 
 
 @dataclass(frozen=True)
@@ -117,13 +111,8 @@ def train_student(
 ) -> Tensor:
     """Trains a student on the teachers' mean prediction and returns the student's model `[d]`.
 
-    Args:
-        net: The network of the student and the teachers.
-        how: The settings by which the student learns.
-        x: Inputs without labels, `[n, ...]`.
-        teachers: The models of the teachers, `[S, d]`. The student starts from the first of them.
-        key: The random key from which the order of the inputs is drawn.
-        engine: The engine that computes the teachers and the student.
+    The student starts from the first of the teachers `[S, d]`. The order of the inputs `x` `[n, ...]` is drawn from
+    `key`.
     """
     target = average_teachers(net, how, x, teachers, ask=engine.ask)
     train = engine.begin(net, teachers[0], Teaching(x, target, how.batch_size, "momentum"))
@@ -141,12 +130,7 @@ def train_student(
 def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor, *, ask: Ask = ask_model) -> Tensor:
     """Returns the target of the student, `[n, C]`: sharpened mean probabilities, or mean outputs in a regression.
 
-    Args:
-        net: The network of the teachers.
-        how: The settings. Only the temperature is used here.
-        x: Inputs, `[n, ...]`.
-        teachers: The models of the teachers, `[S, d]`.
-        ask: Function that computes raw outputs from a network, a model and inputs.
+    `teachers` `[S, d]` are models of `net`. Only the temperature of `how` is used.
 
     Example:
         >>> from torch import nn
@@ -172,11 +156,9 @@ def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor, *, ask:
 #
 # Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion in Federated Learning*, NeurIPS 2020,
 # section 3. The student starts from the model that an inner server makes of the uploads, such as their mean. The
-# teacher averages the logits z_k of the uploads: `softmax(mean_k z_k(x))`, or `softmax(sum_k w_k(x) z_k(x))` with
-# weights in proportion to the variance of a client's logits over the classes (Cho et al. 2022). The student is trained
-# with Adam, at a learning rate that falls along a cosine. It is scored on the server's own samples, and the version
-# with the best score is kept. If the uploads have several architectures, each architecture has its own student. All
-# students have the same teacher.
+# student is trained with Adam, at a learning rate that falls along a cosine. It is scored on the server's own samples,
+# and the version with the best score is kept. If the uploads have several architectures, each architecture has its own
+# student. All students have the same teacher.
 
 CHECKED_STEPS = 100  # steps between two scores on the server's samples, as in the authors' code
 
@@ -238,16 +220,12 @@ class Student(NamedTuple):
 
 
 def combine_teachers(kind: str, x: Tensor, students: Sequence[Student], *, engine_of: EngineOf = use_torch) -> Tensor:
-    """Returns the target of all students, `[n, C]`, from the outputs of all uploads.
+    """Returns the target of all students, `[n, C]`, from the outputs of all uploads on the inputs x `[n, ...]`.
 
     The target is `softmax` of the weighted mean of the uploads' logits. In a regression it is the mean of the outputs.
-
-    Args:
-        kind: `mean_logits` gives all uploads equal weights. `confidence`, for a classification only, weighs an upload
-            on an input by the variance of the upload's logits over the classes.
-        x: Inputs, `[n, ...]`.
-        students: The students of all architectures with their uploads. At least one student must have an upload.
-        engine_of: Function that returns the engine that computes a network.
+    The kind `mean_logits` gives all uploads equal weights. The kind `confidence`, for a classification only, weighs an
+    upload on an input by the variance of the upload's logits over the classes (Cho et al. 2022). At least one student
+    must have an upload.
     """
     net, dtype = students[0].net, students[0].start.dtype
     total, weights = torch.zeros(len(x), net.outputs, dtype=torch.float64), torch.zeros(len(x), 1, dtype=torch.float64)
@@ -267,13 +245,8 @@ def fuse_models(
 ) -> list[Tensor]:
     """Trains the students one after another and returns the distilled model `[d]` of each.
 
-    Args:
-        how: The settings by which a student learns.
-        students: The students, each with the uploads of its architecture. Every student learns from the uploads of all
-            students.
-        rows: The data of the server.
-        key: The random key from which the order of the inputs is drawn. The order is the same for all students.
-        engine_of: Function that returns the engine that computes a network.
+    Every student learns from the uploads of all students. The order of the inputs is drawn from `key`, and is the same
+    for all students.
     """
     target = combine_teachers(how.teacher, rows.inputs, students, engine_of=engine_of)
     return [
@@ -285,18 +258,10 @@ def fuse_models(
 def follow_teacher(
     net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows: ServerRows, key: rng.Keys, engine: StudentEngine
 ) -> Tensor:
-    """Trains a student on given targets and returns the student's model `[d]`.
+    """Trains a student on given targets `[n, C]` of the server's inputs and returns the student's model `[d]`.
 
-    Buffers of normalization layers stay as at the start, and dropout is off.
-
-    Args:
-        net: The student's network.
-        how: The settings by which the student learns.
-        start: The model from which the student starts, `[d]`.
-        target: The targets that the student learns for the server's inputs, `[n, C]`.
-        rows: The data of the server.
-        key: The random key from which the order of the inputs is drawn.
-        engine: The engine that computes the student.
+    Buffers of normalization layers stay as in `start` `[d]`, and dropout is off. The order of the inputs is drawn from
+    `key`.
     """
     train = engine.begin(net, start, Teaching(rows.inputs, target, how.batch_size, "adam"))
     batches, has_labels = _deal_batches(how, len(target), key), len(rows.y) > 0
@@ -325,16 +290,9 @@ def _deal_batches(how: Fusion, inputs: int, key: rng.Keys) -> Iterator[Tensor]:
 
 
 def score_model(net: Net, row: Tensor, x: Tensor, y: Tensor, *, ask: Ask = ask_model) -> float:
-    """Returns the accuracy of a model on labeled samples, or minus the mean loss in a regression.
+    """Returns the accuracy of a model `[d]` on v labeled samples, or minus the mean loss in a regression.
 
     Without samples the result is 0.
-
-    Args:
-        net: The network of the model.
-        row: The model, `[d]`.
-        x: Inputs of the samples, `[v, ...]`.
-        y: Labels or targets of the samples, `[v, ...]`.
-        ask: Function that computes raw outputs from a network, a model and inputs.
     """
     if not len(y):
         return 0.0
@@ -350,13 +308,8 @@ Fuse = Callable[[int, int, int, Tensor, Tensor], Tensor]  # (world, model, round
 def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
     """Returns a server that first takes the step of an inner server, and then trains each model by distillation.
 
-    The teachers of a model are its uploads of the round.
-
-    Args:
-        base: The inner server.
-        rows: The order of the models in the state.
-        fuse: Function that makes the next model from the inner server's model and the uploaded models. The uploaded
-            models are ordered by client id.
+    The teachers of a model are its uploads of the round, in the order of client ids. `fuse` makes the next model from
+    the inner server's model and the teachers.
     """
     kept = keeping_server(base)
 
@@ -386,11 +339,9 @@ FuseAll = Callable[[int, int, int, list[Student]], list[Tensor]]  # (world, mode
 def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
     """Returns a function that trains one student for each network of a stack on all uploads together.
 
-    Args:
-        nets: The network of each part of the stack. Every part has a server of `keeping_server`.
-        rows: The order of the models in the state of a part, which is the same for all parts.
-        fuse: Function that makes the next model of each part from the students. A student starts from the model after
-            the step of its part's server.
+    Each network has a federated training with a server of `keeping_server`, and the states of all these trainings have
+    the same order `rows`. A student starts from the model after the step of its server. `fuse` makes the next models
+    from the students.
     """
 
     def join(t: int, steps: Sequence[PartStep]) -> list[Tensor]:

@@ -1,6 +1,6 @@
 """Lets servers and clients keep a Gaussian over the weights of a model (FedAG, FedBE, pFedBayes, PVI, IVON-ADMM).
 
-A *world* is one seed of one fold of the data. The M = R K models of R worlds are the rows of the state.
+A *world* is one seed of one fold of the data. The state holds the M = R K models of R worlds.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +22,8 @@ from fedray.core.types import State, Stats, Uploads, Weighting
 # Servers that keep a distribution over the weights: FedAG's Gaussian, and FedBE's teachers.
 #
 # `gaussian_server` keeps the mean and the population variance of a model's uploads, and a sample of models that
-# predict. `teacher_server` adds teachers: the mean of a model, S samples, and the uploads. The samples are drawn from
-# N(mean, diag variance) (`gaussian`), or they are convex combinations of the uploads with flat Dirichlet weights
-# (`dirichlet`). Buffers of normalization layers are never sampled: every sample has the buffers of the mean.
+# predict. `teacher_server` adds teachers. Buffers of normalization layers are never sampled: every sample has the
+# buffers of the mean.
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,10 @@ class Sampling:
     """The settings by which the models that predict are sampled.
 
     Attributes:
-        kind: `bootstrap`: the sample consists of the uploads. `omc`: models are drawn from N(mean, diag variance).
+        kind: With `bootstrap` the sample consists of the uploads. With `omc` it is drawn from N(mean, diag variance).
         slots: Largest number of models in the sample.
         seeds: The seed of each world.
-        trainable: p, the number of trainable parameters, which are drawn. The buffers are those of the mean.
+        trainable: Number of trainable parameters, p. Only these are drawn.
     """
 
     kind: str
@@ -47,17 +46,11 @@ class Sampling:
 def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "uniform") -> Server:
     """Returns a server that keeps mean and population variance of the uploads, and a sample of models.
 
-    This is FedAG Alg. 1, eqs. 3-4.
+    This is FedAG Alg. 1, eqs. 3-4. The models equal the models of the server `mean` bit for bit.
 
-    The state keeps four tensors. `variance` is `[M, d]`, and `sample` is `[M, slots, d]`. `sample_weight` `[M, slots]`
-    is 0 for an empty slot. `sample_client` `[M, slots]` is the client that sent the upload (`Flight.sender` in
-    asynchronous training), or -1. The models equal the models of the server `mean` bit for bit.
-
-    Args:
-        rows: The order of the models in the state.
-        sampling: The settings by which the models that predict are sampled.
-        weighting: `uniform` gives all uploads equal weights. `examples` weighs an upload by its client's number of
-            samples.
+    The state keeps four more tensors. `variance` is `[M, d]`, and `sample` is `[M, slots, d]`. `sample_weight`
+    `[M, slots]` is 0 for an empty slot. `sample_client` `[M, slots]` is the client that sent the upload
+    (`Flight.sender` in asynchronous training), or -1.
     """
     base, slots, bootstrap = mean(rows, weighting), sampling.slots, sampling.kind == "bootstrap"
 
@@ -103,7 +96,7 @@ def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
 
 
 def _draws(after: State, variance: Tensor, trained: Tensor, how: Sampling, t: int) -> dict[str, Tensor]:
-    """Returns the sample that is drawn from N(mean, diag variance). All its models have the buffers of the mean."""
+    """Returns the sample that is drawn from N(mean, diag variance), for each trained model."""
     sample, weight = after.extra["sample"].clone(), after.extra["sample_weight"].clone()
     each, p = len(sample) // len(how.seeds), how.trainable
     for row in torch.nonzero(trained).flatten().tolist():
@@ -123,9 +116,10 @@ class TeacherSampler:
     """The settings by which the sampled models of FedBE are drawn.
 
     Attributes:
-        kind: `gaussian`: draws from N(mean, diag variance). `dirichlet`: convex combinations of the uploads.
-        number: S, the number of sampled models.
-        trainable: p, the number of trainable parameters, which are sampled.
+        kind: With `gaussian` models are drawn from N(mean, diag variance). With `dirichlet` they are convex
+            combinations of the uploads with flat Dirichlet weights.
+        number: Number of sampled models, S.
+        trainable: Number of trainable parameters, p. Only these are sampled.
 
     Example:
         >>> sampler = TeacherSampler("dirichlet", number=2, trainable=1)
@@ -139,13 +133,9 @@ class TeacherSampler:
     trainable: int
 
     def draw(self, key: rng.Keys, mean: Tensor, variance: Tensor, uploads: Tensor) -> Tensor:
-        """Draws S models, `[S, d]`.
+        """Draws S models, `[S, d]`, with one random key each.
 
-        Args:
-            key: Random key of each of the S models, `[S]`.
-            mean: Mean of the uploads, `[d]`.
-            variance: Variance of the uploads, `[d]`.
-            uploads: The uploaded models, `[n, d]`.
+        `mean` and `variance` `[d]` are those of the `uploads` `[n, d]`.
         """
         out = mean.repeat(self.number, 1)
         part = slice(0, self.trainable)
@@ -171,7 +161,7 @@ def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: Teac
         rows: The order of the models in the state.
         seeds: The seed of each world.
         sampler: The settings by which the S models are drawn.
-        follow: Function that makes the next model from the teachers.
+        follow: Makes the next model from the teachers.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:
@@ -223,13 +213,9 @@ Moments = tuple[Tensor, Tensor]  # the two moments of Adam, or the velocity of S
 def differentiate_divergence(own: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the gradient of `KL(q || w)` in the parameters of q, and the gradient in the parameters of w.
 
-    q and w are Gaussians over p independent weights, and the divergence is a sum over the weights. Let sigma be the
-    standard deviation of q, and tau the standard deviation of w. The divergence of one weight is `log(tau / sigma) +
-    (sigma^2 + (mu - nu)^2) / (2 tau^2) - 1/2`.
-
-    Args:
-        own: The Gaussian q, as its p means mu and then its p values of rho, `[2 p]`.
-        prior: The Gaussian w, as its p means nu and then its p values of rho, `[2 p]`.
+    q and w are Gaussians over p independent weights. Each is given as p means and then p values of rho, `[2 p]`;
+    `softplus(rho)` is the standard deviation. Let mu and sigma be the mean and the standard deviation of q, and nu and
+    tau those of w. The divergence of one weight is `log(tau / sigma) + (sigma^2 + (mu - nu)^2) / (2 tau^2) - 1/2`.
 
     Example:
         The means of two Gaussians differ by 0.7. Both have the standard deviation log 2, which is about 0.69.
@@ -247,10 +233,8 @@ def differentiate_divergence(own: Tensor, prior: Tensor) -> tuple[Tensor, Tensor
 def differentiate_in_own(own: Tensor, other: Tensor, tau: Tensor) -> Tensor:
     """Returns the gradient of `KL(q || w)` in the parameters of q, `[2 p]`. It is exactly 0 if q equals w.
 
-    Args:
-        own: The Gaussian q, as its p means and then its p values of rho, `[2 p]`.
-        other: Means of the Gaussian w, `[p]`.
-        tau: Standard deviations of the Gaussian w, `[p]`.
+    `own` holds the means and the values of rho of q, `[2 p]`. w has the means `other` and the standard deviations
+    `tau`, `[p]` each.
     """
     mean, sigma, slope = _read_gaussian(own)
     return torch.cat([(mean - other) / tau / tau, (sigma / tau / tau - 1.0 / sigma) * slope], dim=-1)
@@ -295,9 +279,7 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
 def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
     """Returns a model `[..., d]` in which a draw from the Gaussian replaces the mean of the Gaussian.
 
-    Args:
-        parameters: The model, `[..., d]`. It begins with the p means and the p values of rho of the Gaussian.
-        noise: Standard normal numbers, `[..., p]`.
+    The model begins with the p means and the p values of rho of the Gaussian. `noise` is standard normal, `[..., p]`.
     """
     p = noise.shape[-1]
     mean, rho, rest = parameters.split_with_sizes((p, p, parameters.shape[-1] - 2 * p), dim=-1)
@@ -307,11 +289,7 @@ def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
 def answer_with_prior(server: Server, p: int) -> Server:
     """Returns a server that copies the new prior to the place of the client's own Gaussian in each model.
 
-    New clients then predict with the prior.
-
-    Args:
-        server: The server that computes the prior. The clients' own Gaussians are not sent to the server.
-        p: Number of weights of the network.
+    New clients then predict with the prior, which `server` computes. The network has p weights.
     """
 
     def step(state: State, stats: Stats, t: int) -> State:
@@ -325,11 +303,8 @@ def answer_with_prior(server: Server, p: int) -> Server:
 def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tuple[Tensor, Moments]:
     """Returns an optimizer's step before the learning rate is applied, and the optimizer's new memory.
 
-    Args:
-        local: The settings of the optimizer, which is SGD with momentum or Adam.
-        slope: The gradient.
-        moments: The memory of the optimizer, which is 0 before the first step.
-        count: Number of the step, from 1.
+    The optimizer is SGD with momentum or Adam. `slope` is the gradient. The memory `moments` is 0 before the first
+    step, which has the `count` 1.
     """
     first, second = moments
     if local.optimizer == "sgd":
@@ -372,12 +347,7 @@ class _Learned(NamedTuple):
 
 
 def to_natural(mean: Tensor, rho: Tensor) -> Tensor:
-    """Returns the natural parameters `[..., 2 p]`, float64, of Gaussians with given means and values of rho.
-
-    Args:
-        mean: Means, `[..., p]`.
-        rho: Values of rho, `[..., p]`; `softplus(rho)` is the standard deviation.
-    """
+    """Returns the natural parameters `[..., 2 p]`, float64, of Gaussians with given means and rhos `[..., p]`."""
     precision = softplus(rho.double()).square().reciprocal()
     return torch.cat([mean.double() * precision, precision], dim=-1)
 
@@ -394,14 +364,9 @@ def from_natural(natural: Tensor) -> Tensor:
 
 
 def find_posterior(rows: Tensor, prior: float, p: int) -> Tensor:
-    """Returns the natural parameters `[..., 2 p]`, float64, of the posterior that each model describes.
+    """Returns the natural parameters `[..., 2 p]`, float64, of the posterior that each model `[..., d]` describes.
 
-    A posterior that was never trained equals the prior.
-
-    Args:
-        rows: The models, `[..., d]`.
-        prior: Precision of the prior.
-        p: Number of weights of the network.
+    A posterior that was never trained equals the prior, which has the mean 0 and the precision `prior`.
     """
     learned = to_natural(rows[..., :p], rows[..., p : 2 * p])
     first = torch.cat([torch.zeros_like(learned[..., :p]), torch.full_like(learned[..., :p], prior)], dim=-1)
@@ -411,12 +376,8 @@ def find_posterior(rows: Tensor, prior: float, p: int) -> Tensor:
 def find_cavity(rows: Tensor, prior: float, p: int) -> Tensor:
     """Returns the natural parameters `[..., 2 p]`, float64, of the cavity: the posterior without the client's factor.
 
-    A precision below `LEAST` is replaced by `LEAST`. The linear term is not changed.
-
-    Args:
-        rows: The models as clients receive them, each with the client's own factor, `[..., d]`.
-        prior: Precision of the prior.
-        p: Number of weights of the network.
+    A precision below `LEAST` is replaced by `LEAST`. The linear term is not changed. Each model `[..., d]` contains the
+    client's own factor, as clients receive it.
 
     Example:
         The posterior is N(1, 1/4), and the client's own factor in it has precision 3 and linear term 4. Without this
@@ -435,12 +396,8 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
     """Returns the optimizer by which a client trains its posterior q against the cavity.
 
     The steps minimize `E_q[loss] + KL(q || cavity) / n`. The loss is computed at weights that are drawn from q, and n
-    is the number of the client's training samples.
-
-    Args:
-        local: The settings of the optimizer, which is SGD with momentum or Adam, at the learning rate of the round.
-        prior: Precision of the prior.
-        p: Number of weights of the network.
+    is the number of the client's training samples. The optimizer is SGD with momentum or Adam, as `local` says, at the
+    learning rate of the round.
     """
 
     def init(parameters: Tensor) -> _Learned:
@@ -464,13 +421,7 @@ def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Te
 
     D is the change of the posterior's natural parameters in local training. The first 2 p values of the model change by
     `sent D`, so that the client sends `sent D`. The client's factor changes by `kept D`. In PVI both `sent` and `kept`
-    are the damping.
-
-    Args:
-        kept: Multiplier of D for the change of the client's factor, at least 0.
-        sent: Multiplier of D for the upload, above 0.
-        prior: Precision of the prior.
-        p: Number of weights of the network.
+    are the damping. `prior` is the precision of the prior, and p the number of weights.
     """
 
     def finish(start: Tensor, final: Tensor) -> Tensor:
@@ -485,13 +436,8 @@ def add_sites(base: Server, rows: Rows, prior: float, p: int) -> Server:
     """Returns a server that keeps a posterior, which is the prior times the factors of all clients.
 
     The uploads are added to the natural parameters of the posterior, which the state keeps in float64. These parameters
-    are never clipped. If a precision is below `LEAST`, only the model has `LEAST` instead.
-
-    Args:
-        base: The averaging server, from which the float buffers are taken.
-        rows: The order of the models in the state.
-        prior: Precision of the prior.
-        p: Number of weights of the network.
+    are never clipped. If a precision is below `LEAST`, only the model has `LEAST` instead. The float buffers are those
+    of the averaging server `base`.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:
@@ -517,8 +463,7 @@ def place_posteriors(state: State, after: State, natural: Tensor, trained: Tenso
     Args:
         state: The state before the server's step.
         after: The state after the step of the averaging server, from which the float buffers are taken.
-        natural: Natural parameters of the posterior of each model, `[R K, 2 p]` float64. Rows of untrained models are
-            the same as before the step.
+        natural: Natural parameters of the posterior of each model, `[R K, 2 p]` float64.
         trained: Whether each model was trained, `[R K]`.
     """
     p, trained = natural.shape[1] // 2, trained[:, None]
@@ -529,14 +474,7 @@ def place_posteriors(state: State, after: State, natural: Tensor, trained: Tenso
 
 
 def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) -> Answer:
-    """Returns the networks that predict: S draws from the Gaussian of each model, or the mean weights if S is 0.
-
-    Args:
-        state: The state, with K models in each world, `[R K, d]`.
-        seeds: The seed of each world.
-        draws: S, the number of draws from each model.
-        p: Number of weights of the network.
-    """
+    """Returns the networks that predict: S draws from the Gaussian of each model, or the mean weights if S is 0."""
     models = len(state.models) // len(seeds)
     if draws == 0:
         return Answer(state, models)
@@ -561,9 +499,9 @@ class Weights(NamedTuple):
     """The weights of the terms of a client's objective.
 
     Attributes:
-        penalty: rho, the weight of the divergence of the client's Gaussian from the received one, above 0.
-        temperature: tau, above 0; the sum of the losses of all samples is divided by tau.
-        prior: S_0, the precision of the prior, above 0.
+        penalty: Weight of the divergence of the client's Gaussian from the received Gaussian, rho, above 0.
+        temperature: The sum of the losses of all samples is divided by this value, tau, above 0.
+        prior: Precision of the prior, S_0, above 0.
     """
 
     penalty: float
@@ -576,9 +514,9 @@ class _LearnedVariance(NamedTuple):
 
     Attributes:
         momentum: Running mean of the gradients, which is 0 at the start.
-        precision: S, the precisions of the client's Gaussian.
+        precision: Precisions of the client's Gaussian, S.
         center: Means of the received Gaussian.
-        received: S_g, the precisions of the received Gaussian.
+        received: Precisions of the received Gaussian, S_g.
     """
 
     momentum: Tensor
@@ -633,10 +571,8 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
 def find_server_step(step: float | Literal["admm"], penalty: float, clients: int) -> float:
     """Returns alpha, the weight of the product of the prior and all factors in the next posterior.
 
-    Args:
-        step: The value of alpha, in (0, 1], or the word `admm`, which means `1 / (1 + rho N)`.
-        penalty: rho, the weight of the divergence.
-        clients: N, the number of clients.
+    The word `admm` means `1 / (1 + rho N)`, where the penalty rho is the weight of the divergence, and N the number of
+    clients.
 
     Example:
         The first alpha follows from ten clients and a penalty of 0.2. The second alpha is given.
@@ -650,10 +586,9 @@ def find_server_step(step: float | Literal["admm"], penalty: float, clients: int
 def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: float, p: int) -> Server:
     """Returns a server that mixes the mean of the clients' posteriors with the prior times all factors.
 
-    In natural parameters, the new posterior is a weighted sum. The mean of the clients' posteriors has the weight `1 -
-    alpha`, and the prior times all factors has the weight alpha. The state keeps the posterior and the product of all
-    factors, in float64. A client sends its natural parameters minus the received natural parameters. If a precision is
-    below `LEAST`, the model has `LEAST` instead.
+    In natural parameters, the new posterior is a weighted sum. The mean of the clients' posteriors has the weight
+    `1 - alpha`, and the prior times all factors has the weight alpha. The state keeps the posterior and the product of
+    all factors, in float64. If a precision is below `LEAST`, the model has `LEAST` instead.
 
     Args:
         base: The averaging server, from which the float buffers are taken.

@@ -39,9 +39,9 @@ class Descent(NamedTuple):
 
     Attributes:
         steps: Number of steps.
-        each: A model is scored after every `each` steps.
-        start: Function that makes a new optimizer, with an empty memory.
-        score: Function that scores a model on the server's samples; the model with the best score is kept. None means
+        each: Number of steps between two scores.
+        start: A function that makes a new optimizer, with an empty memory.
+        score: A function that scores a model on the server's samples. The model with the best score is kept. None means
             that the last model is kept.
     """
 
@@ -52,16 +52,10 @@ class Descent(NamedTuple):
 
 
 def descend(how: Descent, start: Tensor, gradient: Callable[[Tensor], Tensor], world: int) -> Tensor:
-    """Descends from a start, and returns the model `[d]` with the best score.
+    """Descends from a start `[d]` float64, and returns the model `[d]` with the best score.
 
-    The start is scored, too. In a tie the earliest model is returned. If `how` has no score, the model after all steps
-    is returned.
-
-    Args:
-        how: The number of steps, the optimizer and the score.
-        start: The model from which the steps begin, `[d]` float64.
-        gradient: Function: model -> gradient of the objective at this model.
-        world: Index of the world, for the score.
+    `gradient` returns the gradient of the objective at a model. The start is scored, too. In a tie the earliest model
+    is returned. If `how` has no score, the model after all steps is returned.
     """
     now, step = start, how.start()
     best, most = start, -math.inf if how.score is None else how.score(world, start)
@@ -77,10 +71,6 @@ def adam(lr: float, eps: float = 1e-6) -> Callable[[], Step]:
     """Returns a function that makes the optimizer Adam with betas 0.9 and 0.999, as in the code of FedBEns.
 
     Source: Kingma, Ba 2015.
-
-    Args:
-        lr: Learning rate.
-        eps: Constant that is added to the square root in the denominator.
     """
 
     def start() -> Step:
@@ -102,9 +92,6 @@ def summing_adam(lr: float) -> Callable[[], Step]:
 
     The memory of the optimizer changes by `m <- 0.9 m + g` and `v <- 0.99 v + g^2`. The step is `lr m / (sqrt(v) +
     0.01)`.
-
-    Args:
-        lr: Learning rate.
     """
 
     def start() -> Step:
@@ -125,16 +112,10 @@ def fisher_mean(
 ) -> Server:
     """Returns a server that averages each parameter of the model over the uploads, with curvatures as weights.
 
-    The result is `w <- sum p_k (F_k + damping) w_k / sum p_k (F_k + damping)`. The plain mean has only the weights p_k.
-    With `how`, the server descends from the plain mean towards this result. The plain mean is also used for parameters
-    with a mean curvature of at most `LEAST`, and for float buffers, which have no curvature. The larger the damping is,
-    the nearer the result is to the plain mean.
-
-    Args:
-        rows: The order of the models in the state.
-        weighting: The weights p_k: `uniform`, or `examples` (n_k / n).
-        damping: Constant that is added to every F_k, at least 0.
-        how: The steps from the plain mean towards the result. None means that the result is computed at once.
+    The result is `w <- sum p_k (F_k + damping) w_k / sum p_k (F_k + damping)`. The weights p_k are equal, or n_k / n
+    (`examples`). With `how`, the server descends from the plain mean towards this result. The plain mean is also used
+    for parameters with a mean curvature of at most `LEAST`, and for float buffers, which have no curvature. A larger
+    damping brings the result nearer to the plain mean.
 
     Example:
         For the first parameter, the curvature of the first client is three times the curvature of the second client.
@@ -252,23 +233,14 @@ class Mixtures:
 def weigh_modes(known: Mixtures, w: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the share of each mode in the density of the client at w, `[N, M]`, and log p(w) up to a constant.
 
-    p is the global posterior.
-
-    Args:
-        known: The posteriors of the clients.
-        w: The weights at which the densities are computed, `[p]` float64.
+    p is the global posterior, and w `[p]` are weights, float64.
     """
     each = known.heights - 0.5 * (known.sure @ w.square()) + known.pulls @ w
     return each.softmax(1), each.logsumexp(1).sum() + 0.5 * known.surplus * w.square().sum()
 
 
 def find_gradient(known: Mixtures, w: Tensor) -> Tensor:
-    """Returns the gradient of -log p at w, `[p]`, for the global posterior p.
-
-    Args:
-        known: The posteriors of the clients.
-        w: The weights at which the gradient is computed, `[p]` float64.
-    """
+    """Returns the gradient of -log p at the weights w `[p]`, float64, for the global posterior p."""
     sure, pull = _add_up(known, weigh_modes(known, w)[0])
     return sure * w - pull
 
@@ -287,11 +259,8 @@ def climb(known: Mixtures, w: Tensor) -> Tensor:
 
     Each step is a step of EM. Let r_km be the shares of the modes at the present w. The step minimizes the function
     `sum r_km P_km (w - w_km)^2 / 2 - (N - 1) c_0 / 2 |w|^2`. Up to a constant, this function equals -log p at the
-    present w, and is nowhere below -log p. The minimum is the next w.
-
-    Args:
-        known: The posteriors of the clients. All precisions are above the precision of the prior.
-        w: The weights from which the climb starts, `[p]`.
+    present w, and is nowhere below -log p. The minimum is the next w. All precisions must be above the precision of the
+    prior.
 
     Example:
         Each of two clients has one Gaussian. The mode of the product is their mean, weighted by precision.
@@ -316,10 +285,10 @@ class Laplace(NamedTuple):
     """The settings by which uploads become Gaussians.
 
     Attributes:
-        temperature: T, above 0.
-        precision: c, which is added to the curvature of every client's samples, above 0.
-        prior: c_0, the precision of the prior, at most c.
-        trainable: p, the number of trainable parameters, which have a posterior. Buffers are averaged.
+        temperature: The curvature is divided by this value, T, above 0.
+        precision: Precision that is added to the curvature of every client's samples, c, above 0.
+        prior: Precision of the prior, c_0, at most c.
+        trainable: Number of trainable parameters, p, which have a posterior. Buffers are averaged.
     """
 
     temperature: float
@@ -328,11 +297,7 @@ class Laplace(NamedTuple):
     trainable: int
 
     def gather(self, sent: Sequence[SentMode]) -> Mixtures:
-        """Returns the posteriors of the clients of one world, computed from their uploads.
-
-        Args:
-            sent: The uploads. There must be at least one.
-        """
+        """Returns the posteriors of the clients of one world, computed from at least one upload."""
         clients, modes = sorted({one.client for one in sent}), 1 + max(one.mode for one in sent)
         mean = torch.zeros(len(clients), modes, self.trainable, dtype=torch.float64)
         sure, there = torch.ones_like(mean), torch.zeros(len(clients), modes, dtype=torch.bool)
@@ -346,14 +311,9 @@ class Laplace(NamedTuple):
 def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Descent | None = None) -> Server:
     """Returns a server that moves each of the M models of a world to a mode of the product of posteriors.
 
-    A model starts from the median of its uploads.
-
-    Args:
-        rows: The order of the models in the state.
-        weighting: With `examples`, the curvature of client k is multiplied by n_k. With `uniform`, the curvatures of
-            all clients of a world are multiplied by the mean of the n_k.
-        laplace: The settings by which uploads become Gaussians.
-        how: The descent of a model towards a mode. None means that `climb` computes the mode.
+    A model starts from the median of its uploads. `how` is the descent of a model towards a mode. None means that
+    `climb` computes the mode. With the weighting `examples`, the curvature of client k is multiplied by n_k. With
+    `uniform`, the curvatures of all clients of a world are multiplied by the mean of the n_k.
     """
     base = servers.mean(rows, weighting)
 
@@ -431,7 +391,7 @@ class Cycles(NamedTuple):
     Attributes:
         number: Number of cycles of a local training.
         per_cycle: Number of samples taken in each cycle.
-        samples: M. The last M samples are kept.
+        samples: Number of samples that are kept, M. These are the last ones.
         exploration: Fraction of a cycle that passes before noise is added, in [0, 1).
 
     Example:
@@ -466,8 +426,9 @@ def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int
 
     Args:
         cycles: The cycles, which decide when samples are taken.
-        momentum: 1 - a for the friction a; at least 0 and below 1.
-        temperature: T, at least 0. With 1 the chain samples the posterior; with 0 it is SGD with momentum.
+        momentum: The value 1 - a for the friction a, in [0, 1).
+        temperature: The temperature T, at least 0. With 1 the chain samples the posterior. With 0 the steps are SGD
+            with momentum.
         p: Number of weights in a sample.
     """
 
@@ -505,9 +466,6 @@ def correct_by_precision(rho: float) -> Callable[[Tensor, Tensor], Tensor]:
     The time is in proportion to `l^2 p`, because the samples are added one by one. A sample x after t others adds a
     term of rank one to S / r. The inverse A of S / r follows by Sherman and Morrison: `A <- A - g v v' / (1 + g v'u)`.
     Here u is x minus the mean of the t others, `v = A u`, and `g = rho t / (t + 1)`.
-
-    Args:
-        rho: How fast the shrinkage fades with the number of samples, at least 0.
 
     Example:
         The samples differ only along the first axis, so the step is shorter along this axis.

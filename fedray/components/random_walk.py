@@ -2,9 +2,9 @@
 
 `make_walks` computes the position of each model in each step, and `walk_schedule` makes a plan of these positions. A
 *hop* is the move of a model from one client to the next. `handover_server` computes the model after a hop. With
-compression, a hop sends the difference between the model and its random start. Every client can compute this start from
-the seed. Entries that the compression does not change arrive exactly as they were sent. So a compression that keeps
-every entry gives the same bits as no compression. A *world* is one seed of one fold of the data.
+compression, a hop sends the difference between the model and its random start, which every client can compute from the
+seed. A compression that keeps every entry gives the same bits as no compression. A *world* is one seed of one fold of
+the data.
 
 Example:
     >>> ring = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1]))
@@ -32,14 +32,7 @@ def handover_server(
 ) -> Server:
     """Returns a server that stands for clients that send models to each other.
 
-    A model that stays with its client is not compressed.
-
-    Args:
-        rows: The order of the models in the state.
-        walk: The walk. It knows the position of each model in each step.
-        clients: The population of clients, which are the nodes of the graph.
-        seeds: The seed of each world.
-        compress: The compression of a model on a hop; None means no compression.
+    A model that stays with its client is not compressed. `compress` None means that no model is compressed.
     """
     world_seed = np.array(seeds, dtype=np.int64)
 
@@ -75,7 +68,7 @@ def handover_server(
 
 
 Mask = BoolArray
-KEPT = 16  # the newest steps of a path are cached
+KEPT = 16  # number of the newest steps of a path that are cached
 
 
 class Graph(NamedTuple):
@@ -116,12 +109,9 @@ class Outages(NamedTuple):
     table: IntArray = np.empty((0, 4), dtype=np.int64)
 
     def nodes(self, seed: IntArray, t: int, node: IntArray) -> Mask:
-        """Returns for each of the given nodes whether it has failed in step t.
+        """Returns for each of the given nodes (of any shape) whether it has failed in step t.
 
-        Args:
-            seed: Seed of each world, in a shape that broadcasts to the shape of `node`.
-            t: Number of the step.
-            node: The nodes, of any shape.
+        `seed` is the seed of each world, in a shape that broadcasts to the shape of `node`.
         """
         out = np.zeros(node.shape, dtype=np.bool_)
         if self.node:
@@ -132,11 +122,7 @@ class Outages(NamedTuple):
     def edges(self, seed: IntArray, t: int, a: IntArray, b: IntArray) -> Mask:
         """Returns for each edge between a and b whether it has failed in step t. The direction does not matter.
 
-        Args:
-            seed: Seed of each world, in a shape that broadcasts to the shape of `a` and `b`.
-            t: Number of the step.
-            a: One end of each edge.
-            b: The other end of each edge.
+        `seed` is the seed of each world, in a shape that broadcasts to the shape of `a` and `b`.
         """
         low, high = np.minimum(a, b), np.maximum(a, b)
         out = np.zeros(a.shape, dtype=np.bool_)
@@ -164,11 +150,11 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
 
     Args:
         graphs: The graph of each world. Several worlds may share a graph.
-        models: K, the number of models.
+        models: Number of models, K.
         seeds: The seed of each world.
-        transition: The rule that says whether a model moves to a neighbor, which is drawn uniformly. `uniform`: always.
-            `lazy`: with probability 1/2. `metropolis`: with the probability by which all clients are visited equally
-            often in the long run.
+        transition: The rule that says whether a model moves to a neighbor, which is drawn uniformly. With `uniform` the
+            model always moves, and with `lazy` with probability 1/2. With `metropolis` it moves with the probability by
+            which all clients are visited equally often in the long run.
         outages: The nodes and edges that fail.
     """
     accept, nodes = TRANSITIONS[transition], len(graphs[0].start) - 1
@@ -218,12 +204,7 @@ def walk_traffic(walk: Walk, clients: Clients, compress: Compress) -> Traffic:
     """Returns a function that computes the bytes that each job sends and the bytes that it receives, `[J]` each.
 
     A job sends its model only if the model then goes to a different client. It receives its model only if the model
-    comes from a different client.
-
-    Args:
-        walk: The walk. It knows the position of each model in each step.
-        clients: The population of clients. Tiers may compress differently.
-        compress: The compression of a model on a hop.
+    comes from a different client. Tiers may compress differently.
     """
 
     def traffic(t: int, plan: Plan) -> tuple[IntArray, IntArray]:

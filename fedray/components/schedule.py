@@ -31,8 +31,7 @@ def keep_in_state(method: Method, first: Mapping[str, Callable[[], torch.Tensor]
     Args:
         method: Any method with a server.
         first: For each additional tensor, its name and a function that makes the tensor before the first round.
-        write: Function that updates the additional tensors in the state after each round. It runs after the method's
-            function `remember`.
+        write: Updates the additional tensors in the state after each round, after the method's function `remember`.
 
     Example:
         >>> import torch
@@ -77,11 +76,6 @@ def remember_losses(method: Method, worlds: int, clients: int) -> Method:
 
     The tensor is `job_loss` `[worlds, N, K]`. An entry is NaN until the client has trained the model.
 
-    Args:
-        method: Any method with a server.
-        worlds: Number of worlds.
-        clients: N, the number of clients.
-
     Example:
         >>> import fedray
         >>> scenario = {"schedule": {"kind": "adaptive"}, "rounds": 1, "clients": {"number": 4}}
@@ -95,13 +89,7 @@ def remember_losses(method: Method, worlds: int, clients: int) -> Method:
 
 
 def write_losses(_t: int, state: State, plan: Plan, loss: FloatArray) -> State:
-    """Returns the state with the losses `[J]` of a plan's jobs written into `job_loss`.
-
-    Args:
-        state: The state, which holds `job_loss`.
-        plan: The J jobs of a round.
-        loss: Mean training loss of each job, `[J]`.
-    """
+    """Returns the state with the mean training losses `[J]` of a round's jobs written into `job_loss`."""
     losses = state.extra["job_loss"].clone()
     losses[plan.world, plan.client, plan.model] = torch.from_numpy(loss).float()
     return state._replace(extra={**state.extra, "job_loss": losses})
@@ -142,11 +130,7 @@ FIRST_PACE, PACE_STEP = 30.0, 10.0  # percent, as in the code of Oort's authors
 def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArray, IntArray, float]:
     """Returns each client's last loss and the round of this loss, `[N]` each, and Oort's pace, for a world.
 
-    Args:
-        state: The state with the memory of `remember_clients`. None, or a state without this memory, means that no
-            client has trained yet.
-        world: Index of the world.
-        number: Number of clients, N.
+    A state without the memory of `remember_clients`, or None, means that no client has trained yet.
 
     Example:
         >>> read_memory(None, world=0, number=2)
@@ -163,13 +147,7 @@ def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[
 
     The memory consists of three tensors. `client_loss` `[R, N]` holds the last loss of each client, and `client_round`
     `[R, N]` the round of this loss. `pace` `[R, 1 + 2 WINDOW]` holds Oort's percentile, and then the utility of each of
-    the last `2 WINDOW` rounds.
-
-    Args:
-        method: Any method with a server.
-        worlds: Number of worlds, R.
-        clients: Number of clients, N.
-        sizes: Function: world -> the number of training samples of each client, `[N]`.
+    the last `2 WINDOW` rounds. The function `sizes` returns the number of training samples of each client of a world.
     """
     pace = torch.zeros((worlds, 1 + 2 * WINDOW), dtype=torch.float64)
     pace[:, 0] = FIRST_PACE
@@ -191,7 +169,7 @@ def write_memory(
         state: The state, with the memory of `remember_clients`.
         plan: The J jobs of the round.
         loss: Mean training loss of each job, `[J]`.
-        sizes: Function: world -> the number of training samples of each client, `[N]`.
+        sizes: A function: world -> the number of training samples of each client, `[N]`.
         window: Number of rounds between two possible changes of the pace.
     """
     done = t + 1
@@ -212,8 +190,8 @@ def write_memory(
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A schedule joins a participation rule and an assignment rule. Both are pure functions of (seed, round), so the plan of
-# round t does not need the plans of earlier rounds. Nothing is stored, so a million clients cost no memory. Only
-# `adaptive` and client selections use the state.
+# round t does not need the plans of earlier rounds, and nothing is stored. Only `adaptive` and client selections use
+# the state.
 
 
 class Drawn(NamedTuple):
@@ -249,7 +227,7 @@ class Informed(NamedTuple):
     """A participation rule that uses the state, for example the losses of earlier rounds.
 
     Attributes:
-        choose: Function (round of a world, state) -> the participants. The state is None if no state is known.
+        choose: A function (round of a world, state) -> the participants. The state may be None.
     """
 
     choose: Callable[[WorldRound, State | None], Drawn]
@@ -280,13 +258,8 @@ def share_out(clients: Clients, number: int) -> list[int]:
 def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list[int]:
     """Returns the number of clients of each tier that are invited to a round.
 
-    A tier's result is `factor` times the number of its clients that the round waits for. It is rounded up, and at most
-    the size of the tier.
-
-    Args:
-        clients: The population of clients.
-        per_tier: Number of clients of each tier that the round waits for.
-        factor: How many times as many clients are invited, at least 1.
+    A tier's result is `factor` times the number of its clients that the round waits for (`per_tier`). The result is
+    rounded up, and at most the size of the tier.
     """
     wanted = [int(np.ceil(n * factor - 1e-9)) for n in per_tier]
     return [min(tier.number, n) for tier, n in zip(clients.tiers, wanted, strict=True)]
@@ -295,9 +268,7 @@ def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list
 def only(participation: Participation | Informed, members: Members) -> Participation | Informed:
     """Restricts a participation rule to the clients of a group. The remaining participants keep their slots.
 
-    Args:
-        participation: The participation rule.
-        members: Function that takes client ids `[J]` and returns whether each client belongs to the group, `[J]`.
+    `members` takes client ids `[J]` and returns whether each client belongs to the group, `[J]`.
 
     Example:
         >>> everyone: Participation = lambda seed, t: Drawn(np.arange(6), np.arange(6))
@@ -330,7 +301,7 @@ def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
     """Returns the participation rule that draws `per_tier[c]` clients of tier c in every round.
 
     Clients are drawn without replacement, and every client of a tier has the same odds. Slots are ordered by tier, and
-    inside a tier by client id. So a slot always belongs to the same tier. If all clients take part, slot i is client i.
+    inside a tier by client id, so a slot always belongs to the same tier. If all clients take part, slot i is client i.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
@@ -350,14 +321,8 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
 
     Tier c is split at random into `per_tier[c]` strata, which are sets of clients. All clients of a stratum share one
     permutation (preprint of Fed-ensemble; SHEFL section 4). If the strata of a tier have equal sizes, they are drawn
-    once. Otherwise the sizes differ by one client, and in a round the clients of smaller strata have higher odds.
-    Such strata are drawn anew in every age (K rounds), so over many ages every client has the same odds. Within an age
-    the strata stay the same, because a stratum trains every model once in an age.
-
-    Args:
-        clients: The population of clients.
-        per_tier: Number of strata of each tier.
-        models: K, the number of models, which is also the length of an age in rounds.
+    once. Otherwise the sizes differ by one client, and in a round the clients of smaller strata have higher odds. Such
+    strata are drawn anew in every age of K = `models` rounds, so over many ages every client has the same odds.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
     uneven = any(n and tier.number % n for tier, n in zip(clients.tiers, per_tier, strict=True))
@@ -395,13 +360,11 @@ def permutation(models: int, rows: str = "client") -> Assignment:
     """Returns the assignment rule by which each client (or slot) trains the models in a random order (Fed-ensemble).
 
     In every round t with `t mod K = 0` each client draws a uniform permutation P. In round t the client trains the
-    model `P[t mod K]`. So every client trains every model exactly once in every K rounds (an *age*). A client of a tier
-    with m models per round trains the models `P[(t + j) mod K]` for j < m (SHEFL).
+    model `P[t mod K]`, so it trains every model exactly once in every age. A client of a tier with m models per round
+    trains the models `P[(t + j) mod K]` for j < m (SHEFL).
 
-    Args:
-        models: K, the number of models.
-        rows: What a permutation belongs to: a `client`, a `slot`, or a `stratum`. A stratum is a slot that is always
-            filled from the same set of clients.
+    `rows` says what a permutation belongs to: a `client`, a `slot`, or a `stratum`. A stratum is a slot that is always
+    filled from the same set of clients.
     """
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
@@ -418,8 +381,8 @@ def permutation(models: int, rows: str = "client") -> Assignment:
 def balanced(models: int, _rows: str = "client") -> Assignment:
     """Returns the assignment rule by which each participant follows a shifted copy of one common permutation.
 
-    The permutation is drawn anew once in every K rounds. The shifts are cyclic and form a Latin rectangle. So in a
-    round the numbers of jobs of any two models differ by at most 1.
+    The permutation is drawn anew in every age. The shifts are cyclic, so in a round the numbers of jobs of any two
+    models differ by at most 1.
     """
 
     def assign(now: WorldRound, _drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
@@ -444,9 +407,8 @@ def random_models(models: int, _rows: str = "client") -> Assignment:
 def adaptive(models: int, _rows: str = "client") -> Assignment:
     """Returns the assignment rule by which a client more often trains the models with a high loss at this client.
 
-    Client i draws model k with the odds `loss_ik`, the client's last loss on the model. If the client has a negative
-    loss, the odds are `exp(loss_ik)` (`find_odds`). A model that the client has not trained yet has the largest odds.
-    The preprint of Fed-ensemble (section 6) names such a rule as future work.
+    A client draws its models with the odds that `find_odds` computes from its last losses. The preprint of Fed-ensemble
+    (section 6) names such a rule as future work.
     """
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, state: State | None) -> tuple[IntArray, IntArray]:
@@ -475,12 +437,7 @@ def schedule(
 ) -> Schedule:
     """Joins a participation and an assignment rule into a schedule over all worlds.
 
-    Args:
-        clients: The population of clients.
-        models: K, the number of models.
-        seeds: The seed of each world. Replicate r has seed `seed + r` in fold 0, and other seeds in its other folds.
-        participation: The rule that chooses the participants of a round in a world.
-        assignment: The rule that chooses the models that each participant trains.
+    `seeds` holds the seed of each world. Replicate r has seed `seed + r` in fold 0, and other seeds in its other folds.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -505,18 +462,15 @@ def schedule(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's own kind of schedule, with checks of the assignments of each round. They report a mistake in one line.
+# A user's kind of schedule, with checks of the assignments of each round.
 
 
 def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Callable[[int, str], Assignment]:
     """Adds checks to a user's kind of schedule. The checks report each mistake in one line.
 
     A kind of schedule is a function that returns an assignment rule. It takes the number of models K, and the owner of
-    a permutation (`client`, `slot` or `stratum`).
-
-    Args:
-        function: The user's function.
-        where: Name of the schedule in messages. Empty means `schedule.kind` with the name of the function.
+    a permutation (`client`, `slot` or `stratum`). `where` is the name of the schedule in messages. Empty means
+    `schedule.kind` with the name of the function.
 
     Example:
         >>> def first_model(models, rows):
@@ -567,12 +521,9 @@ def one_job_each(_models: int, _rows: str = "client") -> Assignment:
 def pick_least_loss(plan: Plan, losses: FloatArray) -> Plan:
     """Returns the plan in which each client trains the model with the smallest loss on the client's training samples.
 
-    In a tie the client trains the first of these models.
-
-    Args:
-        plan: The J jobs.
-        losses: Mean loss of each model at the client of each job, `[J, K]`. NaN and infinite losses are ignored. If a
-            client has no finite loss, its job keeps the model of `plan`.
+    In a tie the client trains the first of these models. `losses` holds the mean loss of each model at the client of
+    each job, `[J, K]`. NaN and infinite losses are ignored. If a client has no finite loss, its job keeps the model of
+    `plan`.
 
     Example:
         >>> plan = Plan(client=np.array([4, 7, 9]), model=np.zeros(3, np.int64), world=np.zeros(3, np.int64))

@@ -3,9 +3,7 @@
 A rule chooses among the clients of one tier, so every tier keeps its share of the participants. The rule uses only
 facts that a server knows. The server knows the number of samples of every client. A client *counts* in a round if the
 server uses its upload. For a client that has counted in a round, the server also knows the last such round, the mean
-training loss in this round, and how long a round of the client takes. Losses are part of the state and of checkpoints,
-and each draw has its own random key. So a resumed run chooses the same clients. A *world* is one seed of one fold of
-the data.
+training loss in this round, and how long a round of the client takes. A *world* is one seed of one fold of the data.
 
 Example:
     >>> known = KnownClients(np.arange(4), np.array([1, 1, 1, 1]), np.array([0.1, 2.0, 0.3, 3.0]), np.ones(4, int))
@@ -34,11 +32,11 @@ class KnownClients(NamedTuple):
     Attributes:
         client: Ids of the clients, `[n]`, in ascending order.
         size: Number of training samples of each client, `[n]`.
-        loss: Mean training loss in the last round in which the client counted, `[n]`; NaN if it has never counted.
-        last: Number of the last round in which the client counted, `[n]`, from 1; 0 if it has never counted.
-        seconds: Virtual seconds that a round of the client takes, `[n]`. It is NaN for a client that has never counted
-            in a round, because the server does not know the client's speed. The field is None if the rule does not need
-            the seconds.
+        loss: Mean training loss in the last round in which the client counted, `[n]`. NaN means that the client has
+            never counted.
+        last: Number of the last round in which the client counted, `[n]`, from 1. 0 means that it has never counted.
+        seconds: Virtual seconds that a round of the client takes, `[n]`. NaN means that the client has never counted,
+            so the server does not know its speed. The field is None if the rule does not need the seconds.
         round: Number of the round that begins, from 1.
         pace: Percentile of the known seconds that a round should not exceed (Oort).
     """
@@ -72,8 +70,8 @@ def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntA
 def by_examples() -> Rule:
     """Returns a rule that draws clients with odds in proportion to their numbers of samples.
 
-    Source: Li et al. 2020 (FedProx, Algorithm 2: devices are chosen with probability p_k). The paper draws with
-    replacement. This rule draws without replacement.
+    Source: Li et al. 2020 (FedProx, Algorithm 2), where clients are drawn with replacement. This rule draws without
+    replacement.
     """
 
     def choose(known: KnownClients, number: int, generator: Generator) -> IntArray:
@@ -86,14 +84,11 @@ def power_of_choice(candidates: int | None = None) -> Rule:
     """Returns a rule that draws d candidates and takes the candidates with the largest known losses.
 
     The candidates are drawn with odds in proportion to their numbers of samples. Candidates that have never trained are
-    taken first. The loss of a client is the loss that it sent with its last upload. So candidates need not compute
-    anything. This is the variant rpow-d of the paper.
+    taken first. The loss of a client is the loss that it sent with its last upload, so candidates need not compute
+    anything (the paper's variant rpow-d). `candidates` is d, at least the number of participants. None means twice as
+    many candidates as participants.
 
-    Source: Cho, Wang and Joshi 2020 (power-of-choice, section 3 and appendix; rpow-d).
-
-    Args:
-        candidates: d, the number of candidates, at least the number of participants. None means twice as many
-            candidates as participants.
+    Source: Cho, Wang and Joshi 2020 (power-of-choice, section 3 and appendix).
     """
 
     def choose(known: KnownClients, number: int, generator: Generator) -> IntArray:
@@ -127,8 +122,8 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
            same odds. The paper draws new clients by a speed that depends on the type of their device. In the code all
            clients register with their duration and their number of samples. The code draws new clients by samples,
            among five times as many clients as are required, and clients slower than T lose weight. In the code T is a
-           percentile of all registered durations. Here T is a percentile of the durations of clients that have counted
-           in a round.
+           percentile of all registered durations. Here it is a percentile of the durations of clients that have
+           counted.
         2. The mean loss of the last local training replaces the root mean square of the losses of samples.
         3. s_i is computed for models without compression, and for the links at the start of the run.
         4. Utilities are divided by the largest utility. The code subtracts the smallest utility, and divides by the
@@ -137,8 +132,7 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
            fraction of the next utility.
         6. T only rises. In the code T rises if the utility of 20 rounds differs by at most 10 % from the utility of the
            20 rounds before. It falls if the utility is more than five times as large.
-        7. No client is excluded because it has taken part often. In the code a blacklist can do this; it is off by
-           default.
+        7. The code can exclude clients that have taken part often (off by default). Here no client is excluded.
         8. The clients of each tier are chosen separately.
 
     Args:
@@ -172,12 +166,8 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
 def draw_in_turn(clients: Clients, number: int) -> Participation:
     """Returns a participation rule that takes the clients in turn, in the order of their ids.
 
-    The rule does not look at tiers. Over many rounds each tier still takes part in proportion to its size, even if a
-    round has fewer participants than there are tiers.
-
-    Args:
-        clients: The population of clients.
-        number: Number of participants of a round.
+    The rule does not look at tiers. Over many rounds each tier still takes part in proportion to its size. `number` is
+    the number of participants of a round.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -195,17 +185,12 @@ def draw_in_turn(clients: Clients, number: int) -> Participation:
 def fair_ages(clients: Clients, per_tier: Sequence[int], models: int) -> Participation:
     """Returns a participation rule that keeps the same participants for an age (K rounds).
 
-    In the long run, every client of a tier takes part in equally many ages.
-
     The clients of a tier form a circle in a random order, which is drawn once. Each age takes the next clients of the
-    circle. So under the permutation schedule a participant trains every model exactly once in an age, whether a
+    circle. Under the permutation schedule a participant therefore trains every model exactly once in an age, whether a
     permutation belongs to a client or to a slot. At any time, the numbers of ages in which two clients of a tier have
     taken part differ by at most 1.
 
-    Args:
-        clients: The population of clients.
-        per_tier: Number of participants of each tier.
-        models: K, the number of rounds of an age.
+    `per_tier` is the number of participants of each tier, and `models` is K.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
@@ -233,15 +218,15 @@ def choose_clients(
 ) -> Informed:
     """Returns a participation rule that chooses the clients of each tier by a selection rule.
 
-    Slots are ordered by tier, as in a uniform draw. So a slot always belongs to the same tier.
+    Slots are ordered by tier, as in a uniform draw, so a slot always belongs to the same tier.
 
     Args:
         clients: The population of clients.
         per_tier: Number of participants of each tier.
         rule: The selection rule.
-        sizes: Function: world -> the number of training samples of each client, `[N]`.
-        seconds: Function: world -> the seconds that a round of each client takes, `[N]`. The rule receives only the
-            seconds of clients that have counted in a round. None if the rule does not use seconds.
+        sizes: A function: world -> the number of training samples of each client, `[N]`.
+        seconds: A function: world -> the seconds that a round of each client takes, `[N]`. The rule receives only the
+            seconds of clients that have counted in a round. None means that the rule does not use seconds.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
@@ -264,13 +249,7 @@ OwnRule = Callable[[KnownClients, int, Generator, Mapping[str, Any]], Any]
 
 
 def check_chosen(found: object, known: KnownClients, number: int) -> str | None:
-    """Says what is wrong with the clients that a user's rule chose. Returns None if nothing is wrong.
-
-    Args:
-        found: The value that the rule returned.
-        known: The clients that the rule chose from.
-        number: Number of clients that the rule had to choose.
-    """
+    """Returns what is wrong with the `number` clients that a user's rule chose, or None if nothing is wrong."""
     chosen = np.asarray(found)
     fine = chosen.shape == (number,) and (chosen.dtype.kind in "iu" or not number)
     if fine and len(np.unique(chosen)) == number and np.isin(chosen, known.client).all():

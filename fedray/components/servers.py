@@ -82,11 +82,6 @@ def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
     """Returns a server that averages the deltas of each tier, and then averages over tiers (SHEFL section 3.3).
 
     Tiers without an upload of a model do not count for this model.
-
-    Args:
-        rows: The order of the models in the state.
-        tiers: Number of tiers.
-        weighting: How the uploads within a tier are weighted.
     """
 
     def reduce(uploads: Uploads) -> Stats:
@@ -108,8 +103,8 @@ def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
 
     HPC is the tier that trains several models per round, and LPC the tier that trains one model. H and L are the
     numbers of their clients in the round. The sum of the deltas of HPC is multiplied by `a_h = (H + L) / (2 K) * L /
-    H`, and the sum of the deltas of LPC by `a_l = (H + L) / 2`. The total is divided by H + L. The result equals the
-    result of `by_tier` if and only if L = K and one client of LPC trained this model.
+    H`, and the sum of the deltas of LPC by `a_l = (H + L) / 2`. The total is divided by H + L. The server equals
+    `by_tier` if and only if L = K and one client of LPC trained this model.
 
     Raises:
         BadInput: The tiers are not one tier of several models per round and one tier of a single model.
@@ -149,11 +144,7 @@ def sum_uploads(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) ->
 def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
     """Returns the total weight of each group of uploads, `[G]`, and the largest counters (integer buffers) in each.
 
-    Args:
-        uploads: The J uploads.
-        group: Index of the group of each upload, `[J]`.
-        weight: Integer weight of each upload, `[J]`.
-        groups: G, the number of groups.
+    Upload j has the integer weight `weight[j]` and belongs to group `group[j]`, from 0 to G - 1.
     """
     out: Stats = {"weight": Counts(torch.zeros(groups, dtype=torch.int64).index_add_(0, group, weight))}
     if uploads.counters is not None and uploads.counters.shape[1]:
@@ -211,12 +202,7 @@ def group_uploads(rows: Rows, kept: Kept) -> dict[int, list[tuple[int, Tensor]]]
 def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: int) -> tuple[State, Tensor]:
     """Returns the state after an inner server's step, and the change of the trainable parameters, `[M, p]` float64.
 
-    Args:
-        base: The inner server.
-        state: The state before the step.
-        stats: The statistics of the round.
-        t: The round, from 0.
-        trainable: p, the number of trainable parameters of a model; these come first.
+    The p trainable parameters of a model come first.
     """
     after = base.step(state, stats, t)
     return after, after.models.double()[:, :trainable] - state.models.double()[:, :trainable]
@@ -225,13 +211,11 @@ def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: i
 def place_change(state: State, after: State, change: Tensor, trained: Tensor) -> State:
     """Returns the state `after`, in which the trainable parameters are those of `state` plus a change.
 
-    The change applies only to models, or parameters, that somebody trained.
-
     Args:
         state: The state before the round.
         after: The state after the step of an inner server.
         change: The change of the trainable parameters, `[M, p]` float64.
-        trained: Whether somebody trained each model, `[M, 1]`, or each parameter, `[M, p]`.
+        trained: Whether somebody trained each model, `[M, 1]`, or each parameter, `[M, p]`. Only these change.
     """
     p = change.shape[1]
     models = after.models.double()
@@ -243,21 +227,16 @@ def place_change(state: State, after: State, change: Tensor, trained: Tensor) ->
 # Robust servers, which tolerate bad clients: a robust center of the uploads replaces their mean.
 #
 # These servers need every single upload (a matrix of N x d in the coordinator). Uploads are sorted by (world, model,
-# client), so results do not depend on the order of arrival. A center is computed from the n uploads of one model in one
-# round.
+# client), so results do not depend on the order of arrival.
 
 Center = Callable[[Tensor], Tensor]  # deltas `[n, d]`, sorted by client -> center `[d]` float64
 _CHUNK = 1 << 16  # columns at a time
 
 
 def robust_server(rows: Rows, center: Center) -> Server:
-    """Returns the server that adds a robust center of its deltas to each model.
+    """Returns the server that adds the center `[d]` of a model's deltas `[n, d]` to the model.
 
     All uploads have the same weight.
-
-    Args:
-        rows: The order of the models in the state.
-        center: Function that computes the center `[d]` of a model's deltas `[n, d]`.
     """
 
     def reduce(uploads: Uploads) -> Stats:
@@ -320,12 +299,8 @@ def krum(f: int, trainable: int, multi: bool = False) -> Center:
     The sum is over the n - f - 2 nearest other uploads. With `multi`, the center is the mean of the n - f uploads with
     the smallest sums. Distances are computed from the trainable parameters. The guarantee of the paper needs
     n >= 2 f + 3 uploads of a model. With fewer uploads, the sum is over at least one other upload. Source: Blanchard et
-    al. 2017, section 4.
-
-    Args:
-        f: Number of bad uploads that the center tolerates, at least 0.
-        trainable: p, the number of trainable parameters of a model; these come first.
-        multi: Whether the n - f best uploads are averaged (Multi-Krum).
+    `f` is the number of bad uploads that the center tolerates, and the first `trainable` parameters of a model are
+    trained.
 
     Example:
         >>> krum(1, 1)(torch.tensor([[1.0], [1.1], [1.2], [0.9], [50.0]])).round(decimals=3).tolist()
@@ -378,12 +353,12 @@ def with_optimizer(
     Args:
         base: The inner server.
         rows: The order of the models in the state.
-        trainable: p, the number of trainable parameters of a model, which the optimizer changes; these come first.
+        trainable: Number of trainable parameters of a model, which come first. Only these are changed.
         kind: `momentum`, `adam` or `yogi`.
         lr: Learning rate, above 0.
         momentum: Momentum, in [0, 1).
         tau: The constant that is added in the denominator of `adam` and `yogi`, above 0.
-        schedule: A multiplier of the learning rate for each round; None means the multiplier 1.
+        schedule: A multiplier of the learning rate for each round. None means the multiplier 1.
 
     Example:
         >>> from fedray.components.servers import mean
@@ -449,10 +424,10 @@ def feddyn_server(
     Args:
         base: The inner server, which merges the uploads.
         rows: The order of the models in the state.
-        clients: N, the number of clients.
+        clients: Number of clients, N.
         alpha: Weight of the regularization, above 0.
-        trainable: p, the number of trainable parameters of a model, which are corrected; these come first.
-        held: Function: round -> 1 for each parameter that a tier trains and 0 for the others, `[T, d]` float64. n is
+        trainable: Number of trainable parameters of a model, p, which come first. Only these are corrected.
+        held: A function: round -> 1 for each parameter that a tier trains and 0 for the others, `[T, d]` float64. n is
             then counted for each parameter: it is the number of uploads in which this parameter was trained. None means
             that all parameters were trained in all uploads.
     """
@@ -480,12 +455,8 @@ def feddyn_server(
 def scaffold_server(base: Server, rows: Rows, clients: int) -> Server:
     """Returns SCAFFOLD's server, which keeps the control variate c and sends it to the clients with the models.
 
-    The change of c is 1/N times the sum of the changes of the clients' control variates.
-
-    Args:
-        base: The inner server, which merges the uploads.
-        rows: The order of the models in the state.
-        clients: N, the number of clients.
+    The change of c is 1/N times the sum of the changes of the clients' control variates. The inner server `base` merges
+    the uploads.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:

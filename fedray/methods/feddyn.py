@@ -3,7 +3,8 @@ r"""FedDyn adds a linear and a quadratic term to each client's loss.
 With these terms a minimum of the global loss is also a minimum of every client's loss.
 
 Source: Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama, *Federated Learning Based on Dynamic Regularization*,
-ICLR 2021, Alg. 1. FedDyn-ensemble is in Table III of Fed-ensemble's paper.
+ICLR 2021, Alg. 1. FedDyn-ensemble is FedDyn under the schedule of Fed-ensemble (Table III of Fed-ensemble's paper). The
+server keeps one vector per model.
 
 Formulas of feddyn:
     Client $i$ keeps a vector $h_i$, and the server keeps $h$; both start at 0.
@@ -18,17 +19,16 @@ Formulas of feddyn:
     $$
 
 Formulas of feddyn_ensemble:
-    FedDyn trains each of $K$ models under the schedule of Fed-ensemble. There is one $h_{ik}$ for each client and
-    model, and one $h_k$ of the server for each model.
+    FedDyn for each of $K$ models, with one $h_{ik}$ for each client and model, under the schedule of Fed-ensemble.
 
 Deviations:
     1. Clients train for some local epochs instead of minimizing exactly, as in the paper's experiments.
     2. With compression, a client's correction uses the delta that the client computed. The server's vector uses the
        delta that was sent.
-    3. If a scenario merges uploads by a different rule than the mean, the server's h uses the merged delta.
+    3. A scenario may merge uploads by a different rule than the mean. The server's h then uses the merged delta.
 
 Note:
-    With alpha -> 0 FedDyn does not become FedAvg: h is proportional to alpha, so `h / alpha` does not vanish.
+    With alpha -> 0 FedDyn does not become FedAvg: h shrinks like alpha, and `h / alpha` stays finite.
 
 Example:
     >>> import fedray
@@ -90,7 +90,7 @@ def feddyn_ensemble(setting: kit.Setting) -> kit.Method:
 
 
 def correct_clients(local: kit.Local, alpha: float, trainable: int) -> tuple[kit.Local, kit.Correction]:
-    """Returns FedDyn's local training, and the piece that updates `h_i <- h_i - alpha (u - w_start)`.
+    """Returns how clients train in FedDyn, and the piece that updates `h_i <- h_i - alpha (u - w_start)`.
 
     The local objective is `F_i(w) - <h_i, w> + alpha / 2 |w - w_start|^2`. The first `trainable` parameters of a model
     are trained.

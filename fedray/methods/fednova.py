@@ -78,13 +78,8 @@ def fednova(setting: kit.Setting) -> kit.Method:
 def normalized_mean(rows: kit.Rows, weighting: kit.Weighting, local: kit.Local, trainable: int) -> kit.Server:
     """Returns a server that steps `w <- w + tau_eff sum_i p_i delta_i / tau_i`, where `tau_eff = sum_i p_i tau_i`.
 
-    With momentum, `|a_i|_1` replaces tau_i. A model without uploads stays unchanged.
-
-    Args:
-        rows: the order in which the state holds the models.
-        weighting: how the weights p_i are chosen: uniform, or examples (n_i / n).
-        local: how clients train. The momentum determines `|a_i|_1`.
-        trainable: p, the number of trainable parameters of a model. Buffers come later and are averaged without tau.
+    With momentum, `|a_i|_1` replaces tau_i. A model without uploads stays unchanged. The values of a model after the
+    first `trainable` ones are buffers, which are averaged without tau.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:

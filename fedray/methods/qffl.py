@@ -75,15 +75,9 @@ def qffl(setting: kit.Setting) -> kit.Method:
 def fair_mean(rows: kit.Rows, _weighting: kit.Weighting, q: float, lr: float, trainable: int) -> kit.Server:
     """Returns the server of q-FedAvg. A model without uploads stays unchanged.
 
-    The sums of the Delta_i and of the h_i are both computed without the common factor L, which cancels.
-
-    Args:
-        rows: the order in which the state holds the models.
-        _weighting: not used, because only losses weigh the clients.
-        q: exponent of the objective, at least 0.
-        lr: the clients' learning rate, 1 / L.
-        trainable: p, the number of trainable parameters of a model. Buffers come later and are averaged with the
-            weights h_i.
+    The sums of the Delta_i and of the h_i are both computed without their common multiplier L = 1 / `lr`, which
+    cancels. The values of a model after the first `trainable` ones are buffers, which are averaged with the weights
+    h_i.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:
