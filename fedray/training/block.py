@@ -1,4 +1,4 @@
-"""Defines blocks, in which W jobs are trained together as the lanes of one computation, and draws their batches.
+"""Defines blocks of W jobs, which are trained together as the lanes of one computation, and draws their batches.
 
 A *world* is one seed of one fold of the data.
 """
@@ -25,7 +25,7 @@ from fedray.training.chain import Drop
 # into batches of B samples. The last batch is padded with samples of weight zero. The results of a lane therefore
 # depend neither on the other lanes nor on the width of the block.
 
-PIECE_NUMBERS = 8 << 20  # input values that are in memory at a time: about 32 MB
+PIECE_NUMBERS = 8 << 20  # largest number of input values in memory at a time: about 32 MB
 MIN_LANES = 2  # a single lane is trained twice, because torch has different kernels (matrix-vector) for one lane
 
 
@@ -47,7 +47,7 @@ class Batches(NamedTuple):
 class BatchSource(NamedTuple):
     """The data from which a compiled kernel gathers the batches of a block without a call of `Block.read`.
 
-    The kernel computes the same values as `Block.read`: sample `index[s, w, b]` of x, minus shift, divided by scale.
+    The kernel computes the same values as `Block.read`. An input is `(x[index[s, w, b]] - shift) / scale`.
 
     Attributes:
         x: Raw inputs, `[n, *sample]` float32, float64 or uint8.
@@ -88,7 +88,7 @@ class Block(NamedTuple):
         sample: Number of values in one input.
         anchor: The model towards which each lane is pulled, `[W, d]`. None means `start`.
         offset: The vector that is added to each lane's gradient, `[W, d]`. None means that nothing is added.
-        wants_change: Whether a compiled engine returns `final - start` instead of `final`.
+        wants_change: Whether compiled engines return `final - start` instead of `final`.
         reading: The values that code in local training may use. None means round 0 and broadcast models `start`.
         couple: A function that combines the gradients of the lanes. None means that the lanes are independent.
         drops: The rules for dropping inputs of linear layers, with masks computed from `keys`. If it is empty, there is
@@ -148,9 +148,7 @@ class Trained(NamedTuple):
 def divide_epoch(size: IntArray, local: Local) -> tuple[IntArray, IntArray]:
     """Returns the number of batches in an epoch, and the number of samples in these batches, `[J]` each.
 
-    Args:
-        size: Number of samples of each job's client, `[J]`.
-        local: The settings of local training. `batch_size` and `last_batch` are used.
+    `size` is the number of samples of each job's client, `[J]`.
 
     Example:
         >>> size = np.array([3, 8, 9])
@@ -170,12 +168,8 @@ def choose_batch_width(size: IntArray, local: Local) -> IntArray:
     """Returns each lane's batch width, `[W]`, which is the number of samples that a padded batch holds.
 
     The width is the batch size. If the client's largest batch is smaller, or larger (`last_batch: merge`), the width is
-    the size of this batch. A size above 8 is rounded up to a multiple of 8. The width of a lane depends on this lane
-    alone, so padding does not depend on the sizes of other lanes.
-
-    Args:
-        size: Number of samples of each lane's client, `[W]`.
-        local: The settings of local training. `batch_size` and `last_batch` are used.
+    the size of this batch, rounded up to a multiple of 8 if it is above 8. The width of a lane does not depend on other
+    lanes. `size` is the number of samples of each lane's client, `[W]`.
 
     Example:
         >>> choose_batch_width(np.array([5, 11, 40]), Local(batch_size=16)).tolist()
@@ -199,11 +193,7 @@ def _round_up(rows: IntArray) -> IntArray:
 def count_steps(size: IntArray, local: Local) -> IntArray:
     """Returns the number of optimizer steps of each job, `[J]`: the batches of all epochs, or `local.steps`.
 
-    A client without samples has 0 steps.
-
-    Args:
-        size: Number of samples of each job's client, `[J]`.
-        local: The settings of local training.
+    A client without samples has 0 steps. `size` is the number of samples of each job's client, `[J]`.
     """
     batches, _ = divide_epoch(size, local)
     steps = np.full_like(size, local.steps) if local.steps is not None else (local.epochs or 1) * batches
@@ -230,16 +220,12 @@ def count_client_steps(clients: Clients, client: IntArray, size: IntArray, local
 def weigh_gradients(steps: IntArray, local: Local) -> FloatArray:
     """Returns the sum `|a|_1` of the weights with which the gradients of a job's SGD steps enter its model, `[J]`.
 
-    With momentum rho, the gradient of a step moves the model in this step and in all later steps, m steps in all. The
-    total weight of the gradient is `a = (1 - rho^m) / (1 - rho)`, and with Nesterov's momentum `1 + rho a`. Without
+    With momentum rho, the gradient of a step moves the model in this step and in all later steps. If these are m steps
+    in all, the gradient has the weight `a = (1 - rho^m) / (1 - rho)`, or `1 + rho a` with Nesterov's momentum. Without
     momentum each weight is 1, so the sum is the number of steps.
 
     Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
     Optimization*, NeurIPS 2020, section 4.
-
-    Args:
-        steps: Number of optimizer steps of each job, `[J]`.
-        local: The settings of local training.
 
     Example:
         >>> weigh_gradients(np.array([1, 2, 3]), Local(momentum=0.5)).tolist()
@@ -253,10 +239,7 @@ def weigh_gradients(steps: IntArray, local: Local) -> FloatArray:
 def samples_seen(size: IntArray, steps: IntArray, local: Local) -> IntArray:
     """Returns the number of samples in all batches of each job, `[J]`.
 
-    Args:
-        size: Number of samples of each job's client, `[J]`.
-        steps: Number of optimizer steps of each job, `[J]`.
-        local: The settings of local training, which say how an epoch is divided into batches.
+    `size` is the number of samples of each job's client, and `steps` is the number of optimizer steps, `[J]` each.
 
     Example:
         >>> samples_seen(np.array([20, 20]), np.array([4, 5]), Local(batch_size=16)).tolist()
@@ -279,8 +262,8 @@ def deal_batches(
         steps: Number of optimizer steps of each lane, `[W]`, in descending order.
         width: B, the number of samples in the padded batches that are returned.
         key: Random key of each lane, `[W]`.
-        local: The settings of local training, which say how an epoch is divided into batches. None means batches of
-            `width` samples.
+        local: The settings of local training, which divide an epoch into batches. None means batches of `width`
+            samples.
 
     Example:
         Two lanes have batches of two samples. The second lane has three samples, so its second batch holds one sample.
@@ -322,7 +305,7 @@ def deal_batches(
 
 
 def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntArray]:
-    """Groups jobs into blocks. Returns the indices of each block's jobs; the job with the most steps comes first.
+    """Groups jobs into blocks. Returns the indices of each block's jobs, starting with the job with the most steps.
 
     Args:
         steps: Number of optimizer steps of each job, `[J]`. Jobs without steps are left out.
@@ -351,7 +334,7 @@ def train_lanes(
     write: Callable[[Tensor, int, int, int], None],
     prepare: Callable[[Tensor, int], Tensor] = lambda x, lanes: x[:, :lanes],
 ) -> Trained:
-    """Trains all lanes of a block together, step after step. The last lanes of a block finish first.
+    """Trains all lanes of a block together, step after step. Later lanes of a block finish earlier.
 
     Args:
         block: The block with the lanes.
@@ -365,7 +348,7 @@ def train_lanes(
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(final), dtype=final.dtype, device=final.device)
     ends = np.unique(block.steps).tolist()
-    for lo, hi in zip([0, *ends[:-1]], ends, strict=True):  # between two ends the same lanes train
+    for lo, hi in zip([0, *ends[:-1]], ends, strict=True):  # from lo to hi the number of training lanes is constant
         real = int((block.steps >= hi).sum())
         lanes = max(real, block.min_lanes)
         for a, b in block.pieces(lo, hi):
@@ -391,9 +374,9 @@ def to_channels_last(x: Tensor) -> Tensor:
 # The random numbers of a sample are computed from the lane's key, the step, the position of the sample in the batch and
 # the position of the augmentation in the list. These random numbers depend neither on other lanes nor on the runtime.
 
-_AUGMENTED = -5  # an extra part of the keys of augmentations, so that they differ from the keys of permutations
+_AUGMENTED = -5  # makes the random keys of augmentations differ from the keys of permutations
 _GENERATORS = threading.Lock()  # users' functions draw from the global generators, which all threads share
-_PICTURES = 6  # number of axes of pictures of some steps and lanes, `[s, W, B, C, H, W]`
+_PICTURES = 6  # number of axes of images of some steps and lanes, `[s, W, B, C, H, V]`
 
 
 class Steps(NamedTuple):
@@ -486,7 +469,7 @@ def _check_inputs(where: str, found: Any, x: Tensor, axes: int) -> Tensor:
         where: Beginning of error messages.
         found: The value that the user's function returned.
         x: The inputs that were passed to the function.
-        axes: Number of axes of the array of all inputs. Six axes mean pictures, whose bytes may become floats.
+        axes: Number of axes of the array of all inputs. Six axes mean images, whose bytes may become floats.
     """
     if not isinstance(found, Tensor) or found.shape != x.shape:
         what = f"shape {list(found.shape)}" if isinstance(found, Tensor) else name_type(found)
@@ -500,13 +483,13 @@ def _check_inputs(where: str, found: Any, x: Tensor, axes: int) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One optimizer step for the parameters of all lanes, which the engines of torch share.
+# One optimizer step for the parameters of all lanes. All torch engines share this code.
 # The gradient of a lane with parameters w is `gradient of the data + weight_decay w + pull (w - anchor) + offset`. The
 # optimizers are those of torch.optim with its defaults. AdamW applies weight decay to the parameters instead of the
 # gradient.
 
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch.optim.Adam's defaults
-_ALPHA = 0.99  # torch.optim.RMSprop's
+_ALPHA = 0.99  # torch.optim.RMSprop's default
 Step = Callable[[Sequence[Tensor], Sequence[Tensor], int | None], None]  # (parameters, gradients, lanes), in place
 Complete = Callable[[Sequence[Tensor], Sequence[Tensor], "int | None"], list[Tensor]]
 
@@ -594,13 +577,8 @@ def make_optimizer(
 def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tensor]) -> Complete:
     """Returns a function that adds weight decay, pull and offset to the gradients of the data.
 
-    The arguments of this function are the parameters of the first `lanes` lanes, the gradients of the data, and
-    `lanes`.
-
-    Args:
-        local: The settings of local training, of which weight decay and pull are used.
-        anchor: As in `make_optimizer`.
-        offset: As in `make_optimizer`.
+    The function takes the parameters of the first `lanes` lanes, the gradients of the data, and `lanes`. `anchor` and
+    `offset` are those of `make_optimizer`.
     """
 
     def complete(now: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> list[Tensor]:

@@ -23,7 +23,7 @@ from fedray.core.types import Layout, Net
 from fedray.models.net import dropping
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How the chain is found: a module is called once, and the operations that torch runs are recorded as layers.
+# The chain is found by calling a module once, and recording the operations that torch runs as layers.
 
 ROWS = 7  # samples in the traced batch; hardly any module contains this number in its code
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -228,7 +228,7 @@ def _join(sides: Sequence[int]) -> Any:
 
 
 def find_changed_call(module: nn.Module) -> str | None:
-    """Returns why a call of a module may differ from the `forward` of its class. None means that it cannot differ.
+    """Returns why a call of a module may differ from the `forward` of its class. None means that the call is the same.
 
     The reason completes the sentence "its forward ...".
     """
@@ -336,8 +336,8 @@ class Recognized(NamedTuple):
     Attributes:
         net: The network, a sequence of plain layers. A model of this network holds its parameters in the order of the
             layers.
-        order: For each parameter of this network, the position of the same parameter in a model of the module, `[d]`;
-            None if both orders are the same.
+        order: For each parameter of this network, the position of the same parameter in a model of the module, `[d]`.
+            None means that both orders are the same.
         log_softmax: Whether the module's outputs are the log-softmax of this network's outputs.
         drops: The rules for dropping inputs of linear layers in training.
     """
@@ -362,7 +362,7 @@ class Recognized(NamedTuple):
         return F.log_softmax(outputs, dim=-1) if self.log_softmax else outputs
 
 
-@lru_cache(maxsize=16)  # every choice of an engine asks
+@lru_cache(maxsize=16)  # it is called in every choice of an engine
 def recognize(net: Net, sample: tuple[int, ...], dtype: torch.dtype) -> Recognized | str:
     """Converts a network to a sequence of plain layers. If this is impossible, returns the reason.
 
@@ -398,7 +398,7 @@ def recognize(net: Net, sample: tuple[int, ...], dtype: torch.dtype) -> Recogniz
             raise Unread("belongs to a module with buffers")
         if len(set(chain.names)) < len(chain.names):
             raise Unread("uses a layer twice")
-        if other := set(chain.names) ^ set(layout.names):  # frozen or shared parameters, or those of an uncalled layer
+        if other := set(chain.names) ^ set(layout.names):  # frozen, shared or unused parameters
             raise Unread(f"does not read each trained parameter once: {min(other)}")
         if chain.log_softmax and net.objective != "cross_entropy":
             raise Unread("ends in a log-softmax")
@@ -461,7 +461,7 @@ def _answer(
     *,
     finish: Callable[[Tensor], Tensor] = lambda outputs: outputs,
 ) -> tuple[Tensor, Tensor]:
-    """Returns a module's outputs `[n, C]`, with dropout by `keys`, and the gradient `[d]` of their weighted sum."""
+    """Returns a module's outputs `[n, C]` and the gradient `[d]` of their weighted sum. `keys` determine dropout."""
     tensors = {name: view.clone().requires_grad_() for name, view in layout.views(row).items()}
     with nullcontext() if keys is None else dropping(module, keys):
         out = finish(functional_call(module, tensors, (x,)))

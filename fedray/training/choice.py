@@ -21,18 +21,18 @@ from fedray.training.chain import Recognized, recognize
 from fedray.training.client_code import make_trial, train_client_lanes, train_client_loop
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A user's network need not know about lanes, and may be written in any way. `chain.py` finds out what the method
-# `forward` of the network computes. The engines `mlp`, `conv`, `vmap` and `loop` are tried in this order. The first
-# engine that computes exactly what the network computes is chosen. The engine `loop` trains every module.
+# A user's network may be any module. `chain.py` finds out which layers its `forward` applies. The engines `mlp`,
+# `conv`, `vmap` and `loop` are tried in this order. The first engine that computes exactly what the network computes is
+# chosen. The engine `loop` trains every module.
 # `docs/explanation/engines.md` has measurements.
 
 LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters of all lanes together: 2.4 MB stay in a core's cache
-KERNEL_FLOATS = 1_000_000  # the same for compiled kernels, whose lanes are trained one after another
+KERNEL_FLOATS = 1_000_000  # the same limit for compiled kernels, which train one lane after another
 LOOP_NUMBERS = 1 << 20  # input values that the loop engine reads at once for several jobs: about 4 MB
 MOST_LANES = {"cpu": 256, "cuda": 4096}
-COMPILED = ("mlp-c", "conv-c")  # engines of compiled kernels; they return a model's delta if a block requests it
+COMPILED = ("mlp-c", "conv-c")  # engines of compiled kernels; they return deltas if `Block.wants_change` is true
 SHAREABLE = ("mlp", "conv", *COMPILED)  # engines that never write into the module, so that threads may share it
-SLOWER = "times slower than"  # words in an engine's reason if the same layers could have a faster engine
+SLOWER = "times slower than"  # words in an engine's reason if a rewritten module could have a faster engine
 VMAP_FLOATS = 50_000  # with more parameters, autograd over lanes is slower than one lane after another
 MLP_FLOATS = 400_000  # largest number of parameters for the engine `mlp`
 
@@ -43,14 +43,14 @@ class Engine:
 
     Attributes:
         name: Name of the engine: "mlp-c" or "conv-c" (compiled), "mlp", "conv", "vmap" or "loop".
-        width: Largest number of lanes in a block. 1 means that lanes are trained one after another. A block then has at
-            most `jobs` lanes.
+        width: Largest number of lanes in a block. 1 means that lanes are trained one after another, and that a block
+            has at most `jobs` lanes.
         why: The reason for the choice, which `fedray check` and the manifest show.
         train: A function (network, block) -> trained block.
         outputs: A function (network, models `[M, d]`, counters `[M, c]`, inputs `[M, n, ...]`) -> outputs `[M, n, C]`.
         min_lanes: Smallest number of lanes that may be trained together.
         jobs: Largest number of lanes in a block if the width is 1.
-        evaluates: What computes `outputs`: compiled kernels (`compiled`), or torch (`torch`).
+        evaluates: The library that computes `outputs`: `compiled` (the compiled kernels), or `torch`.
     """
 
     name: str
@@ -79,8 +79,8 @@ def choose_engine(
     Args:
         net: The network.
         device: Kind of the device, "cpu" or "cuda".
-        example: One network input, with which a user's module is tried and recognized. None means that a user's module
-            is neither tried nor recognized.
+        example: One network input, with which a user's module is converted to plain layers. None means that a user's
+            module is not converted.
         lanes: Whether compiled kernels may train (`auto`), must train (`compiled`) or must not train (`torch`).
         local: The settings of local training. None means SGD without code.
         drops: Whether dropout stays on in predictions. Evaluation then calls the module.
@@ -124,7 +124,7 @@ def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> 
         engine = _choose_plain(found.net, device, lanes)
         if engine is not None and found.drops and engine.name not in COMPILED:
             drops, why = found.drops, "it has dropout, which only the compiled kernels have for several lanes"
-            engine = _loop_engine(net.layout.d, why)  # it drops the same inputs as a kernel would
+            engine = _loop_engine(net.layout.d, why)  # dropout masks are those of a kernel
             return replace(engine, train=lambda _, block: loop.train_loop(net, block._replace(drops=drops)))
         if engine is not None:
             return _train_recognized(engine, found)
@@ -199,7 +199,7 @@ def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, 
 def _choose_for_code(
     net: Net, device: str, example: Tensor | None, plain: Engine, *, local: Local, models: int, couples: bool
 ) -> Engine:
-    """Chooses the engine of a local training that has code. `plain`, the network's engine without code, evaluates."""
+    """Chooses the engine of a local training with a user's or method's code. The engine `plain` evaluates."""
     parts = {"loss": local.loss, "gradient": local.gradient, "step": local.step, "particles": couples or None}
     named = [f"its {name}" for name, part in parts.items() if part is not None]
     what = f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} code"
@@ -240,7 +240,7 @@ def _name_faster(net: Net) -> str:
 
 
 def _find_obstacle(net: Net, device: str) -> str | None:
-    """Returns the reason why a module cannot or should not be mapped over lanes; None if there is no such reason."""
+    """Returns why a module cannot or should not be mapped over lanes. None means that it can be mapped."""
     if net.layout.counters or net.layout.trainable < net.layout.d:
         kept = (*net.layout.names[net.layout.trainable_tensors :], *net.layout.counters)
         read = [net.module.get_submodule(name.rpartition(".")[0]) for name in kept]
@@ -260,7 +260,7 @@ def _find_obstacle(net: Net, device: str) -> str | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A check that the bits of a lane's results do not depend on other lanes, on this machine and for this network.
+# A check that the bits of a lane's results do not depend on other lanes. It holds for one machine and one network.
 
 _RATE = 0.001  # at this rate wide networks with large weights stay finite
 
@@ -270,8 +270,8 @@ def check_invariance(
 ) -> bool:
     """Returns whether five small lanes have the same results, bit for bit, in one block and in smaller blocks.
 
-    The smaller blocks have two and three lanes. An engine that trains one lane after another always passes, and is not
-    run.
+    The smaller blocks have two and three lanes. For an engine that trains one lane after another the result is always
+    True.
 
     Args:
         net: The network.

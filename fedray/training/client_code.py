@@ -25,11 +25,11 @@ from fedray.training.block import Block, Complete, Step, Trained, make_complete,
 from fedray.training.loop import DRAWS, quiet_fallbacks
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What code in local training can use: the batch of a client, features, and outputs of other models. And the loss.
+# The loss, and the values that code in local training can use: the batch, features, and outputs of other models.
 #
-# Two engines share these parts and the steps below. `train_client_lanes` maps the functions of one client over the
-# lanes of a block. `train_client_loop` calls the functions for one lane after another. Parameters and gradients of a
-# lane are vectors `[p]`.
+# Two engines share this code. `train_client_lanes` maps the functions of one client over the lanes of a block.
+# `train_client_loop` calls the functions for one lane after another. Parameters and gradients of a lane are vectors
+# `[p]`.
 
 Watched = list[Tensor]  # the inputs of the last layer in the newest forward pass, or an empty list
 
@@ -37,14 +37,14 @@ Watched = list[Tensor]  # the inputs of the last layer in the newest forward pas
 class LaneBatch(NamedTuple):
     """A batch of a lane, and the other tensors that code in the lane may use.
 
-    If no code uses a tensor, its length is 0 instead of p or d.
+    A tensor that no code uses has the length 0 instead of p or d.
 
     Attributes:
         x: Inputs, `[B, ...]`.
         y: Targets, `[B]` or `[B, q]`.
         weight: Weight of each sample, `[B]`: 1 / batch size, or 0 for padding.
         steps: Number of steps of the lane.
-        noise: Standard normal random numbers for the step, `[p]`, or as many as the code requires.
+        noise: Standard normal random numbers for the step, `[p]`, or a different length that the code requires.
         client: Id of the client.
         model: Index of the model that the client trains, 0 to K - 1.
         broadcast: The model that the client received, `[d]`.
@@ -169,7 +169,7 @@ def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -
     """Returns the mean loss of a batch.
 
     Args:
-        code: The network and the settings. A loss in the settings replaces the network's loss.
+        code: The network and the settings. `Local.loss` replaces the network's loss.
         answer: The forward pass of the model, a function: inputs `[n, ...]` -> outputs `[n, C]`.
         batch: The batch.
     """
@@ -234,7 +234,7 @@ def read_lanes(block: Block) -> tuple[Tensor, ...]:
 
 Advance = Callable[[Tensor, LaneBatch, int], Tensor]  # (parameters `[W, p]`, batches, step) -> losses `[W]`
 Over = Callable[[Callable[..., Any]], Callable[..., Any]]  # a function of one lane -> the same function of all lanes
-_NOISE = -1  # an extra part of the random keys of noise, so that they differ from the keys of permutations
+_NOISE = -1  # makes the random keys of noise differ from the keys of permutations
 
 
 def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tensor, offset: Tensor | None) -> Advance:
@@ -337,10 +337,7 @@ def _name_form(found: Any) -> str:
 
 
 def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, complete: Complete) -> Step:
-    """Returns a function that makes a step of a torch optimizer in one lane, with parameters `[1, p]`.
-
-    The optimizer starts with an empty memory.
-    """
+    """Returns a function that makes a step of a new torch optimizer in one lane, with parameters `[1, p]`."""
     held: list[tuple[torch.optim.Optimizer, list[Tensor]]] = []
 
     def step(rows: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> None:
@@ -358,7 +355,7 @@ def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, com
 
 
 def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
-    """Draws standard normal random numbers for a step of each lane, `[W, p]`. Without code that uses noise, p is 0.
+    """Draws standard normal random numbers for a step of each lane, `[W, p]`. If no code uses noise, p is 0.
 
     Example:
         The random numbers differ between clients and between steps.
@@ -378,7 +375,7 @@ def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> 
 
 
 def _rules(local: method.Local) -> list[method.Transform]:
-    """Returns the transformations of a local training: that of the gradient, and that which replaces the optimizer."""
+    """Returns the transformation of the gradient, and the transformation that replaces the optimizer, if they exist."""
     return [rule for rule in (local.gradient, local.step) if isinstance(rule, method.Transform)]
 
 
@@ -388,7 +385,7 @@ def _count_noise(rule: method.Transform, p: int) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Local training with code, one lane after another. Every network, every function and every optimizer can be used here.
+# Local training with code, one lane after another. It can train with every network, function and optimizer.
 
 Buffers = dict[str, Tensor]
 
@@ -463,7 +460,7 @@ def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> tuple[Te
 
 
 def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function of a block with a single lane, given a function of one lane."""
+    """Converts a function of one lane to a function of a block with a single lane."""
 
     def call(*arguments: Any) -> Any:
         found = function(*tree_map(lambda part: part[0] if isinstance(part, Tensor) else part, arguments))
@@ -566,11 +563,11 @@ def _differentiate_lanes(written: LaneCode) -> Gradients:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A trial that tells whether code in local training can be mapped over lanes. Two lanes are trained together, and then
-# one after another. Both must give the same results.
+# A trial whether code in local training can be mapped over lanes. Two lanes are trained together, and then one after
+# another. The results must be the same.
 
 _ROWS, _WIDTH, _STEPS = 3, 8, 2  # samples in a batch, samples in a padded batch, steps
-_EVERY = 5  # lanes for which a trial has data; some of them are trained
+_EVERY = 5  # lanes for which a trial has data; only some of these lanes are trained
 _TOLERANCE = 1e-3  # relative to the change of the parameters
 
 
@@ -578,10 +575,6 @@ def mixes_targets(net: Net, local: method.Local) -> bool:
     """Returns whether a user's loss of a sample depends on other samples of the batch.
 
     Only losses for regressions are tested. The mistake happens if torch broadcasts `[B]` and `[B, 1]` to `[B, B]`.
-
-    Args:
-        net: The network.
-        local: How the clients train, with code.
     """
     if local.loss is None or local.loss.reads or net.objective == "cross_entropy":
         return False
@@ -591,7 +584,7 @@ def mixes_targets(net: Net, local: method.Local) -> bool:
     context = method.LossContext(partial(per_sample, net.objective), 0, torch.tensor(0), torch.tensor(0))
     try:
         whole, part = (local.loss.function(outputs[:n], targets[:n], context) for n in (_WIDTH, _ROWS))
-    except Exception:  # a later trial with the network tells what is wrong
+    except Exception:  # a later trial with the network reports the error
         return False
     return part.shape == (_ROWS,) and not torch.allclose(whole[:_ROWS], part, rtol=1e-3, equal_nan=True)
 

@@ -23,7 +23,7 @@ from fedray.training.block import BatchSource, Block, Trained
 from fedray.training.layers import LayerShape, has_plain_layers, read_shape, split_net
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The description of a block for a compiled kernel. The fields are those of structures in `fedray/core/kernels/lane.h`.
+# The description of a block for a compiled kernel.
 
 MOST_LAYERS, MOST_STAGES = 16, 8
 
@@ -71,18 +71,17 @@ class LaneTask(ctypes.Structure):
 # ---------------------------------------------------------------------------------------------------------------------
 # A faster form of plain SGD with full batches, which uses the inputs only before the first step and after the last one.
 #
-# Let every step train on the same samples x. The first layer has the outputs z = x w. With the gradient g of z, the
-# gradient of w is x' g. So a step changes z by -rate (x x') g, and all steps together change w by -rate x' (sum of g).
-# Matrices of samples x samples replace matrices of samples x inputs. Ten steps on 100 images with a perceptron
-# 784-200-10 then take a fifth of the operations. The sums are added in a different order, so the weights differ from
-# those of ordinary steps by rounding errors. A lane that is trained in this form is called *still*. `kernels/lane.h`
-# trains it.
+# Let every step train on the same samples x. The first layer has the outputs z = x w. If g is the gradient of the loss
+# in z, the gradient in w is x' g. So a step changes z by -rate (x x') g, and all steps together change w by -rate x'
+# (sum of g). The matrix x x' of samples x samples is smaller than x. Ten steps on 100 images with a perceptron
+# 784-200-10 take a fifth of the operations. The sums are added in a different order, so the weights differ from those
+# of ordinary steps by rounding errors. A lane that is trained in this form is called *still*.
 
 
 def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
-    """Returns the smallest number of steps with which a still lane takes at most half the operations.
+    """Returns the smallest number of steps for which a still lane takes at most half of an ordinary lane's operations.
 
-    The result is 0 if there is no such number. Only multiply-adds of the first layer are counted. In S steps an
+    The result is 0 if no number of steps is enough. Only multiply-adds of the first layer are counted. In S steps an
     ordinary lane takes `2 S rows inputs outputs`. A still lane takes `2 rows inputs outputs + rows^2 inputs + S rows^2
     outputs`.
 
@@ -101,10 +100,7 @@ def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
 def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
     """Returns the number of steps from which on a lane of a block is still. 0 means that no lane is still.
 
-    Args:
-        block: The lanes.
-        inputs: Number of inputs of the first layer.
-        outputs: Number of outputs of the first layer.
+    The first layer has the given numbers of inputs and outputs.
     """
     local = block.local
     plain = local.batch_size is None and local.optimizer == "sgd" and not local.momentum and block.offset is None
@@ -126,7 +122,7 @@ ACTIVATION_CODES: dict[type[nn.Module] | None, int] = {None: 0, nn.ReLU: 1, nn.T
 _KINDS = {torch.float32: 0, torch.uint8: 1, torch.float64: 2}
 _ERRORS = {1: "a row number outside the data", 2: "a label that is no class"}
 _KEPT_BYTES = 32 << 20  # a larger scratch memory is released after a call
-_scratch = threading.local()  # each thread has its own memory, because threads train at the same time
+_scratch = threading.local()  # each thread has its own scratch memory, because threads train at the same time
 
 
 class Kernel(NamedTuple):
@@ -234,9 +230,9 @@ def _load(name: str, dtype: torch.dtype) -> Callable[..., int]:
 
 
 def _reserve_memory(kernel: Kernel, task: LaneTask, dtype: torch.dtype, *, again: bool = False) -> Tensor:
-    """Reserves the memory that a task needs, and writes the memory address into the task.
+    """Reserves the memory that a task needs, and writes its address into the task.
 
-    With `again`, the thread uses the same memory again for later tasks.
+    If `again` is true, later tasks of the thread use the same memory.
     """
     sizes = (ctypes.c_int64 * 2)()
     _load(f"{kernel.name}_sizes", dtype)(ctypes.byref(task), sizes)
@@ -284,10 +280,7 @@ def _describe_perceptron(task: LaneTask, net: Net, _sample: tuple[int, ...]) -> 
 def describe_layers(task: LaneTask, net: Net, shape: LayerShape) -> int:
     """Writes the linear layers of a network into a task, and returns the number of their parameters.
 
-    Args:
-        task: The task. Its fields for widths, activations and biases are set.
-        net: The network.
-        shape: The form of the linear layers.
+    The fields of the task for widths, activations and biases are set. `shape` is the form of the linear layers.
     """
     assert len(shape.layers) <= MOST_LAYERS
     sizes = [size for size in net.layout.shapes if len(size) == 2]
@@ -327,7 +320,7 @@ def _describe_data(task: LaneTask, kept: _Kept, net: Net, block: Block, piece: _
     assert x[:1].numel() in (0, task.inputs)
     outputs = 2 * task.targets if net.objective == "gaussian_nll" else task.targets
     assert y.dtype == torch.int64 if net.objective == "cross_entropy" else outputs == net.outputs
-    forms = (x.shape[1:], x.shape[1:], y.shape[1:], y.shape[1:])  # those of images have one number a channel
+    forms = (x.shape[1:], x.shape[1:], y.shape[1:], y.shape[1:])  # statistics of images have one value per channel
     statistics = [
         None if values is None else values.expand(len(values), *form).contiguous()
         for values, form in zip(statistics, forms, strict=True)
@@ -364,10 +357,7 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | 
 
 
 def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
-    """Yields some steps of a block at a time, with data from `Block.read`.
-
-    torch computes the modules before the first layer.
-    """
+    """Yields some steps of a block at a time, with data from `Block.read` that passed through the first modules."""
     for a, b in block.pieces(0, len(block.weight)):
         x, y = block.read(a, b)
         steps, x = x.shape[:3], x.flatten(0, 2)
@@ -455,7 +445,7 @@ def _find_unusual_pool(part: nn.MaxPool2d | nn.AvgPool2d) -> str | None:
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:
-    """Returns height and width, given a number for both or a pair."""
+    """Returns the pair (height, width). A single number means that both are equal."""
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
@@ -545,8 +535,8 @@ def run_kernel(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------------------
 # Distillation by the compiled kernels. A student is trained like a lane that keeps its state between calls.
 #
-# Each step of a student has its own learning rate, and the targets are the probabilities (or outputs) of teachers.
-# Otherwise a student is computed like a lane of a client. The bits do not depend on the number of steps in a call.
+# A student is trained like a lane of a client. But each step has its own learning rate, and the targets are the
+# probabilities (or outputs) of teachers. The bits do not depend on the number of steps in a call.
 
 _HALF_MSE, _SOFT_CROSS_ENTROPY = 1, 4
 _OPTIMIZERS = {"momentum": 1, "adam": 2}
@@ -590,7 +580,7 @@ def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
 
 
 class _Student:
-    """A student in training. It holds the description of its lane, and the arrays to which this description points."""
+    """Holds a student in training: the description of its lane, and the arrays to which the description points."""
 
     def __init__(self, kernel: Kernel, net: Net, start: Tensor, teaching: Teaching) -> None:
         self.task, self.row, self.zeros, self.loss = LaneTask(), start.contiguous().clone(), np.zeros(1), np.zeros(1)

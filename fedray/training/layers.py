@@ -47,7 +47,7 @@ class LayerStack(NamedTuple):
 
     Attributes:
         weights: Weight of each layer, as a view `[W, in, out]`. The longer side is contiguous in memory.
-        biases: Bias of each layer, `[W, 1, out]`; None for a layer without bias.
+        biases: Bias of each layer, `[W, 1, out]`. None means that the layer has no bias.
     """
 
     weights: list[Tensor]
@@ -108,14 +108,7 @@ def stack_layers(shape: LayerShape, views: Iterable[Tensor]) -> LayerStack:
 
 
 def write_rows(params: LayerStack, out: Tensor, a: int, b: int) -> None:
-    """Writes the parameters of some lanes into the same rows of a matrix, in the order of the layout.
-
-    Args:
-        params: The stack of parameters.
-        out: The matrix into which the lanes are written, `[W, d]`.
-        a: The first lane.
-        b: One past the last lane.
-    """
+    """Writes the parameters of lanes a to b (exclusive) into the same rows of `out` `[W, d]`, in the layout's order."""
     at = 0
     for w, bias in zip(*params, strict=True):
         i, o = w.shape[1:]
@@ -144,7 +137,7 @@ def run_layers(shape: LayerShape, params: LayerStack, x: Tensor, lanes: int) -> 
 
 
 def has_plain_layers(net: Net) -> bool:
-    """Returns whether a model consists of the weights and biases of its Linear and Conv2d layers, in order, once each.
+    """Returns whether a model consists of the weights and biases of its Linear and Conv2d layers in their order.
 
     In such a network no parameter is frozen, shared or reparametrized, and there are no buffers. No hook and no
     replaced `forward` changes the results of a layer.
@@ -164,10 +157,10 @@ def has_plain_layers(net: Net) -> bool:
 # The backward pass through linear layers, together with the optimizer's step.
 #
 # With plain SGD the gradient of a weight is never stored. One matrix product computes the gradient and subtracts it
-# from the weight: `w <- beta w - g^T h + shift`. Here h are the inputs of the layer, and g is the gradient in its
-# outputs, times the learning rate. (With `scaled`, the weights of the samples already contain the learning rate.) beta
-# contains weight decay and pull, and shift contains the constant terms of the local gradient. With momentum or Adam
-# the gradients are computed first, and then the optimizer makes its step.
+# from the weight: `w <- beta w - g^T h + shift`. Here h are the inputs of the layer, and g is the gradient in the
+# layer's outputs, times the learning rate. (With `scaled`, the weights of the samples already contain the learning
+# rate.) beta contains weight decay and pull, and shift contains the constant terms of the local gradient. With momentum
+# or Adam the gradients are computed first, and then the optimizer makes a step.
 
 # (stack, activations of `run_layers`, gradient of the outputs, lanes) -> gradient of the inputs, if it is requested
 Descent = Callable[[LayerStack, list[Tensor], Tensor, int], "Tensor | None"]
@@ -300,7 +293,7 @@ def _make_two_pass(shape: LayerShape, update: Step, inputs: bool) -> Descent:
 def _backward_activation(activation: type[nn.Module] | None, g: Tensor, h: Tensor) -> Tensor:
     """Returns the gradient in the inputs of an activation.
 
-    `g` is the gradient in the outputs of the activation, and `h` are these outputs.
+    `h` are the outputs of the activation, and `g` is the gradient in these outputs.
     """
     relu = activation is nn.ReLU
     before: Tensor = torch.ops.aten.threshold_backward(g, h, 0) if relu else torch.ops.aten.tanh_backward(g, h)
@@ -384,8 +377,7 @@ def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Grouped convolutions whose results do not depend on the number of groups, so that they do not depend on the number of
-# lanes.
+# Grouped convolutions whose results do not depend on the number of groups, which is the number of lanes.
 #
 # On processors without AVX-512, oneDNN uses different loops for an odd number of groups, and sums differ in the last
 # bit. On such processors torch computes the convolutions of lanes without oneDNN, one group after another. torch has
@@ -400,8 +392,7 @@ _OUTSIDE: list[bool] = []  # one entry per open context: whether oneDNN was on b
 def invariant_convolutions(device: torch.device) -> Iterator[None]:
     """Returns a context in which the bits of a group of a convolution do not depend on the number of groups.
 
-    Args:
-        device: The device that computes the convolutions. On a GPU the context has no effect.
+    On a GPU the context has no effect.
 
     Example:
         >>> with invariant_convolutions(torch.device("cpu")):
@@ -476,11 +467,9 @@ def find_max_channels(module: nn.Module) -> int:
 
 
 def choose_lanes(channels: int, device: str) -> int:
-    """Returns how many models are computed together.
+    """Returns how many models are computed together on a device, "cpu" or "cuda".
 
-    Args:
-        channels: The number of output channels of the widest convolution.
-        device: "cpu" or "cuda".
+    `channels` is the number of output channels of the widest convolution.
     """
     return CONV_LANES[device] if channels <= NARROW_CHANNELS or device == "cuda" else 1
 
@@ -517,7 +506,7 @@ def train_conv(net: Net, block: Block) -> Trained:
             below = descend(params, activations, g, lanes)
             assert below is not None
             b, _, h, v = z.shape
-            below = below.view(lanes, b, -1, h, v).transpose(0, 1).flatten(1, 2)  # as z, whose channels are last
+            below = below.view(lanes, b, -1, h, v).transpose(0, 1).flatten(1, 2)  # like z, with channels last
         grads = torch.autograd.grad(z, kernels, below.contiguous(memory_format=torch.channels_last))
         with torch.no_grad():
             move(kernels, grads, lanes)

@@ -23,14 +23,14 @@ from fedray.training.block import Block, Trained, join_rows, make_optimizer, spl
 from fedray.training.chain import find_changed_call
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Steps of the loop as CUDA graphs, with which the host starts a whole step by one call.
+# Steps of the loop as CUDA graphs. The host starts the whole step of a CUDA graph by one call.
 #
 # A step of ResNet-18 with batch 16 consists of about four hundred CUDA kernels. They keep a GPU busy for 2 to 5 ms, but
 # the host takes 6 to 10 ms to start them one after another. So the step of a lane is recorded once and then replayed.
 # The same kernels run in the same order, and give the same bits. Later lanes, also in later blocks, are trained in the
-# same tensors and replay the same record, which `_KEPT` holds. A step is recorded only if it is known to do the same
-# each time. This is known for SGD and for networks of layers of torch and torchvision, if these layers draw no random
-# numbers and the host reads no value from the GPU.
+# same tensors and replay the same record, which `_KEPT` holds. A step is recorded only if every step runs the same
+# kernels. This is the case for SGD and for networks of layers of torch and torchvision that draw no random numbers and
+# make the host read no value from the GPU.
 
 AS_WRITTEN = 2  # steps before the recorded step, in which libraries choose algorithms and momentum gets its tensors
 _KNOWN = ("torch.nn.modules.", "torchvision.models.")
@@ -42,10 +42,7 @@ TakeStep = Callable[[Tensor, Tensor, Tensor, bool], None]  # (inputs, targets, w
 def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
     """Returns whether the steps of a lane may be recorded as a CUDA graph.
 
-    Args:
-        module: The network.
-        local: The settings of local training. Only SGD can be recorded, because Adam counts its steps on the host.
-        device: The device that trains the network.
+    Only SGD can be recorded, because Adam counts its steps on the host.
     """
     if device.type != "cuda" or local.optimizer != "sgd":
         return False
@@ -53,7 +50,7 @@ def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
 
 
 def _is_alike_in_all_steps(part: nn.Module) -> bool:
-    """Returns whether a layer is known to do the same in every step, and to read no value from the GPU."""
+    """Returns whether a layer runs the same kernels in every step, and the host reads no value from the GPU for it."""
     if not type(part).__module__.startswith(_KNOWN) or isinstance(part, _RANDOM):
         return False
     if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is None:  # weight 1 / number of the step
@@ -76,7 +73,7 @@ def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
     try:
         with torch.cuda.stream(stream):
             yield
-    finally:  # also after a failure, because memory that the steps still read may be used again
+    finally:  # also after a failure, because memory that the steps still read may be overwritten
         before.wait_stream(stream)
 
 
@@ -164,7 +161,7 @@ def train_loop(net: Net, block: Block) -> Trained:
         for lane, key in enumerate(block.keys.tolist()):
             start(key)  # a user's module may draw from any global generator
             done.append(_train_lane(net, block, lane, last, recorded))
-    stack = torch.stack if len(done) > 1 else lambda column: column[0][None]  # a lone model may be large: no copy
+    stack = torch.stack if len(done) > 1 else lambda column: column[0][None]  # a single model may be large: no copy
     return Trained(*map(stack, zip(*done, strict=True)))
 
 
@@ -174,7 +171,7 @@ class _Lane(NamedTuple):
     tensors: list[Tensor]  # the model, in the order of its layout
     counters: list[Tensor]
     anchor: list[Tensor]  # the parameters towards which the model is pulled; empty if there is no pull
-    offset: list[Tensor]  # what is added to the gradients; empty if nothing is added
+    offset: list[Tensor]  # the vector that is added to the gradients; empty if nothing is added
     velocities: list[Tensor]  # the memory of momentum; empty before the first step
     total: Tensor  # the sum of the losses
     step: TakeStep
@@ -295,14 +292,9 @@ def sum_losses(
 ) -> tuple[Tensor, Tensor | None]:
     """Returns the loss of a batch, and a multiplier for it. None means the multiplier 1.
 
-    For the cross entropy with equal weights, torch's function is called. It takes fewer operations than `per_sample`.
-
-    Args:
-        objective: Name of the loss.
-        outputs: Raw outputs, `[B, C]`.
-        y: Class numbers `[B]`, or targets.
-        weight: Weight of each sample, `[B]`.
-        alike: Whether all weights are equal.
+    For the cross entropy with equal weights, torch's function is called, which takes fewer operations than
+    `per_sample`. The outputs are raw outputs `[B, C]`, y are class numbers `[B]` or targets, and the weights of the
+    samples are `[B]`. `alike` says whether all weights are equal.
     """
     if objective == "cross_entropy" and alike:
         return F.cross_entropy(outputs, y, reduction="sum"), weight[0]
@@ -310,7 +302,7 @@ def sum_losses(
 
 
 class _Holder(nn.Module):
-    """A module that holds another module, and calls a function with the held module."""
+    """Holds a module, and calls a function with this module."""
 
     def __init__(self, held: nn.Module) -> None:
         nn.Module.__init__(self)
@@ -329,17 +321,13 @@ def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tens
     return [to_channels_last(one) for one in copies] if channels_last else copies
 
 
-@lru_cache(maxsize=16)  # every lane asks
+@lru_cache(maxsize=16)  # it is called for every lane
 def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
     """Returns whether a module accepts images with channels last in memory. A trial finds it out.
 
-    For example, a module that calls `x.view(len(x), -1)` does not accept them. Some modules are refused without a
-    trial, because torch's gradient of one of their layers would overwrite memory (oneDNN #6035, only on AVX2).
-
-    Args:
-        net: The network.
-        shape: Shape of one input.
-        dtype: Type of the models' parameters.
+    For example, a module that calls `x.view(len(x), -1)` does not accept such images. For some modules the result is
+    False without a trial, because torch's gradient of one of their layers would overwrite memory (oneDNN #6035, only on
+    AVX2). `shape` is the shape of one input, and `dtype` is the type of the models' parameters.
     """
     narrow = (part for part in net.module.modules() if isinstance(part, nn.Conv2d) and max(part.kernel_size) == 1)
     unsafe = any(max(part.stride) > 1 and part.in_channels // part.groups < 8 for part in narrow)
@@ -391,7 +379,7 @@ def quiet_fallbacks() -> Iterator[None]:
     torch warns if it maps an operation over lanes by one call per lane, for example fused attention or `weight_norm`.
     Users can do nothing about this warning, and the results are the same.
     """
-    switch = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # no stub has it
+    switch = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # it is in no stub
     switch(False)
     try:
         yield

@@ -1,4 +1,6 @@
-"""Defines the local updates of the jobs in a block. The pieces of a method change them before and after training.
+"""Defines the local updates of the jobs in a block.
+
+A piece of a method (`core/method.py`) changes local updates before and after training.
 
 Example:
     >>> key, row = np.array([7], dtype=np.uint64), np.array([0])
@@ -141,7 +143,7 @@ class Jobs(NamedTuple):
         steps: Number of optimizer steps of each job, `[J]`.
         key: The key from which each job's random numbers are computed, `[J]`.
         row: Row of the broadcast models from which each job starts, `[J]`.
-        flight: Start and destination of each job in asynchronous training; None if training has rounds.
+        flight: Start and destination of each job in asynchronous training. None means that training has rounds.
         losses: Losses of all K models on the samples of each job's client, `[J, K]`. The client reported them before
             training. None means that clients report no losses.
     """
@@ -162,12 +164,12 @@ class Jobs(NamedTuple):
         return Jobs(self.plan.take(first), size, steps, key, row, flight)
 
     def turn(self, t: int) -> int | IntArray:
-        """Returns what stands for the round in the jobs' random keys: the round t, or the turns of a flight, `[J]`."""
+        """Returns the number for the round in the jobs' random keys: t, or `[J]` numbers in asynchronous training."""
         return t if self.flight is None else self.flight.turn
 
 
 class Dealt(NamedTuple):
-    """The batches of a block. `Block` has the same three fields.
+    """The batches of a block, with three fields of `Block`.
 
     Attributes:
         read: A function (first step, last step + 1) -> inputs and targets of these steps.
@@ -181,7 +183,7 @@ class Dealt(NamedTuple):
 
 
 class Site(Protocol):
-    """What pieces may use of the worker on which the clients live."""
+    """The part of a worker that pieces may use. The clients of the jobs live on this worker."""
 
     @property
     def net(self) -> Net:
@@ -212,7 +214,7 @@ class Site(Protocol):
         """The engine that trains the whole network."""
 
     def local(self, local: Local, world: int) -> Local:
-        """Returns the settings of local training in a world, with the world's own learning rate if there is one."""
+        """Returns the settings of local training in a world, which may have its own learning rate."""
 
     def to_device(self, x: Tensor) -> Tensor:
         """Moves a tensor to the worker's device. Floating-point tensors get the type of the networks."""
@@ -235,24 +237,24 @@ class Update(NamedTuple):
         phase: The phase that the jobs belong to.
         t: The round of the models at the start, from 0.
         jobs: The jobs, `[W]`. If the engine needs two lanes, a single job appears twice.
-        real: The jobs, in which a single job appears only once.
+        real: The jobs, each only once.
         state: The state of the server.
         local: The settings of local training.
-        engine: The engine that trains the jobs. A piece may replace it by an engine that trains differently.
+        engine: The engine that trains the jobs. A piece may replace the engine.
         broadcast: The model that each lane received, `[W, d]`.
         start: The model that each lane starts from, `[W, d]`.
-        counters: Integer buffers of each lane's model, `[W, c]`. Before training they are those of the start model, and
-            afterwards those of the trained model.
+        counters: Integer buffers of each lane's model, `[W, c]`. Before training they belong to the start model, and
+            afterwards to the trained model.
         memo: A cache that pieces share among the blocks of a round.
         own: The private vectors that clients will keep, by name, `[W, d]` each.
         offset: The vector that is added to each lane's gradients, `[W, d]`. None means that nothing is added.
         couple: A function that combines the gradients of a client's lanes. None means that the lanes are independent.
         weigh: A function that returns a multiplier of each sample's weight in its batch. None means the multiplier 1.
         gives_change: Whether the engine can return the models' deltas instead of the models.
-        block: The block that was trained; None before training.
-        final: The trained models, `[W, d]`; None before training, or if no piece needs them.
-        delta: Trained models minus start models, `[W, d]`; 0 in layers that stay with the clients. None before
-            training.
+        block: The block that was trained. It is None before training.
+        final: The trained models, `[W, d]`. It is None before training, or if no piece needs the models.
+        delta: Trained models minus start models, `[W, d]`, which are 0 in layers that stay with the clients. It is None
+            before training.
         beside: Tensor that is sent together with the delta, `[W, ...]`. None means that only the delta is sent.
     """
 
@@ -279,7 +281,7 @@ class Update(NamedTuple):
     beside: Tensor | None = None
 
     def read(self, name: str) -> Tensor:
-        """Returns the private vector `name` of each lane's client, `[W, d]`. It is 0 if the client has none yet."""
+        """Returns the private vector `name` of each lane's client, `[W, d]`. A vector that was never written is 0."""
         return self.site.private.read(name, self.jobs.plan).to(self.broadcast.device)
 
     def keep(self, **own: Tensor) -> "Update":
