@@ -31,8 +31,7 @@ from fedray.training.update import Site
 # - Three zeros mean that there is no node. A tree without a root is *absent*.
 #
 # A tree of L leaves has 2 L - 1 nodes. scikit-learn compares float32 features with float64 thresholds. Here the
-# threshold is rounded down to float32. No float32 lies between the threshold and the rounded threshold, so every
-# sample goes the same way as in scikit-learn's tree.
+# threshold is rounded down to float32, so every sample goes the same way as in scikit-learn's tree.
 
 NUMBERS = 3  # values of a node
 LEAF = -1.0
@@ -44,15 +43,10 @@ def tree_nodes(leaves: int) -> int:
 
 
 def write_tree(tree: Any, leaves: int) -> Tensor:
-    """Returns a fitted tree as an array of node values.
+    """Returns a fitted `sklearn.tree.DecisionTreeClassifier` with at most L leaves as an array of node values.
 
-    Args:
-        tree: A fitted `sklearn.tree.DecisionTreeClassifier` with at most `leaves` leaves, on float32 inputs.
-        leaves: L, the number of leaves for which the array has room.
-
-    Returns:
-        The nodes of the tree, `[2 L - 1, 3]` float32. The class of a leaf is its most frequent class. If several
-        classes are equally frequent, it is the first of them.
+    The array is `[2 L - 1, 3]` float32. The class of a leaf is its most frequent class. If several classes are equally
+    frequent, it is the first of them.
 
     Example:
         >>> from sklearn.tree import DecisionTreeClassifier
@@ -84,14 +78,9 @@ def has_root(trees: Tensor) -> Tensor:
 
 
 def classify_rows(trees: Tensor, x: Tensor) -> Tensor:
-    """Returns the classes that trees predict.
+    """Returns the classes that M trees `[M, n, 3]` predict for B samples `[B, f]`, `[B, M]` int64.
 
-    Args:
-        trees: The M trees, `[M, n, 3]`.
-        x: Inputs of B samples, `[B, f]`.
-
-    Returns:
-        Predicted classes `[B, M]`, int64; -1 for an absent tree.
+    The class is -1 for an absent tree.
     """
     number, n = trees.shape[:2]
     kind, value, child = trees.reshape(-1, NUMBERS).unbind(-1)
@@ -111,9 +100,7 @@ def classify_rows(trees: Tensor, x: Tensor) -> Tensor:
 def vote(classes: Tensor, number: int) -> Tensor:
     """Returns the class with the most votes of a committee, or -1 if nobody votes. In a tie the first class wins.
 
-    Args:
-        classes: The class that each of S members votes for, `[..., S]`; -1 for an absent member.
-        number: C, the number of classes.
+    `classes` holds the class that each of S members votes for, `[..., S]`. An absent member has -1.
 
     Example:
         >>> vote(torch.tensor([[2, 0, 2], [1, 0, -1], [-1, -1, -1]]), 3).tolist()
@@ -128,8 +115,8 @@ def vote(classes: Tensor, number: int) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------------------
 # A boosted ensemble as a network that predicts shares of votes.
 #
-# In place of network parameters, a row of the state holds the trees of a run and their weights. Checkpoints, hashes,
-# exports, evaluation and `Run.predict` therefore treat them like any model, and nothing is ever unpickled.
+# Instead of network parameters, the state holds the trees of a run and their weights. Checkpoints, hashes, exports,
+# evaluation and `Run.predict` therefore treat them like any model, and nothing is ever unpickled.
 
 CHUNK = 256  # trees that classify together: [500 samples, 256 trees] int64 are 1 MB
 NO_VOTE = torch.finfo(torch.float32).eps  # replaces a vote share of 0 in the logarithm; smaller values add nothing to 1
@@ -139,11 +126,11 @@ class Ensemble(NamedTuple):
     """The dimensions of a boosted ensemble.
 
     Attributes:
-        rounds: T, the number of rounds of boosting.
-        seats: S, the largest number of learners that a round adds.
-        leaves: L, the largest number of leaves of a tree.
-        classes: C, the number of classes.
-        committee: Whether the learners of a round have one vote together. If not, each learner has its own vote.
+        rounds: Number of rounds of boosting, T.
+        seats: Largest number of learners that a round adds, S.
+        leaves: Largest number of leaves of a tree, L.
+        classes: Number of classes, C.
+        committee: Whether the learners of a round have one vote together. False means that each has its own vote.
     """
 
     rounds: int
@@ -162,9 +149,9 @@ class BoostedTrees(nn.Module):
     """The module of a boosted ensemble.
 
     Attributes:
-        classes: C, the number of classes.
+        classes: Number of classes, C.
         committee: Whether the learners of a round have one vote together.
-        alpha: Weight of each round's vote, `[T]`; 0 for a round that added nothing.
+        alpha: Weight of each round's vote, `[T]`. A round that added nothing has 0.
         scale: Logarithm of the sum of all sample weights before normalization, for each round, `[T]`.
         trees: Learners of each round, `[T, S, n, 3]` for trees of n nodes.
     """
@@ -217,7 +204,7 @@ def boosted_net(size: Ensemble) -> Net:
 # Boosting's server: which candidates of a round clients evaluate, which candidate joins the ensemble, and its weight.
 #
 # The weights of a client's samples are not part of the state, because they follow from the ensemble and the samples
-# (`FitTrees._weigh`). A client that missed some rounds, or a new actor, computes them again.
+# (`FitTrees._weigh`).
 
 CANDIDATES = "broadcast/candidates"  # name of the tensor in `State.extra` with the candidates that clients evaluate
 SMOOTHING = 1e-10  # of the paper; it makes the weight of a learner without errors finite
@@ -230,10 +217,10 @@ class Sizes(NamedTuple):
     """The dimensions of a boosted ensemble in all worlds. A world is one seed of one fold of the data.
 
     Attributes:
-        worlds: R, the number of worlds.
-        seats: S, the largest number of learners that a round adds.
-        classes: C, the number of classes.
-        layout: Layout of a row of the state. A row holds `alpha`, `scale` and `trees` of `BoostedTrees`.
+        worlds: Number of worlds, R.
+        seats: Largest number of learners that a round adds, S.
+        classes: Number of classes, C.
+        layout: Layout of the parts `alpha`, `scale` and `trees` of `BoostedTrees` in the state.
     """
 
     worlds: int
@@ -245,9 +232,7 @@ class Sizes(NamedTuple):
 def samme(error: float, classes: int) -> float:
     """Returns a learner's weight `log((1 - e) / (e + 1e-10)) + log(C - 1)`, rounded to float32 as it is sent.
 
-    Args:
-        error: Weighted error e of the learner, in [0, 1 - 1 / C).
-        classes: C, the number of classes, at least 2.
+    The weighted error e of the learner must be in [0, 1 - 1 / C).
 
     Example:
         >>> samme(error=0.2, classes=3)  # log(0.8 / 0.2) + log(2)
@@ -276,10 +261,7 @@ def as_committee(learners: Tensor) -> Tensor:
 def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
     """Returns the candidates of a round in every world, `[R, M, S, n, 3]`, ordered by client. Unused entries are 0.
 
-    Args:
-        worlds: R, the number of worlds.
-        stats: The statistics of the round, which hold the learners of each client.
-        candidates: Function: the learners of all clients -> the candidates, such as `each_alone`.
+    `stats` holds the learners of each client. `candidates` makes candidates of all learners, as `each_alone` does.
     """
     rows = stats["learners"].rows
     each = [[rows[key] for key in sorted(rows) if key[0] == world] for world in range(worlds)]
@@ -296,10 +278,6 @@ def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], S
     """Returns a function (`Phase.ask`) that adds a round's candidates to the state, so that clients evaluate them.
 
     The function returns None if the clients have already evaluated the candidates of this round.
-
-    Args:
-        worlds: R, the number of worlds.
-        candidates: Function: the learners of all clients -> the candidates, such as `each_alone`.
     """
 
     def ask(state: State, stats: Stats) -> State | None:
@@ -314,12 +292,11 @@ def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
     """Returns the weights of a client's samples. If they are too large to be added, a power of two divides them.
 
     If some clients did not take part in a round, the weights of all samples may add up to more than 1. For example, a
-    learner may never be wrong on the participants' samples. The learner's weight alpha is then 23 or more, and the
-    normalization divides by 1 (log Z = 0). If the learner is wrong on samples of an absent client, the weights of these
-    samples grow by e^23.
+    learner is never wrong on the participants' samples. The learner's weight alpha is then 23 or more. If the learner
+    is wrong on samples of an absent client, the weights of these samples grow by e^23.
 
     Args:
-        log: Logarithms of the factors by which the weights have changed, `[n]`.
+        log: Logarithms of the multipliers by which the weights have changed, `[n]`.
         rows: Number of samples of all clients.
 
     Returns:
@@ -340,15 +317,10 @@ def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
 
 
 def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> Stats:
-    """Returns sums of sample weights as statistics of a round.
+    """Returns sums of sample weights as statistics of a round, divided by 2 to the power of `shift`.
 
-    The first sum is over all samples. Each further sum is over the samples on which one candidate is wrong.
-
-    Args:
-        errors: These 1 + M sums for each client, `[J, 1 + M]`.
-        world: Index of the world of each client, `[J]`.
-        worlds: R, the number of worlds.
-        shift: Exponent of the power of two by which the sums were divided.
+    Client j of world `world[j]` has the sums `errors[j]`, `[1 + M]`. The first sum is over all samples. Each further
+    sum is over the samples on which one candidate is wrong.
     """
     ones = torch.ones(len(errors), dtype=torch.int64)
     return {f"{_ERRORS}{shift}": exact_sum(errors.contiguous(), torch.from_numpy(world), worlds, ones, limbs=2)}
@@ -357,10 +329,8 @@ def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> 
 def join_errors(stats: Stats) -> Tensor:
     """Returns the sums of sample weights over all clients, `[R, 1 + M]`, divided by a power of two.
 
-    In each world the divisor is the largest power of two by which a client of the world divided its sums.
-
-    Args:
-        stats: The added statistics of `sum_errors`.
+    `stats` holds the added statistics of `sum_errors`. In each world the divisor is the largest power of two by which a
+    client of the world divided its sums.
 
     Example:
         >>> both = [sum_errors(torch.tensor([[0.5, 0.25]]), np.array([0]), 1, shift) for shift in (32, 48)]
@@ -380,12 +350,8 @@ def join_errors(stats: Stats) -> Tensor:
 def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = False) -> Server:
     """Returns a server that adds the candidate with the smallest error to the ensemble. `samme` gives its weight.
 
-    Boosting stops in a world when the best candidate is no better than guessing.
-
-    Args:
-        sizes: The dimensions of the ensemble.
-        candidates: Function that turns the learners of a round into candidates, such as `each_alone`.
-        keeps_pool: Whether the candidates of the first round are the candidates of all rounds.
+    Boosting stops in a world when the best candidate is no better than guessing. With `keeps_pool` the candidates of
+    the first round are the candidates of all rounds.
     """
 
     def init(_models: Tensor) -> dict[str, Tensor]:
@@ -464,10 +430,10 @@ class Sent(NamedTuple):
 
     Attributes:
         learner: Number of bytes of a learner.
-        series: F, the number of learners that a client sends.
-        seats: S, the number of learners that a round adds to the ensemble.
-        asked: Whether a client reports the error of each learner separately. If not, it reports one error, that of all
-            learners as one committee.
+        series: Number of learners that a client sends, F.
+        seats: Number of learners that a round adds to the ensemble, S.
+        asked: Whether a client reports the error of each learner separately. False means that it reports the error of
+            all learners as one committee.
         pool: Whether clients fit and send learners in the first round only.
     """
 
@@ -481,12 +447,7 @@ class Sent(NamedTuple):
 def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int], IntArray]:
     """Returns a function: round -> the last round before it in which each client had a job, `[R * N]`.
 
-    The entry is -1 if a client had no job before.
-
-    Args:
-        schedule: A schedule that needs no state.
-        worlds: R, the number of worlds.
-        clients: N, the number of clients.
+    The entry is -1 if a client had no job before. The schedule must not need a state.
 
     Example:
         >>> clients, everyone = 3, np.arange(3)
@@ -510,14 +471,7 @@ def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int],
 
 
 def boosting_traffic(schedule: Schedule, worlds: int, clients: int, sent: Sent) -> Traffic:
-    """Returns a function that counts the bytes that each job of a round sends and receives.
-
-    Args:
-        schedule: The schedule of the method, which needs no state.
-        worlds: R, the number of worlds.
-        clients: N, the number of clients.
-        sent: The sizes of the messages.
-    """
+    """Returns a function that counts the bytes that each job of a round sends and receives."""
     before = last_round(schedule, worlds, clients)
 
     def traffic(t: int, plan: Plan) -> tuple[IntArray, IntArray]:
@@ -537,11 +491,7 @@ def boosting_traffic(schedule: Schedule, worlds: int, clients: int, sent: Sent) 
 
 
 def bagging_traffic(learner: int) -> Traffic:
-    """Returns a function that counts the bytes of bagging, in which a client sends a learner and receives nothing.
-
-    Args:
-        learner: Number of bytes of a learner.
-    """
+    """Returns a function that counts the bytes of bagging, in which a client sends a learner and receives nothing."""
 
     def traffic(_t: int, plan: Plan) -> tuple[IntArray, IntArray]:
         return np.full(len(plan.client), learner, dtype=np.int64), np.zeros(len(plan.client), dtype=np.int64)
@@ -550,9 +500,9 @@ def bagging_traffic(learner: int) -> Traffic:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The work of clients. The weights of a client's samples follow from the ensemble and the samples. A process keeps these
-# weights from round to round as long as each new ensemble only adds learners to the ensemble from which the weights
-# were computed. Otherwise the process computes the weights again; the results are the same bits.
+# The work of clients. A process keeps the weights of a client's samples from round to round as long as each new
+# ensemble only adds learners to the ensemble from which the weights were computed. Otherwise the process computes the
+# weights again; the results are the same bits.
 
 Draw = Literal["rows", "weights", "bootstrap"]
 
@@ -574,7 +524,7 @@ class KnownWeights(NamedTuple):
 
     Attributes:
         rounds: Number of these rounds.
-        log: Logarithms of the factors by which the weights have changed, `[n]`.
+        log: Logarithms of the multipliers by which the weights have changed, `[n]`.
     """
 
     rounds: int
@@ -589,7 +539,7 @@ class Known:
         row: The last ensemble of each world that the process received.
         weights: The weights of each client's samples, by (world, client).
         classes: The classes that the candidates predict for each client's samples, by (world, client).
-        pool: The candidates to which `classes` belong; None if there are none yet.
+        pool: The candidates to which `classes` belong. None means that there are no candidates yet.
         rows: Number of training samples of all clients together, for each world.
     """
 
@@ -628,14 +578,14 @@ class FitTrees(Work):
 
     Attributes:
         options: Options of the decision tree, by scikit-learn's names.
-        leaves: L, the largest number of leaves of a tree.
-        classes: C, the number of classes.
+        leaves: Largest number of leaves of a tree, L.
+        classes: Number of classes, C.
         draw: How the weights of a client's samples are used. `rows` draws samples with odds equal to the weights.
             `weights` gives the weights to the learner. `bootstrap` ignores the weights and draws samples with equal
             odds.
-        series: F, the number of learners that a client boosts one after another on its own samples. 1 means that the
-            client fits one learner and does not boost.
-        numbers: How many values represent one learner.
+        series: Number of learners that a client boosts one after another on its own samples, F. 1 means that the client
+            fits one learner and does not boost.
+        numbers: Number of values that represent one learner.
     """
 
     options: Mapping[str, Any]
@@ -772,8 +722,8 @@ def draw_rows(odds: FloatArray, numbers: FloatArray) -> IntArray:
     """Draws indices of samples with replacement.
 
     Args:
-        odds: Odds of each sample, `[n]`, at least 0; their sum does not matter.
-        numbers: Uniform numbers in [0, 1), one for each draw.
+        odds: Odds of each sample, `[n]`, at least 0. They need not add up to 1.
+        numbers: Uniform random values in [0, 1), one for each draw.
 
     Example:
         >>> draw_rows(np.array([1.0, 0.0, 3.0]), np.array([0.0, 0.2, 0.3, 0.99])).tolist()

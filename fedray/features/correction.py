@@ -67,13 +67,14 @@ class Correction(Piece):
 
     Attributes:
         name: Name of the private vector.
-        offset: Function (private vectors, server's vectors or None) -> the term `offset` of the local gradient (see
+        offset: A function (private vectors, server's vectors or None) -> the term `offset` of the local gradient (see
             `Local`), `[W, d]`.
-        update: Function (private vectors, server's vectors or None, deltas, lengths) -> the private vectors after local
-            training, `[W, d]`. A length is the learning rate times the number of steps, `[W, 1]`. With momentum, each
-            step counts with the total weight of its gradient in the model (`block.weigh_gradients`). In both cases
+        update: A function (private vectors, server's vectors or None, deltas, lengths) -> the private vectors after
+            local training, `[W, d]`. A length is the learning rate times the number of steps, `[W, 1]`. With momentum,
+            each step counts with the total weight of its gradient in the model (`block.weigh_gradients`). In both cases
             `-delta / length` is a mean gradient.
-        shared: Name of the server's vector that is broadcast with the models; None if the server has no such vector.
+        shared: Name of the server's vector that is broadcast with the models. None means that the server has no such
+            vector.
 
     Example:
         >>> dynamic = Correction("dynamic", lambda h, _shared: -h, lambda h, _shared, delta, _length: h - 0.1 * delta)
@@ -126,12 +127,9 @@ _TINY = 1e-12  # the smallest divisor; it replaces the norm of a gradient that i
 
 
 def sharpness_aware(rho: float) -> Transform:
-    """Returns a transformation that replaces the gradient g at w by the gradient at `w + rho g / |g|`.
+    """Returns a transformation that replaces the gradient g at w by the gradient at `w + rho g / |g|`, rho >= 0.
 
     Source: Foret, Kleiner, Mobahi, Neyshabur, *Sharpness-Aware Minimization*, ICLR 2021, equations 2 and 3.
-
-    Args:
-        rho: Radius of the neighborhood, at least 0.
     """
 
     def update(
@@ -144,9 +142,9 @@ def sharpness_aware(rho: float) -> Transform:
 
 
 def chain(*rules: Transform | None) -> Transform | None:
-    """Returns one transformation that applies several in order; None if all of them are None.
+    """Returns one transformation that applies several in order, or None if all of them are None.
 
-    The first transformation gets the gradient of the data, and each other one the result of the one before.
+    The first transformation gets the gradient of the loss, and each later one the result of the transformation before.
 
     Raises:
         BadInput: Two transformations choose the parameters at which a step computes its gradient.
@@ -206,14 +204,10 @@ def contrast_models(mu: float, temperature: float) -> LocalLoss:
     """Returns the network's loss plus `mu` times a contrastive loss of features (MOON).
 
     The contrastive loss is `-log(e^(s(z, z_glob)/tau) / (e^(s(z, z_glob)/tau) + e^(s(z, z_prev)/tau)))`. Here s is the
-    cosine of the angle between two features. The features are z of the trained model, z_glob of the broadcast model,
-    and z_prev of the client's previous model.
+    cosine of the angle between two features, and tau > 0 is the temperature. The features are z of the trained model,
+    z_glob of the broadcast model, and z_prev of the client's previous model.
 
     Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, equations 3 and 4.
-
-    Args:
-        mu: Weight of the contrastive loss, at least 0.
-        temperature: tau, above 0.
 
     Example:
         >>> contrast_models(1.0, 0.5).reads

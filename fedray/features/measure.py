@@ -1,7 +1,6 @@
 """Measures a client's trained model on the client's samples. The client sends the measured values with the model.
 
-These values depend only on the client's samples, the client's model and a random key of the job. The other clients of a
-block do not change them.
+The measured values depend only on the client's samples, the client's model and a random key of the job.
 
 Example:
     The first example counts the samples of each class. The second example computes the Fisher diagonal of a linear
@@ -54,7 +53,7 @@ class Curvature(Measure):
 
     Attributes:
         kind: `model` or `empirical`.
-        rows: How many samples of each client are used. Each round draws them anew. None means all samples.
+        rows: Number of samples of each client that are used. Each round draws them anew. None means all samples.
     """
 
     kind: Literal["model", "empirical"] = "model"
@@ -111,7 +110,7 @@ class ClientSums(Measure):
     The sum is 0 for a client without samples.
 
     Attributes:
-        function: Function: some samples (`SeenRows`) -> the sum over these samples, `[numbers]`. It is called for
+        function: A function: some samples (`SeenRows`) -> the sum over these samples, `[numbers]`. It is called for
             several parts of the client's samples, and the sums of all parts are added. Before the first call, the
             global random generators are seeded with the job's random key.
         numbers: Length of the sum. Each job sends the sum as float32.
@@ -171,18 +170,14 @@ def _read_rows(site: Site, client: int, world: int, place: IntArray) -> Iterator
 # Let J be the Jacobian of the outputs of a sample, and s_1, s_2, ... vectors whose outer products add up to the Fisher
 # matrix of these outputs. The diagonal is the sum over j of `(J' s_j)^2`. For `empirical`, the only vector is the
 # gradient of the loss. `torch.func.vmap` computes the gradients of many samples in one call. A module that `vmap` does
-# not support is differentiated sample by sample. The network is in evaluation mode.
+# not support is differentiated sample by sample.
 
 
 def sum_curvature(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
-    """Returns the sum of the Fisher diagonals of some samples, `[d]` float64; the entries of float buffers are 0.
+    """Returns the sum of the Fisher diagonals of n samples, `[d]` float64. The entries of float buffers are 0.
 
-    Args:
-        net: The network.
-        row: The parameters and buffers of the model, `[d]`.
-        x: Inputs of the network, `[n, ...]`.
-        y: Targets of the samples, `[n]` or `[n, q]`; not used for `model`.
-        kind: `model` or `empirical`, as in `Curvature`.
+    The network with the parameters and buffers `row` `[d]` is in evaluation mode. `kind` is `model` or `empirical`, as
+    in `Curvature`. The targets `y` are not used for `model`.
     """
     net.module.eval()
     total = row.new_zeros(net.layout.d, dtype=torch.float64)
@@ -199,17 +194,12 @@ def sum_curvature(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Ten
 
 
 def count_gradients(net: Net, kind: str) -> int:
-    """Returns the number of gradients that are computed for one sample.
-
-    Args:
-        net: The network.
-        kind: `model` or `empirical`.
-    """
+    """Returns the number of gradients that are computed for one sample."""
     return net.outputs if kind == "model" else 1
 
 
 def _find_vectors(net: Net, out: Tensor, y: Tensor, kind: str) -> Tensor:
-    """Returns the vectors s of one sample, `[j, outputs]`, given the sample's outputs `[outputs]`."""
+    """Returns the vectors s of one sample with the outputs `out`, `[j, outputs]`."""
     if kind == "model":
         return factor_fisher(net.objective, out)
     slope: Tensor = grad(lambda one: per_sample(net.objective, one[None], y[None])[0])(out)

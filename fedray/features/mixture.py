@@ -72,11 +72,8 @@ class Mixture(Piece):
 def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
     """Returns each model's share in each sample, `q_j(m)` in proportion to `pi_m exp(-l(h_m(x_j), y_j))`, `[K, n]`.
 
-    This is the E step. The shares of all models in a sample sum to 1, apart from the lower bound `LEAST_SHARE`.
-
-    Args:
-        losses: Loss of each model on each sample (a negative log-likelihood), `[K, n]`.
-        weights: Weight pi of each model, `[K]`, at least 0.
+    This is the E step. The shares of all models in a sample add up to 1, apart from the lower bound `LEAST_SHARE`. A
+    loss is a negative log-likelihood, `[K, n]`. The weights pi are at least 0, `[K]`.
 
     Source: Marfoq et al. 2021, equation 11.
     """
@@ -90,11 +87,8 @@ def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
 def fit_weights(losses: ArrayLike, steps: int = STEPS) -> FloatArray:
     """Returns a client's weights of K fixed models, `[K]`.
 
-    The weights start equal. Each E step replaces the weight of a model by its mean share in the client's samples.
-
-    Args:
-        losses: Loss of each model on each of the client's samples, `[K, n]`. Without samples the weights stay equal.
-        steps: Number of E steps.
+    The weights start equal. Each E step replaces the weight of a model by its mean share in the client's samples. The
+    losses of each model on each sample are `[K, n]`. Without samples the weights stay equal.
 
     Example:
         >>> fit_weights([[0.0, 0.0], [3.0, 3.0]]).round(3).tolist()
@@ -117,27 +111,18 @@ class _Shared(NamedTuple):
 class Shares:
     """The shares of a round. A client's shares are computed when the first job of the client needs them.
 
-    A client's shares depend only on the client's samples, the models of the round and the client's private weights. The
-    other clients of a block do not change them.
+    A client's shares depend only on the client's samples, the models of the round and the client's private weights.
     """
 
     def __init__(self, site: Site, state: State, models: int) -> None:
-        """Stores the site, the state and the number of models of the round.
-
-        Args:
-            site: The worker. It holds the model weights of clients that took part before.
-            state: The state with the models of the round.
-            models: K, the number of models.
-        """
+        """Stores the worker, the state with the models of the round, and their number K."""
         self._site, self._state, self._models = site, state, models
         self._known: dict[tuple[int, int], _Shared] = {}
 
     def of_places(self, plan: Plan, place: Tensor) -> Tensor:
         """Returns the share of each lane's model in each sample of the lane's batches, `[S, W, B]`.
 
-        Args:
-            plan: The jobs of the lanes, `[W]`.
-            place: Indices of the samples among the samples of the lane's client, `[S, W, B]`.
+        `place` holds the indices of the samples among the samples of the lane's client, `[S, W, B]`.
         """
         lanes = [
             self._of(world, client).share[model][place[:, lane]]
@@ -165,12 +150,7 @@ class Shares:
 def sample_losses(site: Site, state: State, models: int, world: int, client: int) -> Tensor:
     """Returns the loss of each model of a world on each training sample of a client, `[K, n]` float64.
 
-    Args:
-        site: The worker. The loss of its network must be a negative log-likelihood.
-        state: The state with the models.
-        models: K, the number of models.
-        world: Index of the world.
-        client: Id of the client.
+    The loss of the worker's network must be a negative log-likelihood.
     """
     k, where = models, torch.tensor([world])
     fetched = site.shards.fetch(np.array([world]), np.array([client]))

@@ -49,10 +49,10 @@ class Particles(Piece):
     each.
 
     Attributes:
-        models: K, the number of models.
-        move: Function (gradients of the loss, received particles, current particles, own particles, number of the
+        models: Number of models, K.
+        move: A function (gradients of the loss, received particles, current particles, own particles, number of the
             client's samples) -> the direction of a descent step of the current particles.
-        learn: Function (own particles now, received particles, trained particles, own particles before this round) ->
+        learn: A function (own particles now, received particles, trained particles, own particles before this round) ->
             the direction of a descent step of the own particles.
         steps: Number of steps that the client's own particles make after training.
     """
@@ -86,8 +86,7 @@ class Particles(Piece):
     def end(self, update: Update) -> Update:
         """Moves the clients' own particles, so that they represent what the training has changed.
 
-        The particles continue from their last positions. They move with the optimizer of the training. The optimizer
-        starts without memory.
+        They continue from their last positions, with the optimizer of the training and without its memory.
         """
         assert update.block is not None and update.final is not None
         own, received, trained = update.own[PARTICLES], update.block.start, update.final
@@ -119,12 +118,9 @@ class Particles(Piece):
 
 
 def for_each_client(models: int, function: Callable[..., Tensor], *lanes: Tensor) -> Tensor:
-    """Applies a function to the lanes of each client separately, and returns the results of all clients, `[W, p]`.
+    """Applies a function to the K lanes of each client separately, and returns the results of all clients, `[W, p]`.
 
-    Args:
-        models: K, the number of lanes of a client.
-        function: Function of one client: tensors `[K, ...]` -> `[K, p]`.
-        lanes: Tensors of all clients, `[W, ...]` each. W is a multiple of K.
+    The function takes tensors `[K, ...]` and returns `[K, p]`. `lanes` are tensors of all clients, `[W, ...]`.
     """
     return torch.cat([function(*parts) for parts in zip(*(torch.split(each, models) for each in lanes), strict=True)])
 
@@ -151,7 +147,7 @@ def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tenso
 
 
 def _refuse_data(_parameters: Tensor) -> Tensor:
-    """Raises an error, because an optimizer asks for gradients of data, and a client's own particles have none."""
+    """Raises an error: an optimizer may not compute gradients of the loss for a client's own particles."""
     raise FedrayError("local.step reads a gradient or a loss, but the particles that clients keep have no rows")
 
 
@@ -164,9 +160,9 @@ class Target(NamedTuple):
     """The density from which the particles should be samples, `p_0(w) exp(-sum of all samples' losses / temperature)`.
 
     Attributes:
-        temperature: alpha, above 0, by which the losses are divided.
-        precision: Precision of the prior p_0, which is `N(0, 1 / precision)` for each parameter; 0 means a flat prior.
-        bandwidth: lambda, the width of the Gaussian kernels around the particles.
+        temperature: The losses are divided by this value, alpha, above 0.
+        precision: Precision of the prior p_0, which is `N(0, 1 / precision)` for each parameter. 0 means a flat prior.
+        bandwidth: Width of the Gaussian kernels around the particles, lambda.
     """
 
     temperature: float
@@ -177,13 +173,9 @@ class Target(NamedTuple):
 def find_direction(score: Tensor, particles: Tensor) -> Tensor:
     """Returns the direction in which particles move so that they become samples of a density, `[K, p]`.
 
-    The direction at w is `mean_j k(w_j, w) score_j + grad_{w_j} k(w_j, w)`. The kernel k is `exp(-|v - w|^2 / (2 h))`
-    with `h = m / (2 log(K + 1))`, where m is the median of all K x K squared distances. A single particle moves along
-    its own score.
-
-    Args:
-        score: Gradients of the density's logarithm at the particles, `[K, p]`.
-        particles: The particles, `[K, p]`.
+    The direction at w is `mean_j k(w_j, w) score_j + grad_{w_j} k(w_j, w)`. Here score_j is the gradient of the
+    density's logarithm at particle j. The kernel k is `exp(-|v - w|^2 / (2 h))` with `h = m / (2 log(K + 1))`, where m
+    is the median of all K x K squared distances. A single particle moves along its own score.
     """
     k = len(particles)
     squares = _square_distances(particles, particles)
@@ -200,11 +192,6 @@ def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
     """Returns for each point a mean of the particles, weighted by their Gaussian kernels at the point, `[n, p]`.
 
     The gradient of the logarithm of the particles' density at a point is `(mean - point) / bandwidth^2`.
-
-    Args:
-        at: The points, `[n, p]`.
-        particles: The particles of the density, `[K, p]`.
-        bandwidth: lambda, above 0.
     """
     weight = torch.softmax(_square_distances(at, particles) / (-2.0 * bandwidth**2), dim=1)
     return weight @ particles
@@ -216,12 +203,7 @@ def approach(target: Target, models: int, steps: int) -> Particles:
     The posterior is the prior times one factor t_k for each client k. The prior times t_k is the density t of the
     client's own particles. At first these are the initial models, which stand for draws from the prior, so `t_k = 1`. A
     client moves the received particles to the density `q / t p_0 exp(-losses / temperature)`, where q is the density of
-    the received particles. Then the client's own particles move to the density `q_new / q t`.
-
-    Args:
-        target: The posterior.
-        models: K, the number of particles.
-        steps: Number of steps that a client's own particles make in each round in which the client takes part.
+    the received particles. Then the client's own particles make `steps` steps to the density `q_new / q t`.
     """
     scale = 1.0 / target.bandwidth**2
 
@@ -240,10 +222,8 @@ def approach(target: Target, models: int, steps: int) -> Particles:
 def divide_by_root(decay: float) -> Transform:
     """Returns a transformation that divides gradients by the square root of a running mean of their squares.
 
-    The running mean starts with the squares of the first step's gradient.
-
-    Args:
-        decay: Weight of the earlier mean in the running mean, in [0, 1).
+    The running mean starts with the squares of the first step's gradient. `decay` is the weight of the earlier mean, in
+    [0, 1).
     """
 
     def update(g: Tensor, mean: Tensor, _parameters: Tensor, context: StepContext) -> tuple[Tensor, Tensor]:
@@ -256,8 +236,7 @@ def divide_by_root(decay: float) -> Transform:
 def _square_distances(one: Tensor, other: Tensor) -> Tensor:
     """Returns `|v - w|^2` of all pairs, `[n, m]`.
 
-    A matrix product computes the distances. The first w is subtracted from all points before, because they may be far
-    from 0.
+    The first w is subtracted from all points before a matrix product, because the points may be far from 0.
     """
     v, w = one - other[:1], other - other[:1]
     return (v.square().sum(1)[:, None] + w.square().sum(1) - 2.0 * v @ w.T).clamp(min=0.0)

@@ -15,8 +15,7 @@ from fedray.training.block import count_steps
 from fedray.training.update import Jobs, Site, Update
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Layers that stay with the clients (LG-FedAvg), and the upload of the other layers. A client trains its own copy of the
-# private layers.
+# Layers that stay with the clients (LG-FedAvg), and the upload of the other layers.
 #
 # A layer is a module that owns tensors of the model. Private layers and their float buffers are not sent, so their
 # bytes do not count.
@@ -99,10 +98,7 @@ def drop_layers(layout: Layout, layers: tuple[str, ...]) -> Layout:
 def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: tuple[str, ...]) -> Compress:
     """Returns a compression of all layers except the private ones, which arrive at the server as 0.
 
-    Args:
-        make: Function that makes the compression for a layout.
-        layout: The layout of the whole model.
-        private: Names of the layers that stay with the client.
+    `make` makes the compression for a layout, and `layout` is the layout of the whole model.
     """
     columns = torch.from_numpy(np.flatnonzero(~layout.mask(private)))
     return restrict_to_columns(make(drop_layers(layout, private)), columns, layout.d)
@@ -120,10 +116,10 @@ class PersonalPasses(Piece):
     """Trains the personal models of each client, after the client has trained the received model.
 
     The batches of personal models are drawn separately. A client of the run predicts with its personal model. If it has
-    several personal models, it predicts with the one that is best on its withheld samples.
+    several personal models, it predicts with the model that is best on its withheld samples.
 
     Attributes:
-        each: How each personal model is trained. Training of a personal model continues from where it last ended.
+        each: How each personal model is trained. The training continues from where it last ended.
 
     Example:
         >>> passes = PersonalPasses((Local(pull=0.1), Local(pull=1.0)))

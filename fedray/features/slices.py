@@ -43,7 +43,7 @@ class Scaler(nn.Module):
     The slice also divides when it predicts, because the next layers were trained with divided activations.
 
     Attributes:
-        width: r, the width of the slice.
+        width: Width of the slice, r.
     """
 
     def __init__(self, width: float) -> None:
@@ -61,7 +61,7 @@ class SlicedLayer(NamedTuple):
     Attributes:
         shape: Shape of the weights, `(out, in, ...)`.
         bias: Whether the layer has biases. They follow the weights in a model's parameters.
-        reads: Number of channels of the hidden layer before this layer; 0 for the first layer, which gets all inputs.
+        reads: Number of channels of the hidden layer before this layer. The first layer, which gets all inputs, has 0.
         last: Whether the layer computes the outputs of the network, which a slice keeps whole.
     """
 
@@ -75,10 +75,10 @@ class TierNet(NamedTuple):
     """The network that the clients of a tier train.
 
     Attributes:
-        width: r, the width of the slice, in (0, 1].
-        net: The network of the slice; if r is 1, the whole network.
+        width: Width of the slice, r, in (0, 1].
+        net: The network of the slice. If r is 1, it is the whole network.
         layers: The layers of the whole network.
-        work: How much the slice computes, as a fraction of what the whole network computes.
+        work: Operations of the slice, as a fraction of the operations of the whole network.
         scaler: Whether the slice has a `Scaler` after each hidden layer.
     """
 
@@ -94,7 +94,7 @@ def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bo
 
     Args:
         net: The whole network.
-        widths: r, the width of each tier's slice.
+        widths: Width of each tier's slice.
         row: The input of one sample, `[1, ...]`.
         scaler: Whether slices have a `Scaler` after each hidden layer.
         who: Name of the method that slices the network, for messages.
@@ -121,11 +121,7 @@ def keep_channels(width: float, channels: int) -> int:
 
 
 def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
-    """Returns the layers of a network that have weights, from the first to the last.
-
-    Args:
-        net: The network.
-        who: Name of the method that slices the network, for messages.
+    """Returns the layers of a network that have weights, from the first to the last. `who` is a name for messages.
 
     Raises:
         BadInput: The network has layers that cannot be cut by channels.
@@ -173,12 +169,9 @@ def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
 
 
 def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> Tensor:
-    """Returns the positions of a slice's parameters in the whole model, `[s]`, in ascending order.
+    """Returns the positions of the parameters of a slice in the whole model, `[s]`, in ascending order.
 
-    Args:
-        layers: The layers of the whole network.
-        width: r, the width of the slice.
-        first: Function: number of channels of a hidden layer -> the first channel of the slice.
+    `first` is a function: number of channels of a hidden layer -> the first channel of the slice.
     """
     begin, places = 0, []
     for (out, read, *kernel), bias, reads, last in layers:
@@ -198,11 +191,7 @@ def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> T
 def scale_hidden(layers: Sequence[SlicedLayer], width: float) -> Tensor:
     """Returns multipliers of the whole model's parameters that replace the slice's `Scaler` layers, `[d]`.
 
-    The multiplier is 1 / r, and 1 in the last layer.
-
-    Args:
-        layers: The layers of the whole network.
-        width: r, the width of the slice.
+    The multiplier is 1 / r for a slice of width r, and 1 in the last layer.
     """
     sizes = [math.prod(shape) + shape[0] * bias for shape, bias, _, _ in layers]
     each = torch.tensor([1.0 if layer.last else 1.0 / width for layer in layers])
@@ -215,12 +204,9 @@ def _channels(channels: int, width: float, first: First) -> IntArray:
 
 
 def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
-    """Returns the network of a slice; if r is 1, this is the whole network.
+    """Returns the network of a slice of width r in (0, 1]. If r is 1, this is the whole network.
 
-    Args:
-        net: The whole network. All its layers can be sliced (`read_layers`).
-        width: r, the width of the slice, in (0, 1].
-        scaler: Whether the slice has a `Scaler` after each hidden layer.
+    All layers of the network must be sliceable (`read_layers`).
     """
     if width == 1:
         return net
@@ -261,10 +247,8 @@ def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> 
 def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
     """Returns an engine that gets models of the whole network and trains only the slice. The rest stays unchanged.
 
-    Args:
-        engine: The engine that trains the slice.
-        net: The network of the slice.
-        columns: Positions of the slice's parameters in a model of the whole network, `[s]`.
+    `engine` trains the network `net` of the slice. `columns` are the positions of the slice's parameters in a model of
+    the whole network, `[s]`.
     """
 
     def train(_whole: Net, block: Block) -> Trained:
@@ -277,11 +261,9 @@ def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
 
 
 def cut_block(block: Block, columns: Tensor) -> Block:
-    """Returns a block that holds only the slice of each model of a block.
+    """Returns a block that holds only the slice of each model `[W, d]` of a block.
 
-    Args:
-        block: A block with models of the whole network, `[W, d]`.
-        columns: Positions of the slice's parameters in a whole model, `[s]`.
+    `columns` are the positions of the slice's parameters in a whole model, `[s]`.
     """
 
     def cut(rows: Tensor | None) -> Tensor | None:
@@ -315,9 +297,9 @@ class Slices(Piece):
 
     Attributes:
         tier_nets: The network of each tier. A tier without a slice has the whole network.
-        places: Function (round, tier) -> the positions of the slice's parameters in the whole model, `[s]`, in
+        places: A function (round, tier) -> the positions of the slice's parameters in the whole model, `[s]`, in
             ascending order.
-        share: How much each tier's network computes, as a fraction of what the whole network computes, `[T]`, in
+        share: Operations of each tier's network, as a fraction of the operations of the whole network, `[T]`, in
             (0, 1].
         answers: Whether clients of the run (not new ones) predict with their tier's slice instead of the whole model.
             The slice must then be the same in every round.
@@ -358,9 +340,9 @@ def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False
 
     Args:
         nets: The network of each tier.
-        window: Function that returns the first channel of the slices in a hidden layer.
-        answers: Whether clients of the run predict with their tier's slice. This has an effect only if the slice of
-            some tier is narrower than the network. The window must then be the same in every round.
+        window: A function that returns the first channel of the slices in a hidden layer.
+        answers: Whether clients of the run predict with their tier's slice. The window must then be the same in every
+            round. If no slice is narrower than the network, `answers` has no effect.
 
     Raises:
         BadInput: `nets` is empty.
@@ -384,12 +366,7 @@ def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False
 
 
 def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
-    """Returns a function: round -> 1 for each parameter that a tier trains and 0 for the others, `[T, d]` float64.
-
-    Args:
-        slices: The slices of the tiers.
-        d: Length of the whole model.
-    """
+    """Returns a function: round -> 1 for each parameter that a tier trains and 0 for the others, `[T, d]` float64."""
 
     def marks(t: int) -> Tensor:
         held = torch.zeros(len(slices.nets), d, dtype=torch.float64)
@@ -403,12 +380,7 @@ def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
 def mean_of_slices(rows: Rows, weighting: Weighting, held: Callable[[int], Tensor]) -> Server:
     """Returns a server that averages each parameter over the uploads whose slices contain this parameter.
 
-    Parameters that no upload contains stay unchanged.
-
-    Args:
-        rows: The order in which the state holds the models.
-        weighting: How the uploads are weighted.
-        held: Function: round -> 1 for each parameter that a tier trains and 0 for the others, `[T, d]` float64.
+    Parameters that no upload contains stay unchanged. `held` is a function of `mark_columns`.
 
     Example:
         There are two clients. The second client has trained only the first parameter.
@@ -438,10 +410,7 @@ def compress_slices(each: Sequence[Compress]) -> Compress:
     """Returns a compression of each tier's slice of the model. The rest of the delta arrives at the server as 0.
 
     Error feedback may keep a residual for a parameter. The residual is sent when the parameter is in the client's slice
-    again.
-
-    Args:
-        each: The compression of each tier's slice. It compresses deltas of s parameters.
+    again. `each` holds the compression of the s parameters of each tier's slice.
     """
 
     def size(client: IntArray, tier: IntArray) -> IntArray:

@@ -41,9 +41,9 @@ class FeatureShards:
         """Wraps other shards.
 
         Args:
-            whole: The wrapped shards. The labels and all samples that are not used for training come from them.
-            width: F, the number of features.
-            compute: Function (world, client) -> the features of the client's training samples, `[n, F]`.
+            whole: The wrapped shards, which have the labels and all samples that are not used for training.
+            width: Number of features, F.
+            compute: A function (world, client) -> the features of the client's training samples, `[n, F]`.
             pooled: Whether client 0 stands for a server that has the features of all clients. The other clients then
                 have no samples.
         """
@@ -124,13 +124,9 @@ class LeaveOutShards:
     """
 
     def __init__(self, whole: Shards, seeds: tuple[int, ...], folds: int, within: bool) -> None:
-        """Wraps other shards.
+        """Wraps the shards with all samples. `seeds` holds the seed of each of their worlds.
 
-        Args:
-            whole: The shards with all samples.
-            seeds: The seed of each world of the wrapped shards.
-            folds: Number of folds.
-            within: Whether fold f is a part of every client's samples. If not, fold f is all samples of client f.
+        With `within`, fold f is a part of every client's samples. Without it, fold f is all samples of client f.
         """
         self.whole, self.seeds, self.folds, self.within = whole, seeds, folds, within
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds * folds
@@ -149,13 +145,7 @@ class LeaveOutShards:
         self.label_counts = lambda world: whole.label_counts(world // folds)
 
     def fold_of(self, world: int, client: int, size: int) -> IntArray:
-        """Returns the fold of each sample of a client, `[n]`.
-
-        Args:
-            world: Index of the world in the wrapped shards.
-            client: Id of the client.
-            size: n, the number of samples of the client.
-        """
+        """Returns the fold of each of the n samples of a client, `[n]`. `world` is a world of the wrapped shards."""
         if not self.within:
             return np.full(size, client)
         order = rng.stream(self.seeds[world], "within", client).permutation(size)
@@ -183,8 +173,6 @@ class LeaveOutShards:
 class ProxyShards:
     """Shards with only the proxy samples of each client, or with all training samples except these.
 
-    Everything else is as in the wrapped shards.
-
     Example:
         >>> from fedray.data.store import load_data
         >>> from fedray.data.deal import build_shards
@@ -195,13 +183,10 @@ class ProxyShards:
     """
 
     def __init__(self, whole: Shards, seeds: tuple[int, ...], share: float, *, shows: bool) -> None:
-        """Wraps other shards.
+        """Wraps the shards with all samples. `seeds` holds the seed of each world.
 
-        Args:
-            whole: The shards with all samples.
-            seeds: The seed of each world.
-            share: Fraction of a client's samples that are proxy samples; their number is rounded down.
-            shows: Whether the shards have only the proxy samples. If not, they have all other samples.
+        The proxy samples are the fraction `share` of a client's samples, rounded down. With `shows`, the shards have
+        only the proxy samples. Without it, they have all other samples.
         """
         self.whole, self._seeds, self._share, self._shows = whole, seeds, share, shows
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds
@@ -236,7 +221,7 @@ class ProxyShards:
 # `combine_outputs` computes the fixed rules `mean`, `label_shares` and `voting`. `build_aggregator` makes the small
 # networks: `client_weights` (one weight per client), `class_weights` (one weight per client and class) and `neural`
 # (`W2 relu(W1 z)`, hidden width N * d). The first two start as the plain mean of the logits. `build_interpolation`
-# makes the network of β-Predictive Bayes, which has a single parameter.
+# makes the network of β-Predictive Bayes.
 #
 # Source: Allouah et al., *Revisiting Ensembling in One-Shot Federated Learning*, NeurIPS 2024, section 3.
 
@@ -263,11 +248,8 @@ class WeightedLogits(nn.Module):
 def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
     """Returns a network that combines the logits of all clients' networks. Its inputs are these logits, `[B, N * C]`.
 
-    Args:
-        kind: `neural`, `client_weights` or `class_weights`.
-        clients: N, the number of clients.
-        classes: C, the number of classes.
-        width: d, the number of hidden units for each client. Only `neural` uses it.
+    `kind` is `neural`, `client_weights` or `class_weights`. `width` is the number of hidden units for each client in
+    `neural`.
 
     Example:
         >>> net = build_aggregator("client_weights", clients=3, classes=2, width=2)
@@ -339,10 +321,6 @@ def build_interpolation(classes: int, beta: float) -> Net:
     """Returns a network whose only parameter is beta (`ProductAndMixture`).
 
     The inputs of this network are the logits of all clients' networks side by side, `[B, N * C]`.
-
-    Args:
-        classes: C, the number of classes.
-        beta: Initial value of the parameter.
     """
     return net_of(lambda: ProductAndMixture(classes, beta), "product_and_mixture", "cross_entropy", classes)
 
@@ -352,14 +330,11 @@ def interpolate_answers(outputs: Tensor, beta: Tensor) -> Tensor:
 
     The result is `log p_beta = beta log P + (1 - beta) log Q - log sum_y exp(...)`. If beta or 1 - beta is negative, it
     counts as 0. P is the product of the clients' probabilities, normalized to sum 1 (a Bayesian committee machine with
-    a uniform prior over the classes). Q is the mean of the clients' probabilities.
+    a uniform prior over the classes). Q is the mean of the clients' probabilities. Both follow from the raw outputs of
+    the clients' networks, `[N, n, C]`.
 
     Source: Hasan et al., *Calibrated One Round Federated Learning with Bayesian Inference in the Predictive Space*,
     AAAI 2024.
-
-    Args:
-        outputs: Raw outputs of the clients' networks, `[N, n, C]`.
-        beta: The position between mixture (0) and product (1), `[1]`.
 
     Example:
         >>> outputs = torch.tensor([[[0.8, 0.2]], [[0.8, 0.2]]]).log()
@@ -396,9 +371,9 @@ class Base(NamedTuple):
     Attributes:
         net: The network of this architecture.
         models: Number of models of this architecture in an ensemble.
-        voter: A classifier that clients fit instead of training a network; `net` is then a `voting_net`. None means
+        voter: A classifier that clients fit instead of training a network. `net` is then a `voting_net`. None means
             that clients train the network `net`.
-        members: A function that tells which clients have this architecture; None means all clients.
+        members: A function that tells which clients have this architecture. None means all clients.
         answers: Whether the mean of the bases, which predicts without a meta model, includes this base.
     """
 
@@ -417,8 +392,8 @@ class Stack(NamedTuple):
         meta: The meta model. Its inputs are the n * C probabilities of the bases. None means that the predictions of
             the bases are averaged.
         rounds: Number of rounds in which the bases are trained.
-        folds: F, the number of folds; 1 means that no samples are left out.
-        within: Whether fold f is a part of every client's samples. If not, fold f is all samples of client f.
+        folds: Number of folds, F. 1 means that no samples are left out.
+        within: Whether fold f is a part of every client's samples. False means that fold f is all samples of client f.
         meta_rounds: Number of rounds in which the meta model is trained.
         meta_lr: Learning rate of the meta model.
         meta_optimizer: Optimizer of the meta model.
@@ -427,14 +402,14 @@ class Stack(NamedTuple):
             means ordinary stacking.
         proxy: Fraction of each client's samples on which the meta model is trained, if each client has its own model.
             With 0 the models and the meta model are both trained on all samples.
-        features: What the meta model learns from. `out_of_fold`: the prediction of the sub models that were not trained
-            on the sample. `all`: the mean of the predictions of all sub models of a base, as for a new sample.
-            `side_by_side`: the predictions of all sub models, without averaging.
+        features: What the meta model learns from. With `out_of_fold` it is the prediction of the sub models that were
+            not trained on the sample. With `all` it is the mean of the predictions of all sub models of a base. With
+            `side_by_side` it is the predictions of all sub models, without averaging.
         pooled: Whether clients upload these predictions with the labels of their samples. The server then trains the
             meta model.
         at_server: Whether the server trains the meta model on its own samples.
-        answers_at_once: Whether the meta model predicts from the start, with its initial weights. If not, it predicts
-            only after it was trained.
+        answers_at_once: Whether the meta model predicts from the start, with its initial weights. False means that it
+            predicts only after it was trained.
         name: Name of the network in messages.
     """
 
@@ -475,7 +450,7 @@ class StackModule(nn.Module):
     Attributes:
         trained: Number of rounds in which the meta model was trained, an integer buffer.
         bases: The models of each base.
-        meta: The meta model; None if there is none.
+        meta: The meta model. None means that there is no meta model.
     """
 
     trained: Tensor
@@ -561,10 +536,7 @@ def stacked_net(stack: Stack) -> Net:
 def make_classifier(name: str, options: Mapping[str, Any], seed: int) -> Any:
     """Returns a classifier of scikit-learn that is not fitted yet.
 
-    Args:
-        name: Name of the classifier in the scenario, such as `sklearn/decision_tree`.
-        options: Options of the classifier, by scikit-learn's names.
-        seed: Seed of the classifier's random numbers, below 2^32.
+    `name` is the classifier's name in the scenario, and `seed` is below 2^32.
     """
     from sklearn import ensemble, linear_model, naive_bayes, tree
 

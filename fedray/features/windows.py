@@ -1,9 +1,8 @@
 """Averages a client's models over windows of training steps, and makes the upload from these means (FedPA).
 
 A window is a number of consecutive steps of local training. The engine is called once for each step. Each call starts
-from the model that the call before returned, and trains on the batch of its step. This works with every engine, and
-trainings without windows keep the same bits. The velocity of SGD, its only memory between steps, is kept here. A *lane*
-is one job of a block of W jobs that are trained together.
+from the model that the call before returned, and trains on the batch of its step. The velocity of SGD is kept here. A
+*lane* is one job of a block of W jobs that are trained together.
 
 Example:
     The first client makes ten steps. Two steps come before the first of three windows, and eight lie in the windows.
@@ -44,9 +43,9 @@ class Windows(Piece):
     nothing else.
 
     Attributes:
-        combine: Function (parameters at the start `[p]`, means of the windows `[l, p]`), both float64 -> the change of
-            the parameters that the client sends, `[p]`.
-        number: l, the number of windows. If fewer than l steps are left for windows, each of them is one window.
+        combine: A function (parameters at the start `[p]`, means of the windows `[l, p]`), both float64 -> the change
+            of the parameters that the client sends, `[p]`.
+        number: Number of windows, l. If fewer than l steps are left for windows, each of them is one window.
         mixing: Fraction of the steps of a local training that come before the first window, in [0, 1).
         burn_in: Number of rounds at the start of the run in which there are no windows.
     """
@@ -101,7 +100,7 @@ class Finish(Piece):
     """Replaces the model that a client has trained. The client then sends and keeps the new model.
 
     Attributes:
-        finish: Function (models before training `[W, d]`, trained models `[W, d]`) -> the models that replace the
+        finish: A function (models before training `[W, d]`, trained models `[W, d]`) -> the models that replace the
             trained models, `[W, d]`. Models of clients that have made no step are not replaced.
     """
 
@@ -123,11 +122,9 @@ class Finish(Piece):
 
 
 def assign_windows(steps: IntArray, windows: Windows) -> IntArray:
-    """Returns the window of each step of each lane, `[S, W]`; -1 before the first window and after the last step.
+    """Returns the window of each step of each lane, `[S, W]`. Steps outside of the windows have -1.
 
-    Args:
-        steps: Number of optimizer steps of each lane, `[W]`, at least 1.
-        windows: The piece, with the number of windows and the fraction of steps before the first window.
+    `steps` is the number of optimizer steps of each lane, `[W]`, at least 1.
     """
     step = np.arange(int(steps.max()))[:, None]  # [S, 1]
     first = np.maximum(np.minimum((windows.mixing * steps + 1e-9).astype(np.int64), steps - 1), 0)
@@ -144,7 +141,7 @@ class _Sampled(NamedTuple):
         rows: The models, `[W, d]`.
         counters: Integer buffers of the models, `[W, c]`.
         velocity: Last change of the parameters by SGD with momentum (minus the learning rate times the velocity),
-            `[W, p]`; width 0 without momentum.
+            `[W, p]`. Without momentum it is `[W, 0]`.
         loss: Sum of the steps' losses, `[W]`.
     """
 
