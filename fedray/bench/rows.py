@@ -71,7 +71,7 @@ def take_turns(
     clock: Callable[[], float] = time.process_time,
     choose: Callable[[Iterable[float]], float] = statistics.median,
 ) -> list[Cost]:
-    """Measures laps of several works in turns (A B A B), after a lap to warm up; returns the median cost of each work.
+    """Measures laps of several works in turns (A B A B), after a lap to warm up. Returns the median cost of each work.
 
     Args:
         works: pairs of a work and the number of rounds of its lap.
@@ -169,7 +169,8 @@ class BenchResult(NamedTuple):
         what: the measured work, in words.
         measured: the measured value.
         unit: the unit of `measured`; empty for a ratio.
-        target: the largest acceptable value of `measured`, or with `at_least` the smallest; None if no target was set.
+        target: the largest acceptable value of `measured`, or with `at_least` the smallest. None means that no target
+            was set.
         at_least: whether `target` is a lower bound.
         wall: the ratio of wall times if `measured` is a ratio of CPU seconds; else None.
         note: details for the last column of the table.
@@ -185,7 +186,7 @@ class BenchResult(NamedTuple):
 
     @property
     def meets_target(self) -> bool:
-        """Returns whether the measured value reaches its target; True without a target."""
+        """Returns whether the measured value reaches its target, or True without a target."""
         if self.target is None:
             return True
         return self.measured >= self.target if self.at_least else self.measured <= self.target
@@ -221,7 +222,7 @@ def describe_machine() -> str:
 
 
 def _find_version(package: str) -> str | None:
-    """Returns the name and version of a package; None if it is not installed."""
+    """Returns the name and version of a package, or None if it is not installed."""
     try:
         return f"{package} {metadata.version(package)}"
     except metadata.PackageNotFoundError:
@@ -278,7 +279,7 @@ def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None])
 
     Raises:
         BadInput: `only` has a name that is no row.
-        FedrayError: a row failed; the message is the end of the row's output.
+        FedrayError: a row failed. The message is the end of the row's output.
     """
     if unknown := [name for name in only if name not in ROWS]:
         raise BadInput(f"--only {unknown[0]}: no such row: choose among {', '.join(ROWS)}")

@@ -126,7 +126,7 @@ def small_clients(number: int, per_round: int, method: dict[str, Any] | None = N
     Args:
         number: the number N of clients.
         per_round: the number of participants of a round.
-        method: the section `method` of the scenario; None means plain FedAvg.
+        method: the section `method` of the scenario. None means plain FedAvg.
         local: further keys of the section `local`.
     """
     keys = fedavg_scenario(number, per_round, batch_size=10, **local)
@@ -240,7 +240,7 @@ def simulate(study: Study, runtime: Runtime | None = None) -> tuple[Work, Progre
 
     Args:
         study: the study to simulate; it is neither evaluated nor saved.
-        runtime: the runtime of the jobs; None means this process.
+        runtime: the runtime of the jobs. None means this process.
 
     Example:
         >>> more, progress = simulate(small_clients(4, per_round=2).study())
@@ -497,10 +497,10 @@ def measure_ratio(
 
     Args:
         what: the work in words.
-        target: the largest ratio that is acceptable; None if no target was set.
+        target: the largest ratio that is acceptable. None means that no target was set.
         work: the work that fedray and the plain loop train.
         laps: the numbers of laps and rounds.
-        brief: a shorter work, after which the weights of both are compared; None means `work` itself.
+        brief: a shorter work, after which the weights of both are compared. None means `work` itself.
     """
     bench.pin_to_one_core()
     study = work.study()
@@ -666,7 +666,7 @@ WORKS = (
 
 
 def measure_gpu(quick: bool) -> list[BenchResult]:
-    """Measures the ratio of the costs of fedray and of the plain loop on a GPU; returns no result without a GPU."""
+    """Measures the ratio of the costs of fedray and of the plain loop on a GPU. Returns no result without a GPU."""
     return [measure_work(work, quick=quick) for work in WORKS] if torch.cuda.is_available() else []
 
 

@@ -49,7 +49,7 @@ class ClassFolder(NamedTuple):
 
     Attributes:
         part: `train` or `test`.
-        client: Name of the client that holds these pictures; empty if folders do not name clients.
+        client: Name of the client that holds these pictures. It is empty if folders do not name clients.
         name: Name of the class.
         path: Path of the folder.
     """

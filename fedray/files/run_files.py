@@ -146,7 +146,7 @@ def read_parquet_files(
 
     Args:
         paths: The files.
-        wanted: Names of the columns to read; None means all columns. A column that a file lacks is skipped.
+        wanted: Names of the columns to read. None means all columns. A column that a file lacks is skipped.
         remedy: The advice in the message if a file is damaged.
 
     Raises:
@@ -389,7 +389,7 @@ class Column(NamedTuple):
     Attributes:
         kind: Type of the values: `whole` (int64), `number` (float64), `text`, `flag`, `numbers` (a list of float64), or
             `record` (a struct).
-        unit: Unit of the values; empty if the values have no unit.
+        unit: Unit of the values. It is empty if the values have no unit.
         text: The meaning of the values, in a few words.
     """
 

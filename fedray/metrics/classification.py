@@ -66,7 +66,7 @@ def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: Ar
         outputs: Raw outputs of each model, `[K, n, C]` (logits, for classification).
         kind: `probabilities` averages the softmax of each model. `logits` takes the softmax of the averaged logits.
             `outputs` averages the raw outputs (for regression; the axes after K and n may be any).
-        weights: Weight of each model, `[K]`, or of each model for each sample, `[K, n]`. They sum to 1 over K; None
+        weights: Weight of each model, `[K]`, or of each model for each sample, `[K, n]`. They sum to 1 over K. None
             means 1/K.
 
     Returns:
@@ -159,7 +159,7 @@ def mixture_moments(
     Args:
         outputs: Predicted mean of each model, `[K, n, ...]`.
         weights: Weights of the models, `[K]` or `[K, n]`, as in `average`.
-        variances: Predicted variance of each model, `[K, n, ...]`; None if the models predict no variance.
+        variances: Predicted variance of each model, `[K, n, ...]`. None means that the models predict no variance.
 
     Example:
         >>> mixture_moments([[1.0], [3.0]])
@@ -451,7 +451,7 @@ def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | 
     Args:
         members: Probabilities of each model, `[K, n, C]`.
         y: Labels, `[n]`.
-        answer: The ensemble's probabilities, `[n, C]`; None means the mean of the members' probabilities.
+        answer: The ensemble's probabilities, `[n, C]`. None means the mean of the members' probabilities.
 
     Returns:
         Scores of the ensemble: accuracy, f1_weighted, f1_macro, nll, brier, ece and entropy. Scores over its members:
@@ -643,7 +643,7 @@ def score_drift(total: ArrayLike, knowledge: ArrayLike) -> Drift:
 
 
 def z_scores(values: ArrayLike) -> FloatArray:
-    """Returns `(v - mean) / sd` over the finite entries of `[N]`; 0 if all entries are equal up to rounding.
+    """Returns `(v - mean) / sd` over the finite entries of `[N]`, or 0 if all entries are equal up to rounding.
 
     The z-score of an entry that is not finite is NaN.
 

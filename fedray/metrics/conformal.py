@@ -307,7 +307,7 @@ def find_pooled_rank(alpha: float, rows: int, clients: int) -> int:
 
 
 def _pick_rank(scores: FloatArray, rank: int) -> float:
-    """Returns the score at a rank, from 1; infinity if the score is NaN, or if there is no such rank."""
+    """Returns the score at a rank, from 1, or infinity if the score is NaN, or if there is no such rank."""
     if rank > len(scores):
         return math.inf
     found = float(np.partition(scores, rank - 1)[rank - 1])
@@ -350,7 +350,7 @@ def weigh_clients(sizes: IntArray) -> FloatArray:
 
 
 def summarize_classes(covered: FloatArray, y: IntArray, classes: int) -> FloatArray:
-    """Returns the coverage of each class, `[C]`; NaN for a class without samples.
+    """Returns the coverage of each class, `[C]`, which is NaN for a class without samples.
 
     Args:
         covered: 1 where the set holds the label, else 0, as in `Sets`, `[n]`.

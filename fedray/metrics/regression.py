@@ -173,10 +173,10 @@ def regression_scores(
         members: Predicted mean of each model, `[K, n]`, in the unit of `y`.
         y: Targets, `[n]`.
         weights: Weight of each model in the ensemble, `[K]`, which sum to 1; None means 1/K.
-        variances: Predicted variance of each model, `[K, n]`; None if the models predict no variance.
+        variances: Predicted variance of each model, `[K, n]`. None means that the models predict no variance.
         noise: Variance of the observation noise, which is added to the variance over the models.
-        residual: Variance of the residuals on the clients' training samples, as a mean over the clients; None if
-            unknown.
+        residual: Variance of the residuals on the clients' training samples, as a mean over the clients. None means
+            that it is unknown.
         floor: Smallest variance of the prediction: `VARIANCE_FLOOR` times the square of the target's scale.
 
     Returns:

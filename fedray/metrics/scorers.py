@@ -52,7 +52,7 @@ class SampleMetric(NamedTuple):
     Attributes:
         name: Name of the metric's column; without `function` the name of a scorer of scikit-learn.
         positive: Number of the positive class, if there are two classes.
-        function: The user's function `(y_true, y_score)` or `(y_true, y_pred)`; None means scikit-learn's scorer.
+        function: The user's function `(y_true, y_score)` or `(y_true, y_pred)`. None means scikit-learn's scorer.
     """
 
     name: str
@@ -67,7 +67,7 @@ class SampleMetric(NamedTuple):
         Args:
             y: True classes `[n]`, or true targets `[n]`.
             prediction: Probabilities of the classes `[n, C]`, or predicted targets `[n]`.
-            weight: Weight of each sample, `[n]`; None means equal weights.
+            weight: Weight of each sample, `[n]`. None means equal weights.
 
         Returns:
             The value, or NaN if the metric is undefined. A metric of two classes is undefined for samples of one class
@@ -116,7 +116,7 @@ class SampleMetric(NamedTuple):
         """Computes the metric of a few made-up samples, so that a mistake is found before the run begins.
 
         Args:
-            classes: Number of classes, C; 0 for regression.
+            classes: Number of classes, C. It is 0 for regression.
 
         Raises:
             BadInput: scikit-learn's metric is for a different task.

@@ -40,7 +40,7 @@ class PairedDifference(NamedTuple):
         n: Number of pairs.
         over: Kind of the pairs: `seeds`, or `folds` if the runs have only one seed in common.
         level: Confidence level, which is the share of such intervals that contain the true mean difference.
-        p: Two-sided p-value of the paired t test of no difference; NaN if there is no interval.
+        p: Two-sided p-value of the paired t test of no difference. It is NaN if there is no interval.
     """
 
     mean: float
@@ -60,7 +60,7 @@ class PairedDifference(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Returns whether the interval excludes zero; False for a single pair."""
+        """Returns whether the interval excludes zero, or False for a single pair."""
         return self.low > 0 or self.high < 0
 
 
@@ -129,7 +129,7 @@ def score_worlds(
         fold: Fold of each row of the table, `[n]`.
         values: Score in each row of the table, `[n]`; a row whose score is NaN does not count.
         round: Round of each row of the table, `[n]`, or the server step if a run has no rounds.
-        at: The quantity that `last` limits, such as virtual seconds, `[n]`; None means the round. If several rows have
+        at: The quantity that `last` limits, such as virtual seconds, `[n]`. None means the round. If several rows have
             the same value, the row of the latest round counts.
         last: Rows of the table with a larger `at` do not count, so runs of different lengths can be compared.
 
@@ -182,7 +182,7 @@ def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float)
         cost: Cost up to each evaluation of trained models, in ascending order, `[n]`. If several evaluations have the
             same cost, the last of them counts.
         score: Score of each evaluation, `[n]`.
-        budget: The budget, at least 0; infinity means that the last evaluation counts.
+        budget: The budget, at least 0. Infinity means that the last evaluation counts.
 
     Example:
         A run that ended below the budget has a score only if it had used at least 90 % of the budget.
@@ -218,7 +218,7 @@ def fits_task(name: str, classes: int) -> bool:
 
     Args:
         name: Name of the score, with or without `hold_out_`.
-        classes: Number of classes; 0 for a regression.
+        classes: Number of classes. It is 0 for a regression.
 
     Example:
         >>> [fits_task(name, classes=10) for name in ("rmse", "hold_out_rmse", "nll", "hold_out_nll")]
@@ -245,7 +245,7 @@ def lower_is_better(name: str) -> bool:
 
 
 def has_direction(name: str) -> bool:
-    """Returns whether high or low values of a score are better; False for entropy and coverage, for example.
+    """Returns whether high or low values of a score are better, or False for entropy and coverage, for example.
 
     Example:
         >>> [has_direction(name) for name in ("accuracy", "hold_out_entropy", "coverage_90", "a_metric_of_mine")]
@@ -282,7 +282,7 @@ SCORES: Mapping[str, Column] = {
 
 
 def describe_score(name: str) -> Column | None:
-    """Returns unit and meaning of a score; None if fedray computes no score of this name.
+    """Returns unit and meaning of a score, or None if fedray computes no score of this name.
 
     Args:
         name: Name of the score in `rounds.parquet`. Names begin with `hold_out_` for held-out samples, and with
@@ -374,7 +374,7 @@ def read_metric(name: str, function: Callable[[Scored], Any], scored: Scored) ->
 
 
 def check_number(found: Any, *_: Any, **_given: Any) -> str | None:
-    """Returns a description of what is wrong with the value of a metric; None if it is a number."""
+    """Returns a description of what is wrong with the value of a metric, or None if it is a number."""
     try:
         float(found)
     except (TypeError, ValueError):

@@ -201,7 +201,7 @@ def _walk(thing: Any, skipped: type | tuple[type, ...]) -> Iterator[tuple[str, A
 
 
 def _look_into(thing: Any) -> list[tuple[str, Any]] | None:
-    """Returns the names and objects that an object contains; None if the object is not searched further."""
+    """Returns the names and objects that an object contains, or None if the object is not searched further."""
     if isinstance(thing, FunctionType):
         defaults = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
         known = thing.__globals__ if user_code.is_own_module(thing.__module__) else {}
@@ -249,7 +249,7 @@ def contract(
         where: the beginning of messages.
         function: the user's function.
         returns: a function from the result and the arguments to what is wrong with the result, in words, or None.
-        arguments: the arguments of the function, such as "state, stats, t"; None means that they are not checked here.
+        arguments: the arguments of the function, such as "state, stats, t". None means that they are not checked here.
         again: whether the result has to depend on the arguments alone.
         remedy: the end of the message if the user's code used None where a value is required.
 
@@ -345,7 +345,7 @@ def check_fields(where: str, thing: Any, path: str = "") -> None:
             itself.
 
     Raises:
-        BadInput: a field has a wrong value; the message is one line.
+        BadInput: a field has a wrong value. The message is one line.
     """
     for name, hint in _read_hints(thing.__class__).items():
         value, kinds = getattr(thing, name), get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
@@ -419,7 +419,7 @@ def refuse_unread(section: str, name: str, options: RecordedOptions) -> None:
         options: The options with which the function was called.
 
     Raises:
-        BadInput: The function did not use an option; the message names the first such option.
+        BadInput: The function did not use an option. The message names the first such option.
     """
     for key in options.unread():
         otherwise = "leave it out, or declare it in fedray.register"

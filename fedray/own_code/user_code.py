@@ -186,7 +186,7 @@ def strip_docstrings(tree: ast.AST) -> ast.AST:
 
 
 def hash_file(path: str | None) -> str | None:
-    """Returns a SHA-256 digest of a Python file without comments and docstrings; None if it cannot be read."""
+    """Returns a SHA-256 digest of a Python file without comments and docstrings, or None if it cannot be read."""
     try:
         tree = None if path is None else ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -290,7 +290,7 @@ def describe_exception(error: BaseException) -> str:
 
 
 def find_user_line(error: BaseException) -> str | None:
-    """Returns the innermost file and line of the user's code in the traceback of an exception; None if there is none.
+    """Returns the innermost file and line of the user's code in an exception's traceback, or None if there is none.
 
     The path of a file below the working directory is relative to this directory. Installed packages, Python itself and
     fedray are not the user's code.
@@ -320,7 +320,7 @@ def name_type(value: Any) -> str:
 
 
 def takes_positional(thing: Callable[..., Any], number: int, keywords: Iterable[str] = ()) -> bool:
-    """Returns whether an object can be called with the given arguments; True if its signature is unknown.
+    """Returns whether an object can be called with the given arguments, or True if its signature is unknown.
 
     Args:
         thing: A function, a class, a partial, or an object that can be called.
@@ -343,7 +343,7 @@ def takes_positional(thing: Callable[..., Any], number: int, keywords: Iterable[
 def explain_uncallable(
     thing: Any, arguments: str, keywords: Iterable[str] = (), *, classes: bool = False
 ) -> str | None:
-    """Returns why fedray cannot call a user's function, as words that follow "it" or a name; None if it can.
+    """Returns why fedray cannot call a user's function, as words that follow "it" or a name, or None if it can.
 
     Args:
         thing: The object that the user gave as the function.

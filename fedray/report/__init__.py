@@ -1,1 +1,1 @@
-"""The report: one page of pictures and tables, made from run directories (`page.write_report`)."""
+"""Makes the report, one page of pictures and tables, from run directories (`page.write_report`)."""

@@ -58,7 +58,7 @@ def figure_calibration(run: ReadRun) -> Figure | None:
 
 
 def figure_confusion(run: ReadRun) -> Figure | None:
-    """Draws the confusion matrix: each row shows how the samples of a class are predicted, and sums to one."""
+    """Draws the confusion matrix. Each row shows the predictions for the samples of one class, and sums to one."""
     counts = run.pictures.get("confusion")
     if counts is None or not counts.sum():
         return None
@@ -75,14 +75,10 @@ def figure_confusion(run: ReadRun) -> Figure | None:
 
 
 def draw_shares(axes: Axes, shares: FloatArray, classes: Sequence[str] = (), *, high: float = 1.0) -> None:
-    """Draws a table of shares as cells; shares of at least 0.5 % are written in the cells where there is room.
+    """Draws a table of shares `[rows, columns]` as cells, and writes the shares of at least 0.5 % in the cells.
 
-    Args:
-        axes: the axes to draw on.
-        shares: the shares, `[rows, columns]`.
-        classes: the names of the classes, which label rows and columns where there is room; if empty, numbers label
-            them.
-        high: the share of the darkest cell.
+    Shares are left out where there is no room. The names of the `classes` label rows and columns if there is room. If
+    there are no names, numbers label them. The darkest cell has the share `high`.
     """
     axes.imshow(shares, cmap=pictures.make_colormap(), vmin=0, vmax=high)
     if shares.shape[1] <= MOST_WRITTEN_CLASSES:
@@ -100,7 +96,10 @@ def draw_shares(axes: Axes, shares: FloatArray, classes: Sequence[str] = (), *, 
 
 
 def figure_predictive(run: ReadRun) -> Figure | None:
-    """Draws predicted mean and interval over the input, or predictions against targets if there are several inputs."""
+    """Draws the predicted mean and interval over the input.
+
+    If there are several inputs, draws predictions over targets.
+    """
     rows = run.pictures.get("predictive")
     if rows is None:
         return None
@@ -162,7 +161,7 @@ def figure_pit(run: ReadRun) -> Figure | None:
 
 
 def figure_coverage(run: ReadRun) -> Figure | None:
-    """Draws the observed against the nominal coverage of central intervals."""
+    """Draws the observed coverage of central intervals over the nominal coverage."""
     levels = run.pictures.get("coverage")
     if levels is None or not len(levels):
         return None
@@ -196,7 +195,7 @@ def read_class_names(run: ReadRun, number: int) -> list[str]:
 
 
 def figure_ood(run: ReadRun) -> Figure | None:
-    """Draws histograms of the entropy of the predictions: for test samples, and for out-of-distribution inputs.
+    """Draws two histograms of the entropy of predictions, for test samples and for out-of-distribution inputs.
 
     Example:
         >>> pictures = {"ood_entropies": np.array([[0.0, 0.9, 0.2], [0.5, 0.1, 0.8]]), "ood_auroc": np.array([0.91])}
@@ -247,7 +246,7 @@ def figure_loss_plane(run: ReadRun) -> Figure | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Pictures of single clients: their data, the models that suit them, and the clients with bad predictions.
+# Pictures of single clients, with their data, the models that suit them, and the clients with bad predictions.
 
 MOST_CLIENT_COLUMNS = 100  # clients in a figure at most
 LEAST_SPREAD = 0.005  # if the personal weights differ by less, all look equal in percent
@@ -309,7 +308,7 @@ def figure_weights(run: ReadRun) -> Figure | None:
 
 
 def figure_clients(run: ReadRun) -> Figure | None:
-    """Draws the accuracy or RMSE of each client, the best first; also the RMSE with equal weights of all models."""
+    """Draws the accuracy or RMSE of each client, the best first. Also draws the RMSE with equal weights of models."""
     is_class = "client_accuracy" in run.pictures
     name, found = ("accuracy", "client_accuracy") if is_class else ("RMSE", "client_rmse")
     values = run.pictures.get(found)
@@ -340,20 +339,16 @@ def figure_clients(run: ReadRun) -> Figure | None:
 
 
 def draw_sorted_bars(axes: Axes, values: FloatArray, color: str) -> None:
-    """Draws one bar per client; many bars touch each other.
-
-    Args:
-        axes: the axes to draw on.
-        values: the sorted values, `[N]`.
-        color: the color of the bars.
-    """
+    """Draws a bar for each of the sorted values `[N]`. If there are many bars, they touch each other."""
     width = 0.84 if len(values) <= 120 else 1.0
     look: dict[str, Any] = {"facecolor": color, "rasterized": len(values) > pictures.MOST_VECTOR_MARKS}
     pictures.draw_bars(axes, np.arange(len(values)) - width / 2, 0.0, width, values, **look)
 
 
 def sort_clients(values: FloatArray | None) -> tuple[FloatArray, list[int]] | None:
-    """Returns the finite values of clients `[N]`, the highest first, and the clients; None if all values are equal.
+    """Returns the finite values of clients `[N]`, the highest first, and the clients in this order.
+
+    Returns None if all values are equal.
 
     Example:
         >>> values, who = sort_clients(np.array([0.5, np.nan, 0.75]))
@@ -375,7 +370,7 @@ Z = 1.96  # normal quantile of a 95 % interval
 
 
 def figure_classes(run: ReadRun) -> Figure | None:
-    """Draws the share of each class that is predicted correctly, with its interval, the best class first."""
+    """Draws the share of correct predictions for each class, with its interval, the best class first."""
     counts = run.pictures.get("confusion")
     if counts is None or not counts.sum():
         return None
@@ -456,10 +451,11 @@ def figure_tier_rounds(run: ReadRun) -> Figure | None:
 
 
 def measure_classes(counts: NDArray[Any]) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Computes for each class the share predicted correctly, and the ends of Wilson's 95 % interval, `[C]` each.
+    """Computes the share of correct predictions for each class, and the ends of Wilson's 95 % interval, `[C]` each.
 
     Args:
-        counts: the confusion matrix, `[C, C]`; a row is a true class. The results of a class without samples are NaN.
+        counts: the confusion matrix, `[C, C]`, whose rows are true classes. The results of a class without samples are
+            NaN.
 
     Source: Wilson, "Probable inference", Journal of the American Statistical Association 22 (1927).
 
@@ -477,7 +473,7 @@ def measure_classes(counts: NDArray[Any]) -> tuple[FloatArray, FloatArray, Float
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The conformal sets of the known clients: how often a set holds the true class or value, and how large the sets are.
+# The conformal sets of the known clients, with the share of sets that hold the true class or value, and their sizes.
 
 
 def figure_conformal(run: ReadRun) -> Figure | None:
@@ -520,7 +516,7 @@ MOST_NAMED_CLIENTS = 8
 
 
 def figure_drift(run: ReadRun) -> Figure | None:
-    """Draws the sorted drift scores of the clients; names the clients beyond the threshold."""
+    """Draws the sorted drift scores of the clients. Names the clients beyond the threshold."""
     found = sort_clients(run.pictures.get("client_scores"))
     if found is None:
         return None
@@ -553,11 +549,8 @@ MOST_CLIENTS, MOST_CLASSES = 100, 40  # clients and classes that a picture shows
 def draw_png(title: str, counts: IntArray, sizes: IntArray, names: Sequence[str]) -> bytes:
     """Draws the number of samples of each class at each client, and the sizes of the clients, as a PNG on white.
 
-    Args:
-        title: The title above the picture.
-        counts: The number of samples of each class at the first n clients, `[n, C]`; C is 0 for a regression.
-        sizes: The number of samples of each client, `[N]`.
-        names: The names of the classes.
+    `counts` has the number of samples of each class at the first n clients, `[n, C]`. For a regression C is 0. `sizes`
+    has the number of samples of every client, `[N]`.
     """
     counts, sink = counts[:MOST_CLIENTS], io.BytesIO()
     with pictures.use_figure_style(), matplotlib.rc_context({"figure.facecolor": "#ffffff", "axes.grid": False}):
@@ -591,7 +584,7 @@ def draw_png(title: str, counts: IntArray, sizes: IntArray, names: Sequence[str]
 
 
 def figure_folds(run: ReadRun) -> Figure | None:
-    """Draws the test accuracy of every sub model: a row per base, a column per fold (the paper's Table 2)."""
+    """Draws the test accuracy of every sub model, with a row per base and a column per fold (the paper's Table 2)."""
     table = run.pictures.get("stack_folds")
     if table is None:
         return None
@@ -649,7 +642,7 @@ def figure_meta(run: ReadRun) -> Figure | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A random walk: its graph, and how often each client held a model.
+# The graph of a random walk, and how often each client held a model.
 
 MOST_NODES = 300
 MOST_NAMED_NODES = 40  # with more nodes the graph shows no numbers
@@ -658,8 +651,8 @@ MOST_NAMED_NODES = 40  # with more nodes the graph shows no numbers
 def count_visits(run: ReadRun) -> tuple[IntArray, IntArray] | None:
     """Returns the edges `[E, 2]` of the graph, and how often each client trained a model in the first world, `[N]`.
 
-    None if the run has no graph or a large graph. None, too, with `data.test_clients`, because then the ids of clients
-    are not the numbers of the nodes.
+    Returns None if the run has no graph or a large graph. With `data.test_clients` it also returns None, because then
+    the ids of clients are not the numbers of the nodes.
     """
     edges, table = run.pictures.get("graph_edges"), run.first_world()
     unseen = (run.scenario.get("data") or {}).get("test_clients")
@@ -669,7 +662,7 @@ def count_visits(run: ReadRun) -> tuple[IntArray, IntArray] | None:
 
 
 def figure_graph(run: ReadRun) -> Figure | None:
-    """Draws the graph; a node is larger and darker the more often it trained a model."""
+    """Draws the graph. Clients that trained models more often are larger and darker nodes."""
     found = count_visits(run)
     if found is None:
         return None
@@ -697,7 +690,7 @@ def figure_graph(run: ReadRun) -> Figure | None:
 
 
 def figure_visits(run: ReadRun) -> Figure | None:
-    """Draws each client's share of the steps in which it trained, against the stationary distribution of the walk."""
+    """Draws the share of the steps in which each client trained, and the stationary distribution of the walk."""
     found = count_visits(run)
     if found is None:
         return None
@@ -720,14 +713,9 @@ def figure_visits(run: ReadRun) -> Figure | None:
 
 
 def layout_graph(edges: IntArray, nodes: int) -> FloatArray:
-    """Computes positions of the nodes: on a circle if the graph is a ring or has many edges, else by springs.
+    """Computes positions of the nodes, `[N, 2]`, with coordinates between -1 and 1.
 
-    Args:
-        edges: pairs of nodes, `[E, 2]`.
-        nodes: the number N of nodes; each has an edge.
-
-    Returns:
-        The positions, `[N, 2]`, each coordinate between -1 and 1.
+    The nodes are on a circle if the graph is a ring or has many edges. Otherwise springs along the edges place them.
     """
     import networkx as nx  # most runs have no graph
 
@@ -741,12 +729,7 @@ def layout_graph(edges: IntArray, nodes: int) -> FloatArray:
 def find_stationary_law(run: ReadRun, edges: IntArray, nodes: int) -> FloatArray:
     """Computes for each node the share of the steps that an endless walk spends there, `[N]`.
 
-    The shares are equal for Metropolis steps, else proportional to the degree of the node.
-
-    Args:
-        run: a run whose scenario names the transition.
-        edges: pairs of nodes, `[E, 2]`.
-        nodes: the number N of nodes.
+    For Metropolis steps the shares are equal. Otherwise the share of a node is proportional to its degree.
 
     Example:
         >>> run = ReadRun("star", {}, "", {}, {}, {}, None, None, {})

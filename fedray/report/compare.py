@@ -1,4 +1,4 @@
-"""Compares several runs in pictures and tables, seed by seed, at equal rounds, cost or time."""
+"""Compares several runs in pictures and tables, seed by seed, after equal rounds, cost or time."""
 
 import json
 import math
@@ -29,11 +29,10 @@ from fedray.scenario.nested import flatten
 from fedray.scenario.shipped import has_own_rounds
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Compares runs seed by seed: the paired differences of their scores, and notes on the pairs for the reader.
-# Runs in rounds are compared at the last round of the shortest run; a run whose method has phases is compared at its
-# own end. If the clients of a run do not wait for rounds, the rounds of that run are server steps. Then all runs are
-# compared at equal virtual time, at which the first run ended. Runs are also compared at an equal cost (bytes, virtual
-# time), which is the total cost of the cheapest run.
+# Compares runs seed by seed: the paired differences of their scores, and notes on the pairs for the reader. Runs with
+# rounds are compared at the last round of the shortest run. A run whose method has phases is compared at the end of the
+# run. If a run has no rounds, all runs are compared at the virtual time at which the first run ended. Runs are also
+# compared at an equal cost (bytes, virtual time), which is the total cost of the cheapest run.
 
 MOST_NAMED_SEEDS = 12
 ALIKE = 0.01  # costs count as equal if they differ by at most this share
@@ -47,13 +46,13 @@ class RunPair(NamedTuple):
         metric: the name of the score.
         run: the name of the run.
         baseline: the name of the run with which `run` is compared.
-        run_mean: the mean score of the run over the shared seeds and folds; NaN if the two runs share no seed and fold.
+        run_mean: the mean score of the run over the seeds and folds that both runs have. It is NaN if there are none.
         baseline_mean: the mean score of the baseline over the same seeds and folds.
-        difference: run minus baseline over the shared seeds; None if the two runs share no seed, or if one of them has
-            no score at `at`.
+        difference: the score of the run minus the score of the baseline, over the seeds that both runs have. None means
+            that there are no such seeds, or that one of the runs has no score at `at`.
         at: the round, or the cost, at which both scores are taken.
-        read: two texts, for the run and for the baseline. Each says which share of `at` had been used at the evaluation
-            of the score, or is `-` if there is no score.
+        read: two texts, for the run and for the baseline. Each is the share of `at` that was used before the score was
+            measured, or `-` if there is no score.
     """
 
     metric: str
@@ -99,9 +98,9 @@ def compare_with_first(
 
     Args:
         runs: at least two runs.
-        metrics: columns of `rounds.parquet`; a column that one of the two runs does not have is left out.
-        last: the round, or the cost, at which the runs are compared; None means the end of the shortest run.
-        over: the unit of `last`: rounds, or a cost; None means rounds, or virtual seconds if a run has no rounds.
+        metrics: columns of `rounds.parquet`. A column that one of two runs lacks is left out.
+        last: the round, or the cost, at which the runs are compared. None means the end of the shortest run.
+        over: the unit of `last`: rounds, or a cost. None means rounds, or virtual seconds if a run has no rounds.
 
     Example:
         Each run has two seeds. The second run sends half as much per round. At equal cost, the score of the first run
@@ -135,8 +134,8 @@ def compare_with_first(
 def compare_at_all_budgets(runs: Sequence[ReadRun]) -> list[RunPair]:
     """Compares every run with the first run at the end of the shortest run.
 
-    The headline score is also compared at equal costs. A cost is left out if it is the same for all runs, or if a run
-    does not have it.
+    The headline score is also compared at equal costs. A cost is left out if it is equal for all runs, or if a run
+    lacks it.
     """
     headline = read.find_headline(runs)
     own = [name for name in list_compared_metrics(runs) if name not in COMPARED_METRICS]
@@ -150,11 +149,9 @@ def compare_at_all_budgets(runs: Sequence[ReadRun]) -> list[RunPair]:
 
 
 def list_pairing_notes(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
-    """Lists notes for readers of a comparison: lengths and seeds that differ, and too few seeds.
+    """Lists notes for readers of a comparison about different lengths, different seeds, and too few seeds.
 
-    Args:
-        runs: the runs to compare.
-        over: the cost at which runs are compared; None means rounds, if there are rounds.
+    `over` is the cost at which runs are compared. None means rounds, if the runs have rounds.
 
     Example:
         >>> import numpy as np
@@ -205,8 +202,8 @@ def _name_seeds(seeds: set[int]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks whether runs have the same data; with different data, scores cannot be paired, or not be compared at all.
-# The digests of `identity.json` decide this. For runs without digests the names of the data decide.
+# Checks whether runs have the same data. Otherwise scores cannot be paired, or cannot be compared at all. The digests
+# of `identity.json` decide this. For runs without digests the names of the data decide.
 
 TRAINING = ("training inputs", "training labels", "generated clients")  # names of digests in `fedray.data.shards`
 TEST = ("test inputs", "test labels", "classes")
@@ -217,10 +214,9 @@ PAIRING_KEYS = (
 
 
 def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """Lists notes on the data of runs for readers of a comparison; empty if all runs have the same data.
+    """Lists notes on the data of at least two runs, each compared with the first run, for readers of a comparison.
 
-    Args:
-        runs: at least two runs; each is compared with the first.
+    The list is empty if all runs have the same data.
 
     Example:
         >>> runs = [ReadRun(name, {"data": {"name": "digits", "hold_out": out}}, "", {}, {}, {}, None, None, {})
@@ -265,10 +261,7 @@ def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
 
 
 def list_noise_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """Returns a note if only some runs have scores that include the noise of the observations; else nothing.
-
-    Args:
-        runs: the runs to compare.
+    """Returns a note if only some runs have scores that include the noise of the observations, else an empty list.
 
     Example:
         >>> nll = {"nll_none": np.array([9.0]), "nll_residual": np.array([2.0])}
@@ -335,13 +328,7 @@ def _list_ood(runs: Sequence[ReadRun]) -> list[str]:
 
 
 def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | None:
-    """Draws one score of every run that has it, in one picture.
-
-    Args:
-        runs: the runs, in the order of their colors.
-        metric: a column of `rounds.parquet`.
-        what: the horizontal axis: `rounds`, `bytes` or `seconds`.
-    """
+    """Draws the curves of one score for all runs. The horizontal axis is `rounds`, `bytes` or `seconds`."""
     found = [(i, run.name, curves.read_curve_over(run, what, metric)) for i, run in enumerate(runs)]
     lines: list[Line] = [(i, name, each) for i, name, each in found if each is not None]
     if not lines or metric in read.CONTEXT:
@@ -373,7 +360,7 @@ def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | 
 
 
 def figure_clients(runs: list[ReadRun]) -> Figure | None:
-    """Draws the sorted accuracy of the clients of every run; the worst served clients are at the left end."""
+    """Draws the sorted accuracy of the clients of every run, with the lowest accuracy at the left end."""
     named = [(i, run) for i, run in enumerate(runs) if "client_accuracy" in run.pictures]
     if len(named) < 2:
         return None
@@ -393,7 +380,7 @@ def figure_clients(runs: list[ReadRun]) -> Figure | None:
 def make_comparison_table(runs: list[ReadRun]) -> Table:
     """Returns header and rows of a table of the final metrics, mean +- sd.
 
-    The best value is highlighted, and so are values whose difference from it may be chance.
+    The best value is highlighted, and also the values whose difference from the best value may be chance.
     """
     metrics = [name for name in list_compared_metrics(runs) if _list_means(runs, name)]
     best = {name: find_best(runs, name) for name in metrics}
@@ -420,10 +407,9 @@ def make_cost_table(runs: list[ReadRun]) -> Table:
 
 
 def find_cost(run: ReadRun, key: str) -> float | None:
-    """Returns a total of a run per replicate and fold; None if the run has no summary.
+    """Returns a total of a run per replicate and fold, or None if the run has no summary.
 
-    The virtual time is the mean over replicates and folds. (The summary holds the time of the slowest replicate and
-    fold.)
+    The virtual time is the mean over replicates and folds, while the summary has the time of the slowest one.
     """
     total = run.summary.get("totals", {}).get(key)
     if not isinstance(total, int | float):
@@ -465,26 +451,22 @@ def format_deviation(sd: float, name: str) -> str:
 
 
 def _list_means(runs: list[ReadRun], name: str) -> dict[int, float]:
-    """Returns the final mean of a metric by the index of the run; runs without the metric are left out."""
+    """Returns the final mean of a metric by the index of the run. Leaves out runs without the metric."""
     found = {i: run.summary.get("metrics", {}).get(name) or {} for i, run in enumerate(runs)}
     return {i: float(entry["mean"]) for i, entry in found.items() if entry.get("mean") is not None}
 
 
 def find_best(runs: list[ReadRun], name: str) -> list[int]:
-    """Finds the runs with the best final mean of a metric, or with a mean whose difference from the best may be chance.
+    """Finds the runs whose final mean of a metric is the best, or differs from the best perhaps by chance.
 
-    Runs that share at least two seeds are compared in pairs. If the run with the best mean is worse than another run on
-    the shared seeds, the other run is the best. Runs that do not share two seeds differ if their means differ by more
-    than twice the standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. A run with one world (one seed of one fold) never
-    differs from another run in this sense.
-
-    Args:
-        runs: the runs to compare.
-        name: the name of the metric.
+    Runs that share at least two seeds are compared in pairs. If the run with the best mean is worse than a second run
+    on the shared seeds, the second run is the best. Other runs differ if their means differ by more than twice the
+    standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. A run with a single replicate and fold does not differ from
+    other runs in this sense.
 
     Returns:
-        Indices in `runs`, the best run first. Empty if all differences may be chance, or if neither high nor low values
-        of the metric are better.
+        Indices in `runs`, the best run first. The list is empty if all differences may be chance, or if neither high
+        nor low values of the metric are better.
     """
     means = _list_means(runs, name)
     if len(means) < 2 or not has_direction(name):
@@ -497,7 +479,7 @@ def find_best(runs: list[ReadRun], name: str) -> list[int]:
 
 
 def _is_worse(run: ReadRun, other: ReadRun, name: str) -> bool:
-    """Returns whether a run is worse than another run in a metric, by more than chance explains."""
+    """Returns whether a run is worse than a second run in a metric, by more than chance explains."""
     sign = 1 if lower_is_better(name) else -1
     mine, theirs = ({w: score.value for w, score in read.read_worlds(each, name).items()} for each in (run, other))
     paired = compare_paired(mine, theirs)
@@ -514,11 +496,7 @@ _AT_SERVER = ("seconds_per_step", "seconds_per_sample")
 
 
 def list_uncounted(runs: Sequence[ReadRun], over: str | None) -> list[str]:
-    """Returns a note on the work that virtual seconds leave out, if runs are compared by virtual time; else nothing.
-
-    Args:
-        runs: the runs to compare.
-        over: the cost at which runs are compared, as in `list_pairing_notes`.
+    """Returns a note on the work that virtual seconds leave out, if runs are compared by virtual time.
 
     Example:
         >>> answer = {"answer": {"models": 5, "bytes": 94_800, "passes": 5}}
@@ -542,11 +520,7 @@ def list_uncounted(runs: Sequence[ReadRun], over: str | None) -> list[str]:
 
 
 def list_caveats(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
-    """Lists all notes for readers of a comparison: on differing data, lengths and seeds.
-
-    Args:
-        runs: the runs to compare.
-        over: the cost at which runs are compared, as in `list_pairing_notes`.
+    """Lists all notes for readers of a comparison about different data, lengths and seeds.
 
     Example:
         >>> runs = [ReadRun(name, {"data": {"name": name}}, "", {}, {}, {}, None, None, {}) for name in ("a", "b")]
@@ -571,7 +545,7 @@ SHOWN_METRICS = (
 
 
 def figure_differences(runs: list[ReadRun]) -> Figure | None:
-    """Draws for every run the paired difference from the first run in the headline metric, with its interval."""
+    """Draws the paired difference of every run from the first run in the headline metric, with its interval."""
     metric = read.find_headline(runs)
     pairs = [pair for pair in compare_with_first(runs, [metric]) if pair.difference][:MOST_BARS]
     if not pairs or not any(pair.difference and pair.difference.n > 1 for pair in pairs):
@@ -604,12 +578,7 @@ def figure_differences(runs: list[ReadRun]) -> Figure | None:
 
 
 def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> Table:
-    """Returns header and rows of a table of paired differences, with the round or cost at which scores were taken.
-
-    Args:
-        runs: all runs, the baseline first.
-        pairs: the comparisons of each run with the first one.
-    """
+    """Returns header and rows of a table of paired differences, with the round or cost at which scores were taken."""
     first, chosen = runs[0].name, read.list_chosen(runs)
     head = ["score, run", "at", "its mean", f"mean of {first}", "difference", "95 % interval", "pairs"]
     rows: list[list[str | Best]] = []
@@ -628,7 +597,7 @@ def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> 
 
 
 def tell_difference(pair: RunPair) -> str:
-    """Returns a difference as the title of a picture, which says if the difference may be chance."""
+    """Returns a title for the picture of a difference, which says if the difference may be chance."""
     found = pair.difference
     if found is None:
         return f"{pair.run} and {pair.baseline} share no seed"
@@ -659,12 +628,10 @@ def count_pairs(found: PairedDifference) -> str:
 
 
 def show_score(metric: str, value: float, difference: bool = False) -> str:
-    """Formats a score with its unit; a difference of shares is in points, with its sign.
+    """Formats a score with its unit. NaN becomes a dash.
 
-    Args:
-        metric: the name of the score.
-        value: the score; NaN becomes a dash.
-        difference: whether `value` is a difference of two scores.
+    If `difference` is True, the value is a difference of two scores. A difference of shares is in points, with its
+    sign.
     """
     if np.isnan(value):
         return "-"

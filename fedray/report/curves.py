@@ -31,7 +31,7 @@ EQUAL_SHARE = 0.99  # a client with this share of the slowest client's seconds d
 def figure_assignment(run: ReadRun) -> Figure | None:
     """Draws a cell for each client and round, in the colors of the models that the client trained.
 
-    Clients are grouped by their true clusters if these are known, else by their tiers.
+    Clients are grouped by their true clusters. If these are not known, clients are grouped by their tiers.
     """
     table = run.first_world()
     if table is None:
@@ -77,11 +77,9 @@ def figure_assignment(run: ReadRun) -> Figure | None:
 
 
 def mark_groups(axes: Axes, groups: Sequence[str]) -> None:
-    """Writes the names of groups of rows on the right, with a line between groups; a single group gets no name.
+    """Writes the names of groups of rows on the right, with a line between groups. A single group gets no name.
 
-    Args:
-        axes: axes with a row for each client, from 0 at the top.
-        groups: the group of each row; rows of one group follow each other.
+    The axes have a row for each client, from 0 at the top. `groups` has the group of each row.
     """
     first = 0
     look: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center", "color": pictures.INK}
@@ -94,12 +92,12 @@ def mark_groups(axes: Axes, groups: Sequence[str]) -> None:
 
 
 def find_finished(table: pa.Table) -> BoolArray:
-    """Returns whether each job counted, `[J]`. Jobs that were late, dropped, failed or without data do not count."""
+    """Returns whether each job counted, `[J]`. Late, dropped and failed jobs and jobs without data do not count."""
     return np.isin(table["status"].to_pylist(), ("ok", "done"))
 
 
 def keep_counted(table: pa.Table | None) -> pa.Table | None:
-    """Returns the jobs that counted, if there are any."""
+    """Returns the jobs that counted, or None if there are no such jobs."""
     table = None if table is None else table.filter(pa.array(find_finished(table)))
     return table if table is not None and len(table) else None
 
@@ -132,7 +130,7 @@ def figure_traffic(run: ReadRun) -> Figure | None:
 
 
 def read_job_column(table: pa.Table, name: str) -> Any:
-    """Returns a column as an array; empty values of numbers become zero."""
+    """Returns a column as an array. Empty values of numbers become zero."""
     return pc.fill_null(table[name], 0).to_numpy()
 
 
@@ -149,12 +147,9 @@ def pick_evenly(values: IntArray, most: int) -> IntArray:
 
 
 def draw_model_key(axes: Axes, models: int, every: bool = False) -> None:
-    """Draws the legend of the models' colors; of many models, the legend names three.
+    """Draws the legend of the models' colors. If there are many models, the legend names three.
 
-    Args:
-        axes: the axes to draw on.
-        models: the number K of models.
-        every: whether the legend also names the color of a cell with all models.
+    `every` says whether the legend also names the color of a cell with all models.
     """
     shown = range(models) if models <= len(pictures.PALETTE) else (0, models // 2, models - 1)
     if models > 1:
@@ -165,7 +160,7 @@ def draw_model_key(axes: Axes, models: int, every: bool = False) -> None:
 def _paint_cells(
     row: IntArray, x: IntArray, model: IntArray, *, faint: BoolArray, shape: tuple[int, int], models: int
 ) -> FloatArray:
-    """Paints an RGBA image of jobs `[J]` at their rows and columns; models of one cell are stacked top to bottom."""
+    """Paints an RGBA image of jobs `[J]` at their rows and columns. Models of one cell are stacked downwards."""
     cell = row * shape[1] + x
     order = np.lexsort((model, cell))
     cell, model, faint = cell[order], model[order], faint[order]
@@ -231,12 +226,9 @@ def figure_gantt(run: ReadRun) -> Figure | None:
 def draw_lanes(run: ReadRun, title: str, jobs: pd.DataFrame, clients: IntArray) -> tuple[Figure, Axes, list[int]]:
     """Draws jobs on a virtual clock, one lane per client, in the colors of their models.
 
-    Args:
-        run: the run of the jobs.
-        title: the title of the figure.
-        jobs: one row per job, with `client`, `model`, `start` and `sim_seconds`. `tall` is the share of the lane's
-            height that the job takes, and `low` the share above the job.
-        clients: the clients in the order of their lanes; if there are many, evenly spaced clients are shown.
+    `jobs` has one row per job, with `client`, `model`, `start` and `sim_seconds`. `tall` is the share of the lane's
+    height that the job takes, and `low` is the share above the job. The lanes are in the order of `clients`. If there
+    are many clients, evenly spaced ones are shown.
 
     Returns:
         The figure, its axes, and the clients that are shown.
@@ -257,7 +249,7 @@ def draw_lanes(run: ReadRun, title: str, jobs: pd.DataFrame, clients: IntArray) 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Training without rounds: the jobs under way, and how late their uploads arrive.
+# Pictures of training without rounds, with the jobs under way and the staleness of their uploads.
 
 MOST_BARS_SHOWN = 400  # the last jobs, as many at most
 MOST_LATE = 20  # steps; later uploads share the last bar
@@ -279,7 +271,7 @@ def figure_flights(run: ReadRun) -> Figure | None:
 
 
 def figure_staleness(run: ReadRun) -> Figure | None:
-    """Draws the staleness of each tier's uploads: the steps of the model between the start and the use of an upload."""
+    """Draws the staleness of each tier's uploads, which is the number of server steps between start and use."""
     jobs = _read_flights(run)
     if jobs is None or not jobs["staleness"].max():
         return None
@@ -302,7 +294,7 @@ def figure_staleness(run: ReadRun) -> Figure | None:
 
 
 def _read_flights(run: ReadRun) -> pd.DataFrame | None:
-    """Returns the jobs of the first world whose uploads were used; None for training in rounds."""
+    """Returns the jobs of the first world whose uploads were used, or None if training has rounds."""
     table = keep_counted(run.first_world())
     if table is None or "staleness" not in table.column_names:
         return None
@@ -366,7 +358,7 @@ def figure_seconds(run: ReadRun) -> Figure | None:
 
 
 def figure_scores(run: ReadRun) -> Figure | None:
-    """Draws all other scores over rounds, one small panel each."""
+    """Draws all other scores over rounds, each in a small panel."""
     names = (*list_own_metrics(run.scenario), *PANEL_SCORES)
     curves = {name: curve for name in names if (curve := run.curve(name)) is not None and len(curve.round) > 1}
     if not curves:
@@ -402,12 +394,8 @@ def list_own_metrics(scenario: Mapping[str, Any]) -> list[str]:
 def read_curve_over(run: ReadRun, what: str, metric: str | None = None) -> tuple[FloatArray, Curve] | None:
     """Returns a curve and the positions of its rounds on an axis of `rounds`, `bytes` or `seconds`.
 
-    Bytes and seconds are means over worlds. Returns None if the run has no such curve or no such cost.
-
-    Args:
-        run: the run.
-        what: the axis: `rounds`, `bytes` or `seconds`.
-        metric: the name of the score; None means accuracy or RMSE.
+    Bytes and seconds are means over replicates and folds. Returns None if the run has no such curve or no such cost.
+    `metric` is the name of the score. None means accuracy or RMSE.
     """
     curve = run.curve(metric or run.metric)
     if curve is None or what == "rounds":
@@ -423,13 +411,7 @@ def draw_mean_line(
 ) -> None:
     """Draws the mean over worlds, with a band of one standard deviation if there are several worlds.
 
-    Args:
-        axes: the axes to draw on.
-        x: the positions of the curve's rounds on the axis, `[T]`.
-        curve: the metric to draw.
-        color: the color of the line and the band.
-        width: the width of the line in points; the band of a thin line is fainter.
-        label: the name in the legend, if any.
+    A *world* is one replicate of one fold. The width of the line is in points. The band of a thin line is fainter.
     """
     mark = "o" if len(x) == 1 else None
     axes.plot(x, curve.mean, color=color, linewidth=width, label=label, marker=mark, markersize=4)
@@ -440,7 +422,7 @@ def draw_mean_line(
 
 
 def label_headline(axes: Axes, metric: str) -> None:
-    """Labels the value axis of the headline metric; an axis of shares ends at 100 % at most."""
+    """Labels the value axis of the headline metric. An axis of shares ends at 100 % at most."""
     axes.set_ylabel(name_score(metric, unit=True))
     if is_share(metric):
         pictures.use_percent(axes.yaxis)
@@ -450,11 +432,7 @@ def label_headline(axes: Axes, metric: str) -> None:
 def mark_best(axes: Axes, curve: Curve, metric: str, begins: int = 0) -> None:
     """Marks the round with the best mean over worlds, on a curve of several rounds.
 
-    Args:
-        axes: the axes of the curve, with rounds on the horizontal one.
-        curve: the metric to draw.
-        metric: the name of the metric, which determines whether lower is better.
-        begins: the round after which the last phase trains; earlier rounds are never marked.
+    `begins` is the round after which the last phase trains. Earlier rounds are never marked.
     """
     late = np.flatnonzero(curve.round > begins) if begins else np.arange(len(curve.round))
     if len(late) < 2:
@@ -467,15 +445,10 @@ def mark_best(axes: Axes, curve: Curve, metric: str, begins: int = 0) -> None:
 
 
 def cut_beginning(axes: Axes, metric: str, drawn: Sequence[Curve]) -> None:
-    """Cuts the value axis below the part where the lines differ; the label of the axis tells where the axis begins.
+    """Cuts the value axis below the part in which lines differ. The label of the axis tells where the axis begins.
 
     The second half of every line stays visible. Below the worst final value, the axis shows at least twice the distance
     between the worst and the best final value.
-
-    Args:
-        axes: the axes of the curves.
-        metric: the name of the metric, which determines whether lower is better.
-        drawn: the curves on the axes.
     """
     sign = -1.0 if lower_is_better(metric) else 1.0
     window = find_window([Curve(curve.round, sign * curve.values) for curve in drawn])
@@ -493,7 +466,7 @@ def cut_beginning(axes: Axes, metric: str, drawn: Sequence[Curve]) -> None:
 
 
 def find_window(drawn: Sequence[Curve]) -> float | None:
-    """Returns the value at which the axis of rising curves may begin; None if this would cut off almost nothing.
+    """Returns the value at which the axis of rising curves may begin, or None if this would cut off almost nothing.
 
     Example:
         >>> rounds = np.arange(10.0)
@@ -514,13 +487,7 @@ def find_window(drawn: Sequence[Curve]) -> float | None:
 
 
 def draw_legend(axes: Axes, metric: str, columns: int = 1) -> None:
-    """Draws the legend, if it has an entry, in the corner that a curve of this metric leaves free.
-
-    Args:
-        axes: the axes of the curves.
-        metric: the name of the metric, which determines whether lower is better.
-        columns: the number of columns of the legend.
-    """
+    """Draws the legend, if it has an entry, in the corner that a curve of this metric leaves free."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="upper right" if lower_is_better(metric) else "lower right", ncols=columns)
 
@@ -588,7 +555,7 @@ def figure_losses(run: ReadRun) -> Figure | None:
 
 
 def _average_losses(table: pa.Table) -> Curve | None:
-    """Computes the mean loss of the jobs of each round, weighted by their samples; None if no job has a loss."""
+    """Computes the mean loss of the jobs of each round, weighted by their samples, or None if no job has a loss."""
     jobs = table.select(["replicate", "fold", "round", "loss", "samples"]).to_pandas()
     jobs = jobs[np.isfinite(jobs["loss"].astype(float))]
     jobs["loss"] *= jobs["samples"]

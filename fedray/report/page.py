@@ -1,4 +1,4 @@
-"""Makes the HTML page of a report, and the display of a run in a notebook."""
+"""Makes the HTML page of a report, and shows a run in a notebook."""
 
 import base64
 import hashlib
@@ -40,7 +40,7 @@ class Card(NamedTuple):
     Attributes:
         label: the name of the number.
         value: the number with its unit.
-        sub: the line below the number; may be empty.
+        sub: the line below the number, which may be empty.
     """
 
     label: str
@@ -49,7 +49,7 @@ class Card(NamedTuple):
 
 
 def make_cards(run: ReadRun) -> list[Card]:
-    """Makes the cards of the headline numbers: mean and standard deviation over the replicates and folds.
+    """Makes the cards of the headline numbers, with mean and standard deviation over the replicates and folds.
 
     Example:
         >>> score = {"accuracy": {"mean": 0.9, "sd": 0.01, "n": 3}}
@@ -94,10 +94,6 @@ def fill_template(*, sections: Iterable[pictures.Section] = (), **values: Any) -
     A browser runs only the script of the page itself, because the security policy of the page names the digest of this
     script.
 
-    Args:
-        sections: the sections of pictures; sections without pictures are left out.
-        values: the other values of the template.
-
     Example:
         >>> page = fill_template(title="nothing", facts=[], runs=[])
         >>> page.count("<script"), page.count("http-equiv")  # its own script and its numbers; its security policy
@@ -125,13 +121,16 @@ def fill_template(*, sections: Iterable[pictures.Section] = (), **values: Any) -
 
 
 def _find_words(rows: Sequence[Sequence[str | Best]]) -> list[bool]:
-    """Returns whether each column is aligned left: the first, and those in which no text begins with a number."""
+    """Returns whether each column is aligned left.
+
+    This is so for the first column, and if no text begins with a number.
+    """
     columns = enumerate(zip(*rows, strict=True))
     return [not i or not any(re.match(r"[+-]?(\d|inf)", str(text)) for text in column) for i, column in columns]
 
 
 def read_script() -> str:
-    """Reads the script of every page: joins its files to one function."""
+    """Reads the script of every page, and joins its files to one function."""
     folder = resources.files("fedray.report") / "script"
     parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     return "\n".join(['"use strict";', "(() => {", *parts, "})();", ""])
@@ -259,10 +258,7 @@ def render_one(run: ReadRun) -> str:
 def render_many(runs: list[ReadRun], title: str = "", tables: Sequence[PageTable] = ()) -> str:
     """Renders the page that compares several runs.
 
-    Args:
-        runs: the runs to compare; the first is the baseline of all others.
-        title: the title of the page; if empty, the title tells the number of runs.
-        tables: the tables to show first.
+    The first run is the baseline of all others. If `title` is empty, the title tells the number of runs.
     """
     keys = [[key, *values] for key, values in compare.find_differences(runs)]
     notes, pairs = compare.list_caveats(runs), compare.compare_at_all_budgets(runs)
@@ -323,7 +319,7 @@ def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:
 
 
 def _try_to_draw(name: str, draw: Callable[[], Figure | None], text: str, notes: list[str]) -> list[pictures.Picture]:
-    """Draws a picture, if there is one; if its numbers cannot be drawn, adds a note to the page instead."""
+    """Draws a picture, if there is one. If its numbers cannot be drawn, adds a note to the page instead."""
     try:
         with pictures.ignore_odd_numbers():
             figure = draw()
@@ -344,17 +340,17 @@ def _try_to_draw(name: str, draw: Callable[[], Figure | None], text: str, notes:
 
 
 def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Sequence[PageTable] = ()) -> None:
-    """Writes the report of one run directory, or the comparison of several, to `out`.
+    """Writes the report of one run directory, or the comparison of several run directories, to `out`.
 
     Args:
-        run_dirs: the run directories; of an interrupted run the report shows what was recorded.
-        out: the HTML file to write; its directory is made if needed.
-        title: the title of a comparison; if empty, the title tells the number of runs.
-        tables: tables to show before the tables of a comparison; each is (heading, (header, rows), note).
+        run_dirs: the run directories. The report of an interrupted run shows the recorded rounds.
+        out: the HTML file to write. Its directory is made if needed.
+        title: the title of a comparison. If it is empty, the title tells the number of runs.
+        tables: tables to show before the tables of a comparison. Each is (heading, (header, rows), note).
 
     Raises:
-        BadInput: no directory was given, a directory is not a run directory, or `out` cannot be written (an earlier
-            report stays unchanged).
+        BadInput: no directory was given, a directory is not a run directory, or `out` cannot be written. An earlier
+            report stays unchanged.
         Unwritable: the disk is full or has a fault.
     """
     if not run_dirs:
@@ -368,7 +364,7 @@ def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Se
 
 
 def _short_names(run_dirs: list[Path]) -> list[str]:
-    """Returns a short name for each run: the last parts of its path, as many as distinguish the runs.
+    """Returns a short name for each run, made of as many last parts of its path as distinguish the runs.
 
     Example:
         >>> _short_names([Path("/runs/a/seed-1"), Path("/runs/b/seed-1")])
@@ -393,11 +389,9 @@ _COLORS = (
 
 
 def show_run(run: ReadRun, error: Exception | None) -> str:
-    r"""Shows a run as HTML: a description, its scores and totals, and its headline curve.
+    r"""Shows a run as HTML, with a description, scores, totals and the headline curve.
 
-    Args:
-        run: the content of the run directory.
-        error: the error that ended the run; None if the run is finished or still goes on.
+    `error` is the error that ended the run. None means that the run is finished or still goes on.
 
     Example:
         >>> score = {"accuracy": {"mean": 0.9, "sd": 0.01, "n": 3}}
@@ -422,13 +416,7 @@ def show_run(run: ReadRun, error: Exception | None) -> str:
 
 
 def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[compare.RunPair], notes: Sequence[str]) -> str:
-    """Shows a comparison of runs as HTML: the keys that differ, the notes, and the paired differences.
-
-    Args:
-        runs: the runs; the first is the baseline of all others.
-        pairs: the comparisons of each run with the first one.
-        notes: the notes that a reader must know first.
-    """
+    """Shows a comparison of runs as HTML, with the keys that differ, the notes, and the paired differences."""
     keys = [[key, *values] for key, values in compare.find_differences(list(runs))]
     shown = [*notes, "Differences over shared seeds; bold: the 95 % interval leaves zero out."]
     text = "".join(f"<p>{escape(note)}</p>" for note in shown)
@@ -437,9 +425,9 @@ def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[compare.RunPair], n
 
 
 def _list_scores(run: ReadRun) -> list[list[str]]:
-    """Lists the rows of the table of scores: name, mean with deviation, number of values.
+    """Lists the rows of the table of scores, with name, mean with deviation, and number of values.
 
-    If the run was interrupted, the scores of its last evaluated round are shown.
+    If the run was interrupted, the table has the scores of the last evaluated round.
     """
     rows = []
     metrics, known = run.summary.get("metrics", {}), compare.list_compared_metrics([run])
@@ -475,9 +463,9 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str | Best]]) -> str:
 
 
 def list_draws(run: ReadRun) -> dict[str, Draw]:
-    """Returns the functions for `draw_plot` by name: pictures of the report, and scores of the run.
+    """Returns the functions for `draw_plot` by name, for pictures of the report and scores of the run.
 
-    Two pictures have a short name as well.
+    Two pictures also have a short name.
     """
     drawn: dict[str, Draw] = {draw.__name__.removeprefix("figure_"): draw for _, draws in SECTIONS for draw, _ in draws}
     short = {run.metric: "rounds", "time": "seconds"}
@@ -489,10 +477,8 @@ def list_draws(run: ReadRun) -> dict[str, Draw]:
 def draw_plot(run: ReadRun, name: str | None = None) -> Figure:
     """Draws one picture of a run.
 
-    Args:
-        run: the run.
-        name: `accuracy`, `calibration`, `drift`, `clients`, `time` ..., or any score of `rounds.parquet`; None means
-            the headline score, `accuracy` or `rmse`.
+    `name` is `accuracy`, `calibration`, `drift`, `clients`, `time` ..., or any score of `rounds.parquet`. None means
+    the headline score, `accuracy` or `rmse`.
 
     Raises:
         BadInput: there is no picture of this name.
@@ -520,10 +506,9 @@ def draw_plot(run: ReadRun, name: str | None = None) -> Figure:
 
 
 def draw_alone(draw: Callable[[], Figure | None]) -> Figure | None:
-    """Draws a figure of the report for use without the page: with its title, in the colors of a light page.
+    """Draws a figure of the report for use without the page, with its title and in the colors of a light page.
 
-    Args:
-        draw: a function that makes the figure, or returns None if there is nothing to draw.
+    The function `draw` makes the figure, or returns None.
     """
     with pictures.use_figure_style(), pictures.ignore_odd_numbers():
         figure = draw()

@@ -1,4 +1,4 @@
-"""Turns Matplotlib figures into pictures of a page: colors and units, inline SVG, and the numbers in the picture."""
+"""Turns Matplotlib figures into pictures of a page, as inline SVG and numbers for the page's script."""
 
 import io
 import math
@@ -26,9 +26,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Colors, sizes, units, and the conversion of a Matplotlib figure to inline SVG.
-# Lines and text are drawn in four colors of a light page. These colors become CSS variables in the SVG, and so suit
-# light pages, dark pages and paper. Text stays text, which can be selected, searched and read aloud.
+# Colors, sizes, units, and the conversion of a Matplotlib figure to inline SVG. Lines and text are drawn in four colors
+# of a light page. These colors become CSS variables in the SVG, and so suit light pages, dark pages and paper. Text in
+# the SVG can be selected, searched and read aloud.
 
 INK, MUTED, GRID, PAPER = "#1b2530", "#55616d", "#d7dde3", "#fffffe"  # white itself stays white, see `to_svg`
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--card)"}
@@ -90,7 +90,7 @@ def to_svg(figure: Figure, prefix: str) -> str:
 
     Args:
         figure: a figure made by `make_canvas`.
-        prefix: a text before every id, which keeps the ids of several figures on a page apart.
+        prefix: a text before every id, so that several figures on a page have different ids.
     """
     sink = io.StringIO()
     figure.dpi = 150  # resolution of parts drawn as pixels
@@ -118,7 +118,7 @@ def use_figure_style() -> Any:
 
 @contextmanager
 def ignore_odd_numbers() -> Iterator[None]:
-    """Silences warnings about too large numbers, and about characters that a font lacks (browsers have more fonts)."""
+    """Silences warnings about too large numbers, and about characters that a font of this machine lacks."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", UserWarning)
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -128,9 +128,7 @@ def ignore_odd_numbers() -> Iterator[None]:
 def pick_color(place: int, number: int) -> str:
     """Picks the color of one of several models (or classes, or runs).
 
-    Args:
-        place: the index of the model, from 0.
-        number: the number of models.
+    `place` is the index of the model, from 0, and `number` is the number of models.
     """
     if number <= len(PALETTE):
         return PALETTE[place]
@@ -138,7 +136,7 @@ def pick_color(place: int, number: int) -> str:
 
 
 def pick_colors(number: int) -> list[str]:
-    """Picks a color for each model (or class, or run): from the palette or, if it is too short, from viridis.
+    """Picks a color for each model (or class, or run) from the palette. If the palette is too short, uses viridis.
 
     Example:
         >>> pick_colors(2)
@@ -155,20 +153,15 @@ def hide_frame(axes: Axes) -> None:
 
 
 def make_colormap() -> Colormap:
-    """Makes a color map from transparent to a full color, which suits light and dark pages."""
+    """Makes a color map, from transparent to a full color, that suits light and dark pages."""
     return LinearSegmentedColormap.from_list("strength", [(*to_rgb(ACCENT), 0.04), (*to_rgb(ACCENT), 1.0)])
 
 
 def draw_bars(axes: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, height: ArrayLike, **look: Any) -> None:
-    """Draws many rectangles as one path, so a hundred clients need only one SVG element.
+    """Draws many rectangles as one path, so that a hundred clients need only one SVG element.
 
-    Args:
-        axes: the axes to draw on.
-        left: the left end of each rectangle, `[n]` or one number, like the following arguments.
-        bottom: the lower end of each rectangle.
-        width: the width of each rectangle, to the right.
-        height: the height of each rectangle, upwards; a rectangle of height 0 is not drawn.
-        look: further options of Matplotlib's `PathPatch`.
+    Each argument has a number for each rectangle, `[n]`, or one number for all. `left` and `bottom` are its corner. A
+    rectangle of height 0 is not drawn.
     """
     corners = np.broadcast_arrays(*(np.asarray(a, float) for a in (left, bottom, width, height)))
     x, y, w, h = (a[(corners[2] != 0) & (corners[3] != 0)] for a in corners)
@@ -183,11 +176,7 @@ def draw_bars(axes: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, 
 def draw_key(axes: Axes, names: Sequence[str], colors: Sequence[str], **options: Any) -> None:
     """Draws a legend of colored squares above the axes.
 
-    Args:
-        axes: the axes to draw on.
-        names: the meaning of each color.
-        colors: one color per name.
-        options: further options of Matplotlib's `Axes.legend`.
+    There is one color per name.
     """
     marks = [PathPatch(Outline.unit_rectangle(), facecolor=color, linewidth=0) for color in colors]
     place = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "ncols": len(names), "columnspacing": 1.1}
@@ -195,13 +184,13 @@ def draw_key(axes: Axes, names: Sequence[str], colors: Sequence[str], **options:
 
 
 def use_whole_numbers(*axes: Any) -> None:
-    """Puts ticks at whole numbers only, on each axis of rounds, clients or models."""
+    """Puts ticks only at whole numbers, on each axis of rounds, clients or models."""
     for axis in axes:
         axis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
 
 
 def use_percent(*axes: Any) -> None:
-    """Writes the ticks of each axis of shares, 0 to 1, in percent."""
+    """Writes the ticks of axes in percent. The axes have shares from 0 to 1."""
     for axis in axes:
         axis.set_major_formatter(FuncFormatter(write_percent))
 
@@ -222,15 +211,15 @@ class PlaceNames:
 
     Attributes:
         names: one name per position.
-        whole: a text before each name on the page; the ticks then show numbers. None means that the ticks show as many
-            names as fit.
+        whole: a text before each name on the page. If it is set, the ticks show numbers. None means that the ticks show
+            as many names as fit.
     """
 
     names: tuple[str, ...]
     whole: str | None = None
 
     def __call__(self, value: float, _place: int | None = None) -> str:
-        """Returns the text of a tick; empty between two positions."""
+        """Returns the text of a tick. Between two positions it is empty."""
         place = round(value)
         if place != value or not 0 <= place < len(self.names):
             return ""
@@ -240,19 +229,16 @@ class PlaceNames:
 def name_places(axis: Any, names: Sequence[object], *, whole: str | None = None) -> None:
     """Names every position of an axis.
 
-    Args:
-        axis: an axis of whole numbers from 0.
-        names: one name per position.
-        whole: the text before each name, as in `PlaceNames`.
+    The axis has whole numbers from 0. `whole` is the text before each name, as in `PlaceNames`.
     """
     use_whole_numbers(axis)
     axis.set_major_formatter(FuncFormatter(PlaceNames(tuple(str(name) for name in names), whole)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Collects the numbers that a figure shows from what Matplotlib is about to draw.
-# From these numbers the page's script shows values under the pointer, hides lines, redraws axes and writes CSV files.
-# Functions that draw figures need not care: whatever they plot is found.
+# Collects the numbers that a figure shows from what Matplotlib is about to draw. From these numbers the page's script
+# shows values under the pointer, hides lines, redraws axes and writes CSV files. Functions that draw figures need no
+# code for this.
 
 MOST_NUMBERS = 6000  # numbers of the lines or dots of a figure; if there are more, every n-th number is kept
 MOST_CELLS = 20_000  # cells of a map; a larger map has no numbers on the page
@@ -264,9 +250,6 @@ Trace = dict[str, Any]
 
 def read_panels(figure: Figure) -> list[Panel]:
     """Collects the numbers of each panel, and sets the ids by which the script finds the drawn elements.
-
-    Args:
-        figure: a figure that is not yet written as SVG.
 
     Returns:
         A dict for each panel. `title` is the title, and `x` and `y` describe the axes (label, percent, names of
@@ -307,7 +290,7 @@ def read_frames(figure: Figure) -> dict[str, Any]:
 
 
 def _list_panels(figure: Figure) -> list[Axes]:
-    """Lists the axes that show numbers; color bars, hidden axes and maps of nodes are left out."""
+    """Lists the axes that show numbers. Leaves out color bars, hidden axes and maps of nodes."""
     return [a for a in figure.axes if a.get_visible() and a.axison and a.get_label() != "<colorbar>"]
 
 
@@ -348,7 +331,7 @@ def _read_line(line: Line2D, errors: ErrorbarContainer | None) -> Trace:
 
 
 def _read_band(band: PolyCollection, of: Trace) -> Trace:
-    """Returns both ends of the band around a line, at the points of the line; empty if band and line do not match."""
+    """Returns both ends of the band around a line at the points of the line, or nothing if the two do not match."""
     vertices = np.asarray(band.get_paths()[0].vertices) if len(band.get_paths()) == 1 else np.empty((0, 2))
     x = of["x"]
     if len(vertices) != 2 * len(x) + 3 or not np.array_equal(vertices[1 : len(x) + 1, 0], x):
@@ -385,7 +368,7 @@ def _read_bars(patch: PathPatch | Rectangle, key: dict[str, str]) -> Trace | Non
 
 
 def _merge_bars(traces: list[Trace]) -> list[Trace]:
-    """Merges single rectangles of one color, as `Axes.barh` makes them, to one trace."""
+    """Merges single rectangles of one color, which `Axes.barh` makes, to one trace."""
     merged: list[Trace] = []
     for trace in traces:
         same = [t for t in merged if t["kind"] == trace["kind"] == "bars" and t["color"] == trace["color"]]
@@ -441,7 +424,7 @@ def _read_axis(axis: Any) -> dict[str, Any]:
 
 
 def _find_scales(axes: Axes, traces: list[Trace]) -> str:
-    """Returns the axes that the script may make logarithmic: only axes of lines and dots, without words."""
+    """Returns the axes that the script may make logarithmic, which are axes of lines and dots without words."""
     drawn = {id(artist) for artist in (*axes.lines, *axes.collections)}
     others = len(axes.texts) + len(axes.patches) + len(axes.images) + sum("whiskers" in t for t in traces)
     counted = sum(1 + ("low" in t) for t in traces)
@@ -459,7 +442,7 @@ def _find_scales(axes: Axes, traces: list[Trace]) -> str:
 
 
 def _thin(traces: list[Trace], most: int) -> tuple[list[Trace], int]:
-    """Shortens the numbers of traces; returns the traces and n.
+    """Shortens the numbers of traces. Returns the traces, and the n of "every n-th point".
 
     Numbers keep five digits (seven on the x axis). A value that all bars have in common is kept once. Long lines keep
     every n-th point, and the last point.
@@ -484,7 +467,7 @@ def _plain(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def _pack(values: Iterable[float] | Sequence[float], digits: int = 5) -> list[float | int | None]:
-    """Prepares numbers for JSON: whole numbers without a point, numbers that are not finite as null."""
+    """Prepares numbers for JSON. Whole numbers get no point, and numbers that are not finite become null."""
     found: list[float | int | None] = []
     for value in values:
         if not math.isfinite(value):
@@ -496,7 +479,7 @@ def _pack(values: Iterable[float] | Sequence[float], digits: int = 5) -> list[fl
 
 
 def _show_color(color: Any) -> str:
-    """Returns a color as CSS; a placeholder color becomes its CSS variable."""
+    """Returns a color as CSS. A placeholder color becomes its CSS variable."""
     text = str(to_hex(color))
     return VARIABLES.get(text, text)
 
@@ -510,11 +493,11 @@ class Picture(NamedTuple):
 
     Attributes:
         title: the text above the figure.
-        note: the sentence below the figure; may be empty.
+        note: the sentence below the figure, which may be empty.
         svg: the figure as an `<svg>` element.
-        place: the CSS class: `wide` (across the page), `half`, or `alone` (a half without a neighbor).
+        place: the CSS class, which is `wide` (across the page), `half`, or `alone` (a half without a neighbor).
         key: the name of the picture in the page, and in the names of downloaded files.
-        numbers: the data for the script: the panels of the figure, and their positions in the SVG.
+        numbers: the data for the script, which are the panels of the figure and their positions in the SVG.
 
     Example:
         >>> half, wide = (Picture("", "", Markup(""), place) for place in ("half", "wide"))
@@ -545,10 +528,8 @@ class Section(NamedTuple):
 def draw_picture(figure: Figure, note: str, key: str) -> Picture:
     """Draws a figure as a picture of the page.
 
-    Args:
-        figure: a figure made by `make_canvas`.
-        note: the sentence below the figure.
-        key: the unique key of the picture in the page; the ids of its SVG begin with the key.
+    The figure was made by `make_canvas`. `note` is the sentence below it. The ids of the SVG begin with the unique key
+    of the picture.
     """
     numbers: dict[str, Any] = {"panels": read_panels(figure)}
     place = "wide" if float(figure.get_figwidth()) > NARROW else "half"
@@ -558,19 +539,14 @@ def draw_picture(figure: Figure, note: str, key: str) -> Picture:
 
 
 def draw_pictures(figures: Iterable[tuple[Figure | None, str]], key: str) -> Iterable[Picture]:
-    """Draws figures as pictures; figures that are None are left out.
-
-    Args:
-        figures: pairs of a figure and the note below it.
-        key: the beginning of the keys of the pictures.
-    """
+    """Draws figures as pictures, each with the note below it. Leaves out figures that are None."""
     for i, (figure, note) in enumerate(figures):
         if figure is not None:
             yield draw_picture(figure, note, f"{key}-{i}")
 
 
 def pair_figures(pictures: Iterable[Picture]) -> list[Picture]:
-    """Places two successive halves on one line; a remaining half stands alone."""
+    """Places two successive halves on one line. A remaining half stands alone."""
     paired: list[Picture] = []
     waiting = False  # waits for a neighbor
     for picture in pictures:

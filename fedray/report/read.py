@@ -1,4 +1,4 @@
-"""Reads a run directory into plain arrays, from the files in the directory alone."""
+"""Reads the files of a run directory into plain arrays."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ class Curve(NamedTuple):
 
     Attributes:
         round: the evaluated rounds in which at least one world has a value, `[T]`.
-        values: the metric, `[worlds, T]`; NaN where a world has no value.
+        values: the metric, `[worlds, T]`. It is NaN where a world has no value.
 
     Example:
         >>> curve = Curve(np.array([0.0, 1.0]), np.array([[0.1, 0.5], [np.nan, 0.7]]))  # two worlds
@@ -60,7 +60,7 @@ class Curve(NamedTuple):
 
     @property
     def sd(self) -> FloatArray:
-        """Returns the standard deviation over the worlds that have a value, `[T]`; 0 for a single world."""
+        """Returns the standard deviation over the worlds that have a value, `[T]`, or 0 for a single world."""
         return _reduce_worlds(self.values, "sd")
 
 
@@ -72,15 +72,17 @@ class ReadRun:
         name: the name of the run on the page.
         scenario: the keys of the scenario.
         scenario_text: the text of `scenario.yaml`.
-        manifest: versions, machine and timings; empty if the run has no manifest.
-        summary: final metrics and totals; empty if the run was interrupted.
-        rounds: the columns of `rounds.parquet` by name, `[rows]` each; one row for each evaluated round and world.
-        members: the headline metric of each member, `[rows, K]`; None if it was not recorded.
-        clients: the table of jobs, one row per job; None if there is none.
+        manifest: versions, machine and timings. It is empty if the run has no manifest.
+        summary: final metrics and totals. It is empty if the run was interrupted.
+        rounds: the columns of `rounds.parquet` by name, `[rows]` each. There is one row for each evaluated round and
+            world.
+        members: the headline metric of each member, `[rows, K]`. None means that it was not recorded.
+        clients: the table of jobs, with a row for each job. None means that the run has no such table.
         pictures: the arrays of `pictures.npz`, which a comment in this module lists.
         client_scores: a table with one row per evaluated round, replicate, fold and recorded client
-            (`evaluate.clients`); None if no client was recorded.
-        identity: digests of the data and code with which the run began (`identity.json`); empty without such a file.
+            (`evaluate.clients`). None means that no client was recorded.
+        identity: digests of the data and code with which the run began (`identity.json`). It is empty if there is no
+            such file.
     """
 
     name: str
@@ -97,13 +99,13 @@ class ReadRun:
 
     @property
     def metric(self) -> str:
-        """Returns the name of the headline metric: accuracy, or rmse in regression."""
+        """Returns the name of the headline metric, which is `accuracy` or, for a regression, `rmse`."""
         known = {**self.rounds, **self.summary.get("metrics", {})}
         return "rmse" if "rmse" in known and "accuracy" not in known else "accuracy"
 
     @property
     def worlds(self) -> int:
-        """Returns the number of worlds: replicates times folds."""
+        """Returns the number of worlds, which is replicates times folds."""
         if not self.rounds:
             return 1
         return len(np.unique(np.stack([self.rounds["replicate"], self.rounds["fold"]]), axis=1).T)
@@ -119,7 +121,10 @@ class ReadRun:
 
     @property
     def trained(self) -> int:
-        """Returns the number of models that the jobs train: K, or for a stack the sub models and the meta model."""
+        """Returns the number of models that the jobs train.
+
+        This is K, but for a stack it includes sub models and meta model.
+        """
         jobs = self.clients
         return (
             max(self.models, int(pc.max(jobs["model"]).as_py()) + 1) if jobs is not None and len(jobs) else self.models
@@ -134,7 +139,7 @@ class ReadRun:
         return [str(name) for name in first["tier"].to_pylist()]
 
     def curve(self, column: str) -> Curve | None:
-        """Returns a column of `rounds.parquet`, or the bytes up and down, as a curve; None if it has no number."""
+        """Returns a column of `rounds.parquet` or the bytes up and down as a curve, or None if no value is a number."""
         values = read_axis(self, column)
         return None if values is None else pivot_rounds(self.rounds, values)
 
@@ -152,11 +157,9 @@ class ReadRun:
 
 
 def pivot_rounds(rows: Mapping[str, Any], values: Any) -> Curve | None:
-    """Arranges values of rounds, replicates and folds as a curve; None if no value is a number.
+    """Arranges values of rounds, replicates and folds as a curve, or None if no value is a number.
 
-    Args:
-        rows: the columns `round`, `replicate` and `fold`, `[rows]` each.
-        values: the value of each row, `[rows]`.
+    `rows` has the columns `round`, `replicate` and `fold`, `[rows]` each.
 
     Example:
         >>> rows = {"round": np.array([0, 5, 5]), "replicate": np.array([0, 0, 1]), "fold": np.zeros(3)}
@@ -175,7 +178,7 @@ def pivot_rounds(rows: Mapping[str, Any], values: Any) -> Curve | None:
 
 
 def read_run(folder: Path, name: str | None = None) -> ReadRun:
-    """Reads a run directory; for an interrupted run, reads what was recorded.
+    """Reads a run directory. The run may be interrupted.
 
     Raises:
         BadInput: the directory is no run directory, or a file in it is damaged.
@@ -236,7 +239,7 @@ def _split_columns(table: pa.Table) -> tuple[dict[str, FloatArray], FloatArray |
 
 
 def _pad_rows(rows: pa.Array) -> FloatArray | None:
-    """Converts lists of numbers `[rows]` to one array; NaN fills the lists that are shorter than the longest."""
+    """Converts lists of numbers `[rows]` to one array. NaN fills the lists that are shorter than the longest list."""
     wide = 0 if pa.types.is_null(rows.type) else pc.max(pc.list_value_length(rows)).as_py() or 0
     if wide == 0:
         return None
@@ -255,7 +258,7 @@ Worlds = dict[tuple[int, int], BudgetScore]  # (seed, fold) -> score
 
 
 def read_axis(run: ReadRun, over: str) -> FloatArray | None:
-    """Returns the round, or a cost since the start, of each row of `rounds.parquet`; None if it is not recorded."""
+    """Returns the round, or a cost since the start, of each row of `rounds.parquet`, or None if it is not recorded."""
     if over == BYTES:
         up, down = run.rounds.get(UPLINK), run.rounds.get("down_bytes")
         return None if up is None or down is None else up + down
@@ -271,12 +274,9 @@ def read_seed(run: ReadRun) -> int:
 def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS) -> Worlds:
     """Returns the score of each replicate and fold that has this score, by (seed, fold).
 
-    Args:
-        run: the run.
-        metric: a column of `rounds.parquet`; a run without it has no scores.
-        last: the round, or the cost, at which the score is taken; infinity means the end of the run. If `last` is a
-            round, but the rounds of this method cannot be compared with those of others, the end of the run counts.
-        over: the unit of `last`: rounds, or a cost.
+    `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. If `last` is a
+    round, but the rounds of this method cannot be compared with rounds of other methods, the score is taken at the end
+    of the run. `over` is the unit of `last`, which is rounds or a cost.
 
     Example:
         >>> columns = {"round": np.arange(3.0), "accuracy": np.array([0.1, 0.5, 0.7])}
@@ -307,7 +307,7 @@ def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = R
 
 
 def find_end(run: ReadRun, over: str) -> float:
-    """Returns the last round of a run, or the cost of its cheapest world; infinity if the run has no evaluation."""
+    """Returns the last round of a run or the cost of its cheapest world, or infinity if the run has no evaluation."""
     column = read_axis(run, over)
     if column is None or not len(column):
         return math.inf
@@ -319,14 +319,10 @@ def find_end(run: ReadRun, over: str) -> float:
 
 
 def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
-    """Returns the last round of the shortest run, or the cost of the cheapest run; infinity without evaluations.
+    """Returns the last round of the shortest run or the cost of the cheapest run, or infinity without evaluations.
 
     If rounds are compared, methods with phases are left out. Untrained runs are left out, too, if other runs were
-    trained.
-
-    Args:
-        runs: the runs to compare.
-        over: rounds, or a cost; the cost of a run is that of its cheapest replicate and fold.
+    trained. The cost of a run is the cost of its cheapest replicate and fold.
     """
     ends = [find_end(run, over) for run in runs]
     if over == ROUNDS and any(ends):
@@ -337,12 +333,8 @@ def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
 def find_headline(runs: Sequence[ReadRun]) -> str:
     """Returns the score by which runs are compared first.
 
-    If the clients of a run predict with models or weights of their own, the score of these personal predictions comes
-    first. If no run has such clients, or if a run lacks this score, the accuracy or RMSE of the common ensemble comes
-    first.
-
-    Args:
-        runs: the runs to compare.
+    This is the score of personal predictions, if clients of some run predict with their own models or weights and all
+    runs have this score. Otherwise it is the accuracy or RMSE of the common ensemble.
     """
     plain = runs[0].metric
     personal = f"personal_{plain}"
@@ -350,10 +342,9 @@ def find_headline(runs: Sequence[ReadRun]) -> str:
 
 
 def list_apart(runs: Sequence[ReadRun]) -> list[ReadRun]:
-    """Lists the runs whose clients predict with models or weights of their own.
+    """Lists the runs whose clients predict with their own models or weights.
 
-    A run with a user's own method is among these runs if personal scores were recorded that the scenario did not
-    request.
+    A run with a user's own method is among these runs if it recorded personal scores that the scenario did not request.
     """
     return [run for run in runs if shipped.answers_clients_apart(run.scenario) or _has_own_answers(run)]
 
@@ -366,12 +357,9 @@ def _has_own_answers(run: ReadRun) -> bool:
 
 
 def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """Returns notes on runs whose clients predict with models of their own.
+    """Returns notes on runs whose clients predict with their own models.
 
     A note names the score that is compared first, or the score that is missing.
-
-    Args:
-        runs: the runs to compare.
     """
     apart, plain = list_apart(runs), name_score(runs[0].metric)
     personal = f"personal_{runs[0].metric}"
@@ -392,8 +380,8 @@ def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
 def name_compared(runs: Sequence[ReadRun], metric: str, *, unit: bool = False) -> str:
     """Returns the name of a score in a comparison.
 
-    If clients of some run predict with models or weights of their own, the name says that the score is that of the
-    common prediction.
+    If clients of some run predict with their own models or weights, the name says that the common ensemble has this
+    score.
     """
     common = " of the common answer" if metric == runs[0].metric and list_apart(runs) else ""
     return name_score(metric, unit=unit) + common
@@ -407,10 +395,7 @@ def has_score(run: ReadRun, metric: str) -> bool:
 def tell_readings(runs: Sequence[ReadRun], last: float, over: str) -> list[str]:
     """Returns a sentence for each run without a score exactly at `last`, which says where the score was taken instead.
 
-    Args:
-        runs: the runs to compare.
-        last: the round, or the cost, at which scores are taken, as in `read_worlds`.
-        over: the unit of `last`, as in `read_worlds`.
+    The arguments are as in `read_worlds`.
     """
     return [text for run in runs if has_score(run, run.metric) and (text := _tell_reading(run, last, over))]
 
@@ -434,7 +419,9 @@ def _tell_reading(run: ReadRun, last: float, over: str) -> str:
 
 
 def tell_share(worlds: Sequence[BudgetScore]) -> str:
-    """Returns as text the share of a budget that was used at the evaluation, or at the two evaluations around it.
+    """Returns the share of a budget that was used at the evaluation, as text.
+
+    If the score was taken between two evaluations, the text has the shares at both.
 
     Example:
         >>> tell_share([BudgetScore(0.9, 0.96, 0.96), BudgetScore(0.8, 1.0, 1.0)])
@@ -473,7 +460,7 @@ BEST = "checkpoint.best"  # chooses the models to keep, not the end of a run
 
 
 def is_chosen(summary: Mapping[str, Any]) -> bool:
-    """Returns whether test samples chose the last round of a run; if so, all final scores of the run are too good.
+    """Returns whether test samples chose the last round of a run. If so, all final scores of the run are too good.
 
     Example:
         >>> summary = {"chosen_on_test": {"stop.metric": "accuracy"}}
@@ -491,12 +478,7 @@ def mark_score(text: str, summary: Mapping[str, Any]) -> str:
 
 
 def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
-    """Explains the mark of a run's scores, and notes if test samples chose the best round or one class is as good.
-
-    Args:
-        summary: the summary of the run.
-        whose: the name of the run, if there are several runs.
-    """
+    """Explains the mark of a run's scores. Notes if test samples chose the best round, or if one class is as good."""
     found, of = _read_choices(summary), f" of {whose}" if whose else ""
     ends = ", ".join(f"{key} = {name}" for key, name in found.items() if key != BEST)
     lines = [f"{MARK}: of a round{of} that the test rows chose ({ends}), so that it is too good."] if ends else []

@@ -45,7 +45,7 @@ def save_checkpoint(
     Args:
         folder: The folder that holds the checkpoints of one run.
         progress: The progress of the run.
-        private: The clients' private vectors by name; None if there are no such vectors.
+        private: The clients' private vectors by name. None means that there are no such vectors.
         keep: How many checkpoints stay, at least 1. These are the new checkpoint and the newest of the others.
         files: The list of the parts of the run's tables. The checkpoint keeps this list, and adds its own file with the
             state to it.
@@ -130,7 +130,7 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
 
     Args:
         folder: The folder that holds the checkpoints of one run.
-        round: The round of the checkpoint; None means the newest checkpoint.
+        round: The round of the checkpoint. None means the newest checkpoint.
 
     Raises:
         Damaged: A file of the checkpoint is missing or was changed.

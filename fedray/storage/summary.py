@@ -372,8 +372,8 @@ def wandb(project: str, dir: str | Path | None = None, name: str | None = None) 
 
     Args:
         project: The project to which the run belongs.
-        dir: The folder of the run's local files; None means the working directory.
-        name: Name of the run; None means a random name.
+        dir: The folder of the run's local files. None means the working directory.
+        name: Name of the run. None means a random name.
     """
     where = None if dir is None else str(dir)
     run = _import_tool("wandb", "wandb").init(project=project, dir=where, name=name, reinit="create_new")
@@ -390,7 +390,7 @@ def mlflow(uri: str, experiment: str = "fedray", name: str | None = None) -> Log
     Args:
         uri: URI of the tracking server, or of a local store such as `sqlite:///runs.db`.
         experiment: Name of the experiment, which is made if it does not exist.
-        name: Name of the run; None means a random name.
+        name: Name of the run. None means a random name.
     """
     client = _import_tool("mlflow", "mlflow").MlflowClient(tracking_uri=uri)
     known = client.get_experiment_by_name(experiment)
@@ -645,7 +645,7 @@ def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
 
 
 def recall_device(out: Path) -> str | None:
-    """Returns the devices with which a run began, such as `cuda` or `cpu, cuda`; None for a new run.
+    """Returns the devices with which a run began, such as `cuda` or `cpu, cuda`, or None for a new run.
 
     If the run directory does not name devices, an early version of fedray wrote it, and the result is `cpu`.
 
@@ -693,7 +693,7 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
 
     Args:
         tree: The scenario of the run.
-        totals: The content of `progress.json` in the newest checkpoint; empty if there is no checkpoint.
+        totals: The content of `progress.json` in the newest checkpoint. It is empty if there is no checkpoint.
         rounds: The new number of rounds.
     """
     done, stopped = totals.get("round", 0), totals.get("stopped")

@@ -1,4 +1,4 @@
-"""Optuna's part of a sweep: the storage, the study (all trials of a sweep), the pruner and the sampler."""
+"""Makes Optuna's objects for a sweep, which are the storage, the study (all trials), the pruner and the sampler."""
 
 import errno
 import json
@@ -21,7 +21,7 @@ from fedray.tuning.space import Parameter, is_active
 from fedray.tuning.sweep import PrunerKeys, SamplerKeys, Sweep
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Faults of the storage of a study: the storage is damaged, locked by another process, or lost.
+# Faults of the storage of a study, which may be damaged, lost, or locked by a different process.
 
 REMEDY = "bring it back, then --resume"
 IS_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -29,17 +29,14 @@ _LIBRARIES = ("optuna", "sqlalchemy", "sqlite3", "redis", "psycopg2", "pymysql",
 
 
 def name_storage(storage: str) -> str:
-    """Returns the name of a storage in messages: the path of its file, or the kind of its URL without any password."""
+    """Returns the name of a storage for messages, which is the path of its file, or the kind of its URL."""
     kind, is_url, _ = storage.partition("://")
     return f"{kind}://..." if is_url else storage
 
 
 @contextmanager
 def explain_storage(storage: str) -> Iterator[None]:
-    """Turns the errors that Optuna, its drivers and the file system raise about a storage into one line.
-
-    Args:
-        storage: a journal file or a storage URL.
+    """Turns an error of Optuna, of its drivers or of the file system about a storage into an error of one line.
 
     Raises:
         Unwritable: the storage cannot be used.
@@ -68,7 +65,7 @@ def explain_storage(storage: str) -> Iterator[None]:
 
 
 def mend_journal(journal: Path) -> None:
-    """Repairs a journal: cuts off an unfinished last line, and removes the lock that a killed sweep left.
+    """Repairs a journal. Cuts off an unfinished last line, and removes the lock of a killed sweep.
 
     The caller makes sure that no other process writes to the journal meanwhile.
 
@@ -85,7 +82,7 @@ def mend_journal(journal: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The storage, the study, the pruner and the sampler; a resumed sweep continues with the same proposals.
+# The storage, the study, the pruner and the sampler. A resumed sweep continues with the same proposals.
 
 MADE_MEANWHILE = ("already exists", "locked", "unique", "duplicate")  # while others make its tables
 IN_USE = "name = {} is a study of this storage: choose another, or --resume with the --out of its sweep"
@@ -93,13 +90,13 @@ NOTES = "fedray"  # one attribute for all notes: each write to a journal is an f
 
 
 class StudyLocation(NamedTuple):
-    """The storage, the name and the pruner of a study; workers need them to report to the study.
+    """The storage, the name and the pruner of a study, which workers need for reports to the study.
 
     Attributes:
         storage: a journal file or a storage URL.
         name: the name of the study.
         pruner: the section `pruner` of the sweep file.
-        ages: the largest number of ages (K rounds each) that a trial can report.
+        ages: the largest number of ages that a trial can report. An age is K rounds.
     """
 
     storage: str
@@ -109,7 +106,7 @@ class StudyLocation(NamedTuple):
 
 
 def open_storage(storage: str) -> Any:
-    """Opens an Optuna storage: a journal file, or any URL that Optuna knows."""
+    """Opens an Optuna storage, which is a journal file, or any URL that Optuna knows."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if "://" not in storage:
         with explain_storage(storage):
@@ -128,12 +125,9 @@ def open_storage(storage: str) -> Any:
 
 
 def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
-    """Checks that a storage can be opened, and that no study in it has this name, unless the study is resumed.
+    """Checks that a storage can be opened. Unless the study is resumed, no study in the storage may have its name.
 
-    Args:
-        url: the URL of the storage; None if the study has a journal file, which is not checked.
-        name: the name of the study.
-        resume: whether an existing study is resumed.
+    `url` is the URL of the storage. None means that the study has a journal file, which is not checked.
 
     Raises:
         BadInput: the storage cannot be opened, or the name is in use.
@@ -147,13 +141,13 @@ def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
 
 
 def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: bool = False) -> optuna.Study:
-    """Opens the study of a sweep: a new study, or an existing study that is resumed.
+    """Opens a new study of a sweep, or an existing study that is resumed.
 
     Args:
         sweep: the sweep file.
         location: the storage and the name of the study.
         resume: whether an existing study is resumed.
-        begun: whether trials of the sweep have been trained; if so, the study must exist.
+        begun: whether trials of the sweep have been trained. If so, the study must exist.
 
     Raises:
         BadInput: the storage already holds a study of this name and `resume` is False, or the storage has lost the
@@ -183,7 +177,7 @@ def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: b
 
 
 def open_trial(location: StudyLocation, number: int) -> tuple[optuna.Trial, FrozenTrial]:
-    """Opens a trial for the worker that trains it; returns the trial and its stored state.
+    """Opens a trial for the worker that trains it. Returns the trial and its stored state.
 
     Raises:
         Unwritable: the storage cannot be used.
@@ -199,7 +193,7 @@ def open_trial(location: StudyLocation, number: int) -> tuple[optuna.Trial, Froz
 
 
 def trial_note(trial: FrozenTrial) -> Mapping[str, Any]:
-    """Returns the notes of the search on a trial: how its values were found, its run, the seconds of training, ..."""
+    """Returns the notes of the search on a trial, such as its run, and the seconds of training."""
     found: Mapping[str, Any] = trial.user_attrs.get(NOTES, {})
     return found
 
@@ -223,12 +217,7 @@ def make_sampler(keys: SamplerKeys, number: int, draw: int) -> optuna.samplers.B
     """Makes the sampler of one draw.
 
     The seed of the sampler is computed from the arguments. So a resumed sweep draws the same values as a sweep without
-    interruption.
-
-    Args:
-        keys: the kind of the sampler, its seed and its options.
-        number: the number of the trial.
-        draw: 0 for the joint draw of all parameters, 1 + i for the draw of parameter i.
+    interruption. `draw` is 0 for the joint draw of all parameters, and 1 + i for the draw of parameter i.
     """
     seed = int(rng.keys(keys.seed, "tune", number, draw)) % 2**32
     if keys.name == "nsga2":
@@ -241,7 +230,7 @@ def make_sampler(keys: SamplerKeys, number: int, draw: int) -> optuna.samplers.B
 def propose_values(
     study: optuna.Study, keys: SamplerKeys, space: tuple[Parameter, ...], trial: optuna.Trial
 ) -> dict[str, Any]:
-    """Proposes the values of a trial; an interrupted trial keeps the values that it already has.
+    """Proposes the values of a trial. An interrupted trial keeps its values.
 
     Args:
         study: the study, whose sampler is set for each draw.
@@ -270,8 +259,8 @@ def ask_trial(
     Args:
         study: the study.
         keys: the kind of the sampler, its seed and its options.
-        points: the points of a grid; None for other samplers.
-        limit: the planned number of trials; for a grid, at most the number of its points.
+        points: the points of a grid. It is None for other samplers.
+        limit: the planned number of trials. For a grid, it is at most the number of points.
     """
     number = len(study.get_trials(deepcopy=False))
     if number >= limit:
@@ -283,7 +272,7 @@ def ask_trial(
 
 
 def unfinished_trials(study: optuna.Study) -> list[optuna.Trial]:
-    """Returns the trials that an interrupted sweep left unfinished, in order of their numbers, ready to continue."""
+    """Returns the unfinished trials of an interrupted sweep, in the order of their numbers."""
     states = (optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.WAITING)
     found = []
     for frozen in study.get_trials(deepcopy=False, states=states):

@@ -44,10 +44,10 @@ class View(NamedTuple):
         trials: all trials of the sweep.
         done: the complete trials whose values are all finite.
         winners: the numbers of the winning trials.
-        curves: by trial number, two arrays `[rounds]`: the evaluated rounds, and the values of the metric of
-            `pick_course` in these rounds.
-        idle: for each objective, the keys of the parameters that cannot change its value; empty if every parameter can
-            change every objective.
+        curves: two arrays `[rounds]` by the number of the trial. They are the evaluated rounds, and the values of the
+            metric of `pick_course` in these rounds.
+        idle: the keys of the parameters that cannot change the value of an objective, for each objective. It is empty
+            if every parameter can change every objective.
     """
 
     objectives: tuple[SweepObjective, ...]
@@ -60,12 +60,12 @@ class View(NamedTuple):
     idle: tuple[frozenset[str], ...] = ()
 
     def acting(self, i: int) -> list[Parameter]:
-        """Returns the parameters that can change objective i; only these are ranked and drawn for the objective."""
+        """Returns the parameters that can change objective i. Only these are ranked and drawn for the objective."""
         return [parameter for parameter in self.space if not self.idle or parameter.key not in self.idle[i]]
 
 
 def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
-    """Returns the objective to draw over the rounds: the first with a score in every round, or else the first total.
+    """Returns the objective to draw over rounds, which is the first with a score in every round, or the first total.
 
     Example:
         >>> from fedray.tuning.space import read_objective
@@ -76,7 +76,7 @@ def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
 
 
 def scale_values(objective: SweepObjective, values: Sequence[float]) -> tuple[FloatArray, str]:
-    """Converts values of an objective to a suitable unit; returns the new values and the label of the axis."""
+    """Converts values of an objective to a suitable unit. Returns the new values and the label of the axis."""
     found = np.array(values, dtype=np.float64)
     counted = objective.axis if objective.kind == "reach" else objective.metric
     for what, column in (("bytes", "bytes"), ("seconds", "sim_seconds")):
@@ -104,7 +104,7 @@ def format_share(axis: Any, objective: SweepObjective) -> None:
 
 
 def find_axis_positions(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArray:
-    """Returns the position of each trial on the axis of a parameter; NaN where the parameter is not active."""
+    """Returns the position of each trial on the axis of a parameter, which is NaN where the parameter is not active."""
     if parameter.kind != "categorical":
         return np.array([trial.params.get(parameter.key, np.nan) for trial in trials], dtype=np.float64)
     labels = [format_value(label) for label in parameter.labels]
@@ -221,22 +221,18 @@ def figure_curves(view: View) -> Figure | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Pictures of how the objectives depend on the parameters: the importance of each, and an objective against one of them.
+# Pictures of how the objectives depend on the parameters.
 
 PANELS = 12  # slices at most
 IMPORTANT = 8  # parameters in the importance chart
 
 
 def compute_importance(view: View, i: int) -> dict[str, float]:
-    """Computes for each parameter, by its key, the share of an objective's variance that the parameter explains.
+    """Computes the share of an objective's variance that each parameter explains, by the key of the parameter.
 
-    The result is empty with fewer than four trials. fANOVA (Hutter et al., ICML 2014) computes the shares, or
-    PED-ANOVA (Watanabe et al., IJCAI 2023) if a parameter is conditional. Parameters that cannot change the
-    objective are left out, because their shares would be chance.
-
-    Args:
-        view: the data of the sweep.
-        i: the number of the objective, from 0.
+    The result is empty with fewer than four trials. fANOVA (Hutter et al., ICML 2014) computes the shares. If a
+    parameter is conditional, PED-ANOVA (Watanabe et al., IJCAI 2023) does so. Parameters that cannot change the
+    objective are left out, because their shares would be chance. `i` is the number of the objective, from 0.
     """
     if len(view.done) < 4 or len({trial.values[i] for trial in view.done}) < 2:
         return {}
@@ -321,15 +317,7 @@ UNMET = "did not reach a target in every replicate and fold"
 
 
 def write_page(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[str, Any], target: Path) -> None:
-    """Writes the page of a sweep.
-
-    Args:
-        sweep: the sweep.
-        out: the directory of the sweep.
-        study: Optuna's study of the sweep.
-        summary: the summary that `write_results` returns.
-        target: the HTML file.
-    """
+    """Writes the page of a sweep."""
     view = make_view(sweep, out, study, summary)
     with pictures.use_figure_style():
         sections = list(_sections(view))
@@ -357,8 +345,8 @@ def draw_plot(view: View, name: str | None = None) -> Figure:
 
     Args:
         view: the data of the sweep.
-        name: the name of an objective, which is drawn over the trials. Or `trials` (the first objective against each
-            parameter), `importance`, `pareto` or `curves`. None means the first objective.
+        name: the name of an objective, which is drawn over the trials, or `trials`, `importance`, `pareto` or `curves`.
+            `trials` draws the first objective over each parameter. None means the first objective.
 
     Raises:
         BadInput: there is no picture of this name.
@@ -424,7 +412,7 @@ def _sections(view: View) -> Iterator[Section]:
 
 
 def _draw_landscape(view: View) -> Iterator[Picture]:
-    """Draws how the objectives depend on the parameters: the importance of each parameter, and the values of trials."""
+    """Draws the importance of each parameter, and the values of trials."""
     space = len(view.space)
     importance = f"fANOVA (PED-ANOVA where a parameter is conditional). {_limit(IMPORTANT, space, 'parameters')}"
     yield from draw_pictures([(figure_importance(view), importance.strip())], "importance")
@@ -434,7 +422,7 @@ def _draw_landscape(view: View) -> Iterator[Picture]:
 
 
 def _limit(shown: int, all_: int, what: str) -> str:
-    """Returns a sentence about the items that a picture leaves out; empty if the picture shows all."""
+    """Returns a sentence about the items that a picture leaves out, or an empty text if the picture shows all items."""
     return f"{shown} of {all_} {what} are drawn; trials.parquet has all." if shown < all_ else ""
 
 
@@ -480,7 +468,7 @@ def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
 def _list_rows(
     view: View, trials: Iterable[FrozenTrial], last: Sequence[str], more: Callable[[FrozenTrial], list[str]]
 ) -> Table:
-    """Returns header and rows of a table of trials: values, standard errors if there are any, parameters, and more."""
+    """Returns header and rows of a table of trials, with values, standard errors (if known), parameters, and more."""
     seen = any("standard_errors" in trial_note(trial) for trial in view.trials)
     names = [name_objective(objective) for objective in view.objectives]
     heads = [head for name in names for head in ([name, f"{name}, standard error"] if seen else [name])]
@@ -499,7 +487,7 @@ def _list_rows(
 
 
 def _count_ties(view: View) -> str:
-    """Returns a sentence about the trials within one standard error of the best; empty if no error is known."""
+    """Returns a sentence about the trials within one standard error of the best, or nothing if no error is known."""
     ranked = sorted(view.done, key=lambda trial: trial.values[0], reverse=view.objectives[0].direction == "maximize")
     errors = trial_note(ranked[0]).get("standard_errors") if ranked else None
     if not errors or errors[0] is None:
@@ -531,7 +519,7 @@ def _winners(view: View, summary: Mapping[str, Any]) -> Table:
 def _list_trials(view: View) -> tuple[str, Table, str]:
     """Returns title, table and note of the trials.
 
-    Complete trials come first, the best at the top; the others follow by number.
+    Complete trials come first, with the best one at the top. The other trials follow by number.
     """
     sign = -1 if view.objectives and view.objectives[0].direction == "maximize" else 1
     ranked = sorted(view.done, key=lambda t: (sign * t.values[0], t.number))

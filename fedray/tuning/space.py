@@ -1,4 +1,4 @@
-"""What a sweep searches: its objectives, the parameters of its space, and the scenario keys that chosen values set."""
+"""Reads the objectives of a sweep and the parameters of its space, and turns chosen values into scenario keys."""
 
 import itertools
 import math
@@ -30,8 +30,8 @@ from fedray.scenario.identity import is_free
 from fedray.scenario.names import is_own
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Objectives: values computed from the evaluated rounds of a training, with scores on withheld samples, not on test
-# samples.
+# Objectives, which are computed from the evaluated rounds of a training. Their scores are measured on withheld samples
+# instead of test samples.
 
 Row = Mapping[str, Any]  # one evaluated round of one world; keys: round, up_bytes, sim_seconds, hold_out_*
 HELD_OUT_PREFIX = "hold_out_"
@@ -58,19 +58,20 @@ KEYS: dict[str, Check] = {
 
 @dataclass(frozen=True)
 class SweepObjective:
-    """An objective of a sweep: one number computed from a training.
+    """An objective of a sweep, which is one number computed from a training.
 
     Attributes:
         name: the objective's name in the sweep file.
-        kind: how the value is computed. "final" takes `metric` in the last evaluated round, or, with a limit, in
-            the last evaluated round in which `axis` is at most `limit`. "total" takes the last value of `metric`, which
-            is a running total. "reach" takes the value of `axis` in the first round in which `metric` reaches `limit`,
-            or infinity if no round does.
+        kind: the way in which the value is computed. "final" takes `metric` in the last evaluated round. With a limit
+            it takes `metric` in the last evaluated round in which `axis` is at most `limit`. "total" takes the last
+            value of `metric`, which is a running total. "reach" takes the value of `axis` in the first round in which
+            `metric` reaches `limit`. If there is no such round, the value is infinity.
         metric: the column of `rounds.parquet` from which the value is taken.
         direction: whether to "maximize" or "minimize" the value.
-        axis: the column that `limit` bounds ("final"), or from which the value is taken ("reach"); empty without a
-            limit.
-        limit: the largest `axis` allowed ("final"), or the target of `metric` ("reach"); None if there is neither.
+        axis: the column that `limit` bounds ("final"), or from which the value is taken ("reach"). It is empty if there
+            is no limit.
+        limit: the largest `axis` allowed ("final"), or the target of `metric` ("reach"). None means that there is no
+            limit and no target.
     """
 
     name: str
@@ -91,7 +92,7 @@ class SweepObjective:
         return self.metric.startswith(f"{HELD_OUT_PREFIX}personal")
 
     def is_decided(self, row: Row) -> bool:
-        """Returns whether the rounds after this one can no longer change the value."""
+        """Returns whether no round after this row can change the value."""
         if self.limit is None:
             return False
         if self.kind == "reach":
@@ -101,7 +102,7 @@ class SweepObjective:
 
 
 def read_cost(row: Row, name: str) -> float:
-    """Returns a cost of an evaluated round: the value of a column, or for `bytes` the sum of bytes up and down.
+    """Returns a cost of an evaluated round, which is a column, or for `bytes` the sum of bytes up and down.
 
     Example:
         >>> read_cost({"up_bytes": 30, "down_bytes": 70}, "bytes"), read_cost({"up_bytes": 30}, "up_bytes")
@@ -114,7 +115,7 @@ def check_keys(path: str, given: Mapping[str, Any], table: Mapping[str, Check], 
     """Refuses keys of a sweep file that a table does not list, and values that the check of their key refuses.
 
     Args:
-        path: the section of the file that holds the keys, with a dot at the end; empty at the top level.
+        path: the section of the file that holds the keys, with a dot at the end. It is empty at the top level.
         given: the keys and their values.
         table: the check of each key.
         what: the name of the thing with these keys, for the message.
@@ -134,7 +135,7 @@ def check_keys(path: str, given: Mapping[str, Any], table: Mapping[str, Check], 
 
 
 def read_objective(path: str, given: Any) -> SweepObjective:
-    """Reads an objective from its entry in a sweep file: a name or `{name, direction, target, within_bytes, ...}`.
+    """Reads an objective from a sweep file, where it is a name or `{name, direction, target, within_bytes, ...}`.
 
     Example:
         >>> read_objective("objectives[0]", {"name": "rounds_to_accuracy", "target": 0.9}).axis
@@ -203,7 +204,7 @@ def name_objective(objective: SweepObjective) -> str:
 
 
 def name_winner(objectives: Sequence[SweepObjective]) -> str:
-    """Names the first winner: the best trial, or, with several objectives, the trial that is best on the first one.
+    """Names the first winner, which is the best trial for the first objective.
 
     Example:
         >>> one, other = (read_objective("", name) for name in ("accuracy", "bytes"))
@@ -240,7 +241,7 @@ def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
 
 
 def _read_within(objective: SweepObjective, history: Sequence[Row], limit: float) -> float:
-    """Returns the score after the last round within a budget, or near the budget if this round was not evaluated."""
+    """Returns the score after the last round within a budget, or after an evaluated round near it."""
     inside = [row for row in history if read_cost(row, objective.axis) <= limit]
     after = history[len(inside) : len(inside) + 1]
     if inside and all(row["round"] == inside[-1]["round"] + 1 for row in after):
@@ -262,10 +263,6 @@ def judge_worlds(
     A *world* is one seed of one fold of the data. A value is rounded to 12 significant digits, because the order of a
     sum may change further digits. So trials that did equally well have equal values. A standard error is None if there
     is only one world, or if one of the worlds did not reach the target.
-
-    Args:
-        objectives: the objectives of the sweep.
-        histories: for each world its evaluated rounds, in ascending order.
 
     Raises:
         FedrayError: an objective was not measured, or its value is NaN.
@@ -305,12 +302,9 @@ def find_inference_keys(metric: str) -> tuple[str, ...]:
 
 
 def explain_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], ends: Sequence[str]) -> list[str]:
-    """Returns a line for each key of a space that changes how the ensemble predicts, but changes no objective.
+    """Returns a line for each key of a space that changes the ensemble's predictions but no objective.
 
-    Args:
-        keys: the keys of the space, dotted.
-        objectives: the objectives of the sweep.
-        ends: the scores that may end trainings early.
+    `ends` has the scores that may end trainings early.
 
     Example:
         >>> explain_idle_keys(["local.lr", "predict.gamma"], [read_objective("o", "accuracy")], [])
@@ -324,7 +318,7 @@ def explain_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective],
 
 
 def list_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], ends: Sequence[str]) -> list[str]:
-    """Lists the keys of a space that change how the ensemble predicts, but change no objective.
+    """Lists the keys of a space that change the ensemble's predictions but no objective.
 
     The arguments are those of `explain_idle_keys`.
     """
@@ -335,7 +329,7 @@ def list_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], en
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A parameter of a search space: one or more scenario keys, and the values to try.
+# A parameter of a search space, which is one or more scenario keys with the values to try.
 
 MOST_POINTS = 100_000  # values of a grid
 Values = Mapping[str, Any]  # parameter -> value, as Optuna stores it
@@ -343,22 +337,23 @@ Values = Mapping[str, Any]  # parameter -> value, as Optuna stores it
 
 @dataclass(frozen=True)
 class Parameter:
-    """A scenario key and its values, or several keys that change together.
+    """A parameter of a sweep, which is a scenario key with values to try, or several keys that change together.
 
     Attributes:
-        key: the name of the parameter: its scenario key, with dots. If the sweep file gives this key several
-            alternatives with `when`, the values that select the alternative follow in parentheses, as in
-            `local.lr (sgd)`. If several keys change together, they are separated by commas, and each choice has a value
-            for each key.
+        key: the name of the parameter, which is its dotted scenario key. If the sweep file has several alternatives
+            with `when` for this key, the values that select the alternative follow in parentheses, as in
+            `local.lr (sgd)`. If several keys change together, commas separate the keys, and each choice has a value for
+            each key.
         kind: "categorical", "int" or "float".
         choices: the values of a categorical parameter.
         low: the lowest value of a range.
         high: the highest value of a range.
-        step: the distance between the values of a range; None means 1 for integers, and no steps for floats.
+        step: the distance between the values of a range. None means 1 for integers, and no steps for floats.
         log: whether a range is searched on a logarithmic scale.
-        points: the number of values of a range that a grid tries; None means every step of the range.
-        when: the conditions under which the parameter is active: other parameters, and the values that they may have.
-        entry: the key without the parentheses, if the parameter is one of several alternatives for it; else empty.
+        points: the number of values of a range that a grid tries. None means every step of the range.
+        when: the conditions under which the parameter is active, as the allowed values of other parameters.
+        entry: the key without the parentheses, if the parameter is one of several alternatives for a key. Otherwise it
+            is empty.
 
     Example:
         >>> Parameter("local.lr", "float", low=0.1, high=0.3, points=3).grid()
@@ -388,7 +383,7 @@ class Parameter:
 
     @property
     def labels(self) -> list[Any]:
-        """Returns the choices in a form that Optuna can store; lists and mappings become text."""
+        """Returns the choices in a form that Optuna can store. Lists and mappings become text."""
         return [
             choice if choice is None or isinstance(choice, bool | int | float | str) else format_value(choice)
             for choice in self.choices
@@ -445,7 +440,7 @@ def is_same(a: Any, b: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The search space: parameters of scenarios, the grid of their values, and the scenario keys that chosen values set.
+# The search space, with parameters, the grid of their values, and the scenario keys that chosen values set.
 
 FORBIDDEN = {
     **dict.fromkeys(("data.hold_out", "data.test_clients"), "trials would be compared on different data"),
@@ -463,7 +458,7 @@ RANGE: dict[str, Check] = {
 
 
 def read_space(given: Any) -> tuple[Parameter, ...]:
-    """Reads the section `space` of a sweep file; returns its parameters.
+    """Reads the section `space` of a sweep file. Returns its parameters.
 
     A parameter comes after the parameters that its `when` names.
 
@@ -501,7 +496,7 @@ def read_space(given: Any) -> tuple[Parameter, ...]:
 
 
 def _read_entry(name: str, entry: Any, before: Sequence[Parameter]) -> list[Parameter]:
-    """Reads an entry of the space: one parameter, or a parameter for each case, at most one of which is active."""
+    """Reads an entry of the space, which is one parameter, or several alternatives of which at most one is active."""
     if not isinstance(entry, list) or not any(isinstance(case, Mapping) and "when" in case for case in entry):
         return [_parameter(name, entry, before)]
     found: list[Parameter] = []
@@ -611,7 +606,7 @@ def keep_active(space: Sequence[Parameter], values: Sequence[Any]) -> dict[str, 
 
 
 def enumerate_grid(space: Sequence[Parameter]) -> list[dict[str, Any]]:
-    """Lists every combination once, varying the last parameter fastest; inactive parameters are left out."""
+    """Lists every combination of values once, and varies the last parameter fastest. Leaves out inactive parameters."""
     size = math.prod(len(parameter.grid()) for parameter in space)
     if size > MOST_POINTS:
         raise BadInput(f"space has {size} grid points: {MOST_POINTS} at most; use sampler random, or fewer values")
@@ -653,10 +648,8 @@ def to_overrides(space: Sequence[Parameter], chosen: Values) -> dict[str, Any]:
 def read_params(space: Sequence[Parameter], cells: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the scenario keys that a trial set, with their values, from the trial's row of `trials.parquet`.
 
-    Args:
-        space: the parameters of the sweep.
-        cells: the field `params` of the row, by column. A cell is None if the trial has no value for this parameter, or
-            if the value is None.
+    `cells` has the field `params` of the row, by column. A cell is None if the trial has no value for this parameter,
+    or if the value is None.
 
     Example:
         >>> space = read_space({"predict.gamma": [None, 5.0], "model.hidden": [[8], [16]]})
@@ -692,11 +685,7 @@ TARGET_SETS = (*SETS, "conformal_width", "conformal_width_clients")
 def check_producible(objectives: Sequence[SweepObjective], classes: int, data: str, own: Collection[str] = ()) -> None:
     """Checks that a training of a scenario measures every objective.
 
-    Args:
-        objectives: the objectives of the sweep.
-        classes: the number C of classes of the data; 0 for regression.
-        data: the name of the data set, for the message.
-        own: the names of the user's metrics that the scenario measures.
+    `classes` is the number of classes of the data, which is 0 for a regression.
 
     Raises:
         BadInput: an objective belongs to the other task (classification or regression).

@@ -1,4 +1,4 @@
-"""Reads a sweep file: its base scenario, the space of values to search, and the objectives.
+"""Reads a sweep file, which has a base scenario, the space of values to search, and the objectives.
 
 Example:
     >>> from fedray.tuning.sweep import read_sweep
@@ -56,8 +56,8 @@ class PrunerKeys:
     Attributes:
         name: "none", "median", "hyperband" or "asha".
         startup: the number of finished trials before the median pruner stops a trial.
-        warmup: the number of ages (K rounds each) that every trial trains before the pruner may stop it.
-        reduction: a number n, for hyperband and asha: about one in n trials continues.
+        warmup: the number of ages that every trial trains before the pruner may stop it. An age is K rounds.
+        reduction: a number n for hyperband and asha. About one in n trials continues.
     """
 
     name: str
@@ -77,10 +77,11 @@ class Sweep:
         objectives: the numbers to optimize.
         sampler: the section `sampler`, which says how values are proposed.
         pruner: the section `pruner`, which says which trials are stopped early.
-        trials: the total number of trials; None means the whole grid, or 20.
-        jobs: how many workers train at the same time.
-        actors: the number of client actors on a cluster that each trial uses; 0 trains each trial in its own process.
-        source: the keys of the sweep file and of its base scenario, to be written into the directory of the sweep.
+        trials: the total number of trials. None means the whole grid, or 20.
+        jobs: the number of workers that train at the same time.
+        actors: the number of client actors on a cluster that each trial uses. With 0 each trial trains in its own
+            process.
+        source: the keys of the sweep file and of its base scenario, which the directory of the sweep stores.
     """
 
     name: str
@@ -98,9 +99,9 @@ class Sweep:
         """Returns the scenario of a trial.
 
         If an objective has a budget or a target, models are evaluated in every round, even if the base scenario sets
-        `evaluate.every`: a score from many rounds before the budget is used up would be too old. Otherwise models are
-        evaluated every K rounds, where K is `method.models`. An `evaluate.every` of the base scenario stays, and also
-        its default if a rule or a callback may end the training early.
+        `evaluate.every`. A score from many rounds before the end of the budget would be too old. Otherwise models are
+        evaluated every K rounds, where K is `method.models`. If the base scenario sets `evaluate.every`, this value
+        stays. If a rule or a callback may end the training early, the default of `evaluate.every` stays.
         """
         found = read_scenario(self.base, space.to_overrides(self.space, chosen), explicit=False)
         if any(objective.is_personal for objective in self.objectives):
@@ -114,11 +115,8 @@ class Sweep:
     def find_inference_keys(self, scenario: Scenario) -> tuple[str, ...]:
         """Returns the keys of `predict` that do not influence the training.
 
-        One training then serves all values of these keys. A key does influence the training if the score that it
-        changes belongs to a target, a budget or an early end.
-
-        Args:
-            scenario: the scenario of the trial.
+        All values of these keys share one training. A key influences the training if it changes the score of a target,
+        of a budget or of an early end.
         """
         if scenario.callbacks:
             return ()
@@ -144,7 +142,7 @@ MOST_TRIED = 300  # combinations of ends in which an acting key is searched for
 
 
 def check_sweep(sweep: Sweep) -> None:
-    """Checks the scenarios at the ends of the space; raises `BadInput` for the first contradiction between keys."""
+    """Checks the scenarios at the ends of the space. Raises `BadInput` for the first contradiction between keys."""
     base = sweep.scenario({})
     if base.data.hold_out == 0:
         raise BadInput("data.hold_out = 0, but a sweep reads held-out data: drop it (0.2 is taken), or give a share")
@@ -188,7 +186,7 @@ def check_sweep(sweep: Sweep) -> None:
 
 
 def _check_trial(scenario: Scenario) -> None:
-    """Refuses keys that a trial cannot have: a grid of learning rates, and rules that use the test set."""
+    """Refuses keys that a trial cannot have, which are a grid of learning rates, and rules that use the test set."""
     if scenario.local.lr_grid:
         raise BadInput("local.lr_grid is for `fedray run`: leave it out, and give space.local.lr the candidates")
     stop, evaluate = scenario.stop, scenario.evaluate
@@ -206,7 +204,7 @@ def _check_trial(scenario: Scenario) -> None:
 
 
 def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
-    """Refuses a space in which no key can change any objective; if some keys can, warns of the others."""
+    """Refuses a space in which no key can change any objective. If some keys can, warns of the other keys."""
     if any(scenario.callbacks for scenario in trials):  # callbacks see all scores, and may end a training
         return
     ends = [metric for scenario in trials for metric in list_end_metrics(scenario)]
@@ -219,11 +217,7 @@ def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
 
 
 def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
-    """Returns for each objective the keys that cannot change its value; pictures of the objective leave them out.
-
-    Args:
-        sweep: the sweep.
-    """
+    """Returns the keys that cannot change the value of an objective, for each objective. Pictures leave them out."""
     base = sweep.scenario({})
     if base.callbacks:
         return tuple(frozenset() for _ in sweep.objectives)
@@ -236,12 +230,7 @@ def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
 
 
 def warn_of_random_search(sweep: Sweep, trials: int) -> None:
-    """Warns if a sampler that learns will propose all trials at random, because there are too few to learn from.
-
-    Args:
-        sweep: the sweep.
-        trials: the planned number of trials.
-    """
+    """Warns if the planned trials are too few for a sampler that learns, which then proposes all trials at random."""
     keys = {"nsga2": ("population", sweep.sampler.population)}
     if "sampler" in sweep.source:  # the file names tpe itself
         keys["tpe"] = ("startup", sweep.sampler.startup)
@@ -254,7 +243,7 @@ def warn_of_random_search(sweep: Sweep, trials: int) -> None:
 
 
 def _list_searched_keys(parameter: Parameter) -> list[str]:
-    """Lists the keys that a parameter sets: several for a whole section, or for keys that change together."""
+    """Lists the keys that a parameter sets. There are several for a whole section, or for keys that change together."""
     if len(parameter.keys) > 1:
         choices = [space.to_overrides([parameter], {parameter.key: label}) for label in parameter.labels]
         return list(dict.fromkeys(key for choice in choices for key in flatten(expand(choice))))
@@ -295,7 +284,7 @@ def _refuse_idle(sweep: Sweep) -> None:
 
 
 def _try_values(sweep: Sweep) -> Iterator[Values]:
-    """Yields values to try: first none, then each end of each parameter, then ends of all parameters together."""
+    """Yields values to try. These are first no values, then each end of each parameter, then ends of all parameters."""
     yield {}
     yield from (chosen for _, chosen in space.enumerate_corners(sweep.space))
     together = itertools.product(*(parameter.ends() for parameter in sweep.space))
@@ -303,7 +292,7 @@ def _try_values(sweep: Sweep) -> Iterator[Values]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Reads sweep files: strict YAML becomes a `Sweep`. Every mistake raises `BadInput` with one line: key, value, remedy.
+# Reads sweep files in strict YAML. Every mistake raises `BadInput` with one line that has key, value and remedy.
 
 HOLD_OUT = 0.2
 SAMPLERS = ("tpe", "random", "grid", "nsga2")
@@ -351,7 +340,7 @@ def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) 
 
     Args:
         source: the sweep.
-        imports: whether the modules that its scenario names (`import`) are imported, which runs their code.
+        imports: whether the modules that the scenario names (`import`) are imported, which runs their code.
 
     Raises:
         BadInput: a key is unknown, a value is impossible, or the space holds values that no scenario allows.
@@ -391,7 +380,7 @@ def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) 
 
 
 def _named_section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
-    """Reads a section, or a name that stands for it; refuses keys that the named sampler or pruner does not use."""
+    """Reads a section, or a name that stands for it. Refuses keys that the named sampler or pruner does not use."""
     keys = {"name": given} if isinstance(given, str) else given
     found = _section(path, keys, table)
     read = READ.get(found["name"], ())

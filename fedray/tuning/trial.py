@@ -1,4 +1,4 @@
-"""The search of a sweep, and the training of one trial in a worker's process."""
+"""Runs the search of a sweep, and the training of one trial in a worker's process."""
 
 import errno
 import hashlib
@@ -48,10 +48,10 @@ from fedray.tuning.space import Row, SweepObjective, enumerate_grid, judge_world
 from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
 
 # ---------------------------------------------------------------------------------------------------------------------
-# One training of a sweep, in a worker's process: run or resume it, and stop it as soon as its values are known.
+# One training of a sweep in a worker's process, which ends as soon as the values of the objectives are known.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Ends a training of a sweep before its last round: by the pruner, or because no objective can change any more.
+# Ends a training of a sweep before its last round if the pruner says so, or if no objective can change any more.
 
 
 def make_reporter(
@@ -59,11 +59,7 @@ def make_reporter(
 ) -> Callable[[int, Sequence[Row]], bool]:
     """Makes a function that reports the first objective's metric once an age (K rounds), and returns whether to stop.
 
-    Args:
-        location: the study that the function reports to; None without pruning.
-        number: the number of the trial.
-        objective: the first objective of the sweep.
-        scenario: the scenario of the trial.
+    `location` is the study that gets the reports. None means that there is no pruner.
     """
     if location is None:
         return lambda _round, _rows: False
@@ -89,19 +85,15 @@ def make_reporter(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Distinguishes faults of the machine from failures of a training; after a fault, a trial does not count as failed.
+# Distinguishes faults of the machine from failures of a training. After a fault, a trial does not count as failed.
 
 _FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE)
 
 
 def refuse_fault(error: Exception, folder: Path) -> None:
-    """Raises `Unwritable` if an error, or its cause, is a fault of the machine.
+    """Raises `Unwritable` if the error of a training, or its cause, is a fault of the machine.
 
     After a fault, the same training may succeed later.
-
-    Args:
-        error: the exception that ended a training.
-        folder: the run directory of the training.
 
     Raises:
         Unwritable: the disk is full or broken, or a file or a storage cannot be written.
@@ -142,7 +134,7 @@ class TrialTask:
         own: the user's Python objects.
         before: the run directory of an earlier, pruned trial with the same training. The task continues this training.
             None means that the task starts a new training.
-        location: the study that the task reports to; None without pruning.
+        location: the study that the task reports to. None means that there is no pruner.
         actors: the number of client actors that train for the trial, on CPUs that the trial's worker has reserved.
             0 means that the worker itself trains.
     """
@@ -162,11 +154,11 @@ class Outcome(NamedTuple):
 
     Attributes:
         state: "complete", "pruned" or "failed".
-        values: one value for each objective; empty if the task failed.
-        seconds: the wall time for which this task trained.
+        values: one value for each objective. It is empty if the task failed.
+        seconds: the wall time in which this task trained.
         rounds: the number of rounds that this task trained.
         total_seconds: `seconds`, plus the wall time of the pruned training that this task continued.
-        error: one line about the failure; empty if nothing failed.
+        error: one line about the failure. It is empty if nothing failed.
         errors: the standard error of each value over the worlds, as in `judge_worlds`.
     """
 
@@ -182,11 +174,7 @@ class Outcome(NamedTuple):
 def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
     """Returns sixteen hexadecimal digits, which are equal for two trials if and only if one training serves both.
 
-    The digits also depend on `on_client_error`: a training that fails with `fail` may succeed with `skip`.
-
-    Args:
-        scenario: the scenario to train.
-        inference: the keys of `predict` that do not influence the training.
+    The digits also depend on `on_client_error`, because a training that fails with `fail` may succeed with `skip`.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -205,7 +193,7 @@ def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
 def train_job(job: TrialTask) -> Outcome:
     """Trains or resumes the run of a task, or only scores a finished run, and returns the outcome.
 
-    A failure of the training becomes an outcome, whereas a fault of the machine ends the sweep.
+    A failure of the training becomes an outcome, but a fault of the machine ends the sweep.
     """
     prepare_process()
     use_one_thread()
@@ -236,7 +224,7 @@ def train_job(job: TrialTask) -> Outcome:
 
 
 def _train(job: TrialTask) -> OutcomeState:
-    """Runs or resumes a training until its last round, until it is pruned, or until its values are final."""
+    """Runs or resumes a training until the last round, until the pruner stops it, or until its values are final."""
     _make_directory(job)
     latest: list[Row] = []
     report = make_reporter(job.location, job.trial, job.objectives[0], job.scenario)
@@ -270,7 +258,7 @@ def _train(job: TrialTask) -> OutcomeState:
 
 
 def _make_directory(job: TrialTask) -> None:
-    """Makes the run directory of a task, with the rounds of a pruned training if there is one; keeps existing files."""
+    """Makes the run directory of a task, with the rounds of a pruned training if there is one. Keeps existing files."""
     if (job.folder / "scenario.yaml").is_file():
         return
     if not job.folder.parent.is_dir():
@@ -289,11 +277,7 @@ def _make_directory(job: TrialTask) -> None:
 
 
 def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
-    """Reads for each world the scores of its evaluated rounds in the last phase, in ascending order of the rounds.
-
-    Args:
-        folder: the run directory.
-    """
+    """Reads the scores of each world's evaluated rounds in the last phase, in ascending order of the rounds."""
     worlds: dict[tuple[int, int], list[dict[str, Any]]] = {}
     begins = find_last_phase(nested.load_yaml(folder / "scenario.yaml"))
     rows = checkpoint.read_table(folder, "rounds").to_pylist()
@@ -303,13 +287,9 @@ def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
 
 
 def score_models(folder: Path, scenario: Scenario, own: UserObjects, *, test: bool = False) -> list[Row]:
-    """Scores the newest models of a run directory with the section `predict` of a scenario; returns a row per world.
+    """Scores the newest models of a run directory with the section `predict` of a scenario. Returns a row per world.
 
-    Args:
-        folder: the run directory.
-        scenario: the scenario whose `predict` and `evaluate` apply.
-        own: the user's Python objects.
-        test: whether to score on the test set too, which is for winners only.
+    `test` says whether models are also scored on the test set, which is only for winners.
     """
     trained = replace(
         read_scenario(folder / "scenario.yaml", explicit=False), predict=scenario.predict, evaluate=scenario.evaluate
@@ -324,7 +304,7 @@ def score_models(folder: Path, scenario: Scenario, own: UserObjects, *, test: bo
 
 
 def look_up_values(job: TrialTask, folder: Path) -> Outcome:
-    """Returns a task's outcome from a finished training; scores the models again if the section `predict` differs."""
+    """Returns a task's outcome from a finished training. Scores the models again if the section `predict` differs."""
     histories = read_histories(folder)
     if read_scenario(folder / "scenario.yaml", explicit=False).predict != job.scenario.predict:
         rows = score_models(folder, job.scenario, job.own)
@@ -351,16 +331,17 @@ def make_workers(
     actors: int = 0,
     wait_for: Mapping[str, float] | None = None,
 ) -> Iterator[Submit]:
-    """Yields a function that submits a task to a worker; the workers end with the `with` block.
+    """Yields a function that submits a task to a worker. The workers end with the `with` block.
 
     Args:
-        number: how many workers train at the same time; with 1, and without a cluster, this process trains.
-        base: the base scenario of the sweep. If its runtime is `ray`, or is `auto` and `address` is given, each
+        number: the number of workers that train at the same time. If it is 1 and there is no cluster, this process
+            trains.
+        base: the base scenario of the sweep. If its runtime is `ray`, or if it is `auto` and `address` is given, each
             training runs as a task on a Ray cluster.
-        address: the address of an existing Ray cluster; None starts a cluster on this machine.
-        own: the user's objects; the workers import the modules of these objects.
+        address: the address of an existing Ray cluster. None starts a cluster on this machine.
+        own: the user's objects. The workers import the modules of these objects.
         folder: the directory of the sweep, which must lie on a disk that all workers share.
-        actors: the number of client actors of each training; 0 means that the worker itself trains.
+        actors: the number of client actors of each training. 0 means that the worker itself trains.
         wait_for: the resources that the cluster must have before the first training begins, by Ray's names.
     """
     if _trains_on_ray(base, address):
@@ -393,7 +374,7 @@ def make_workers(
 
 @contextmanager
 def _open_pool(number: int) -> Iterator[Submit]:
-    """Opens a pool of processes and yields a function that submits tasks; resumes interrupted trainings."""
+    """Opens a pool of processes and yields a function that submits tasks. Resumes interrupted trainings."""
     _start_tracker()
     others, ending = set(multiprocessing.active_children()), current_ending()
     pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
@@ -443,13 +424,8 @@ def _trains_on_ray(base: Scenario, address: str | None) -> bool:
 def refuse_idle_actors(sweep: Sweep, base: Scenario, address: str | None) -> None:
     """Refuses `trial.actors` if no actor would train.
 
-    Args:
-        sweep: the sweep.
-        base: the base scenario of the sweep.
-        address: the address of an existing Ray cluster, if one is given.
-
     Raises:
-        BadInput: no actor would train; the message says what to change.
+        BadInput: no actor would train. The message says what to change.
     """
     if not sweep.actors:
         return
@@ -462,7 +438,7 @@ def refuse_idle_actors(sweep: Sweep, base: Scenario, address: str | None) -> Non
 
 
 def _end_with_parent() -> None:
-    """Makes a worker end with its parent process, however the parent ends; only the parent handles Ctrl-C.
+    """Makes a worker end with its parent process, however the parent ends. Only the parent handles Ctrl-C.
 
     The worker prints its warnings to stderr, because they cannot reach the parent.
     """
@@ -480,10 +456,10 @@ def _end_with_parent() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The search of a sweep: ask Optuna for a trial, train it or look it up, tell Optuna its values.
+# The search of a sweep takes a trial from Optuna, trains it or looks up its values, and reports them to Optuna.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The state of a running sweep: its study, the finished trainings, and the trainings under way.
+# The state of a running sweep, with its study, the finished trainings, and the trainings under way.
 
 Say = Callable[[str], None]
 
@@ -494,7 +470,7 @@ class RunningTrial(NamedTuple):
     Attributes:
         trial: Optuna's trial.
         job: the task that the worker was given.
-        key: the hash of the trial's training, see `hash_training`.
+        key: the hash of the trial's training (`hash_training`).
     """
 
     trial: optuna.Trial
@@ -527,13 +503,13 @@ class SearchState:
         location: the storage, the name and the pruner of the study.
         own: the user's Python objects.
         limit: the planned number of trials.
-        points: the points of a grid; None for other samplers.
+        points: the points of a grid. It is None for other samplers.
         say: a function that is called with a line about each finished trial.
         trainings: the finished trainings, by the key of `hash_training`.
         running: the trials that workers train now, by the futures of the workers.
-        waiting: the trials that wait for the end of an equal training, which a different trial has started.
-        unchecked: the keys (as in `trainings`) of trainings by an earlier process. A key is removed when this process
-            has checked that the training used the present data.
+        waiting: the trials that wait for the end of an equal training of a different trial.
+        unchecked: the keys of trainings by an earlier process. A key is removed when this process has checked that the
+            training used the present data.
     """
 
     sweep: Sweep
@@ -551,7 +527,7 @@ class SearchState:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A search can be interrupted at any time and resumed: its whole state is in the study and in the run directories.
+# A search can be interrupted and resumed at any time, because its whole state is in the study and the run directories.
 
 STATES: dict[OutcomeState, TrialState] = {
     "complete": TrialState.COMPLETE,
@@ -587,11 +563,8 @@ def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[di
 def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], None] = lambda: None) -> None:
     """Runs the trials that are still missing.
 
-    Args:
-        state: the state of the search.
-        submit: a function that gives the task of a trial to a worker.
-        confirm_place: a function that raises an error if the directory of the sweep was moved or deleted. The search
-            calls it before it writes anything.
+    Before each write, the search calls `confirm_place`, which raises an error if the directory of the sweep was moved
+    or deleted.
     """
     for frozen in state.study.get_trials(deepcopy=False):
         known = optuna_study.trial_note(frozen).get("training")
@@ -622,8 +595,7 @@ def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], N
 def _check_trainings(state: SearchState) -> None:
     """Refuses to go on if the data or the user's code have changed since a training of the sweep.
 
-    The space of a sweep may hold several data sets, networks and methods. For each combination of these that was
-    trained, one training is checked.
+    The space of a sweep may hold several data sets, networks and methods. One training of each combination is checked.
     """
     seen = set()
     for training in state.trainings.values():
@@ -637,7 +609,7 @@ def _check_trainings(state: SearchState) -> None:
 
 
 def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:
-    """Prepares the training of a trial; returns None if values are looked up, or if another trial must end first."""
+    """Prepares the training of a trial. Returns None if values are looked up, or if an equal training is under way."""
     sweep = state.sweep
     chosen = optuna_study.propose_values(state.study, sweep.sampler, sweep.space, trial)
     for other in state.study.get_trials(deepcopy=False):

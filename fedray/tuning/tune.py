@@ -46,17 +46,13 @@ if TYPE_CHECKING:  # matplotlib is slow to import
 # Runs a sweep from its file to its directory, as `fedray tune` does.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Writes the results of a sweep to its directory: the table of trials, the winners as scenarios, summary and page.
+# Writes the table of trials, the winners as scenarios, the summary and the page to the directory of a sweep.
 
 log = logging.getLogger("fedray")
 
 
 def write_results(state: search.SearchState, *, report: bool = True) -> dict[str, Any]:
     """Writes the results of a sweep and returns the summary.
-
-    Args:
-        state: the state of the search.
-        report: whether to draw the page of the sweep.
 
     Raises:
         FedrayError: no trial came to its end.
@@ -83,7 +79,7 @@ def write_results(state: search.SearchState, *, report: bool = True) -> dict[str
 
 
 def find_winners(study: optuna.Study) -> list[FrozenTrial]:
-    """Returns the best trial, or the Pareto front sorted by the first objective; equal trials count once.
+    """Returns the best trial, or the Pareto front sorted by the first objective. Equal trials count once.
 
     Example:
         >>> study = optuna.create_study(direction="maximize")
@@ -138,7 +134,7 @@ def describe_summary(summary: dict[str, Any]) -> str:
 
 
 def write_trials(state: search.SearchState, trials: list[FrozenTrial]) -> None:
-    """Writes `trials.parquet`: a row per trial; the columns `values` and `params` are structs."""
+    """Writes `trials.parquet` with a row per trial. The columns `values` and `params` are structs."""
     rows, types = [], _types(state.sweep.space)
     names = [objective.name for objective in state.sweep.objectives]
     for trial in trials:
@@ -170,13 +166,13 @@ def write_trials(state: search.SearchState, trials: list[FrozenTrial]) -> None:
 
 
 def _name_errors(state: search.SearchState, trial: FrozenTrial) -> dict[str, float | None]:
-    """Returns the standard error of each value of a trial by the name of its objective; None if it is unknown."""
+    """Returns the standard error of each value of a trial by the name of its objective, or None if it is unknown."""
     names = [objective.name for objective in state.sweep.objectives]
     return dict(zip(names, optuna_study.trial_note(trial).get("standard_errors") or [None] * len(names), strict=True))
 
 
 def _types(space: Sequence[Parameter]) -> dict[str, Any]:
-    """Returns the type of each column: the type of its values (without None), or text if there are several types."""
+    """Returns the type of each column, which is the type of all values except None, or text if the types differ."""
     kinds: dict[str, set[type]] = {}
     for parameter in space:
         given: set[type] = {type(choice) for choice in parameter.choices if choice is not None}
@@ -218,7 +214,7 @@ def write_scenarios(state: search.SearchState, winners: list[FrozenTrial]) -> No
 
 
 def _write_text(state: search.SearchState, trial: FrozenTrial, *, first: bool = False) -> str:
-    """Returns a winner as a scenario file; `first` says whether the winner is the first of a Pareto front."""
+    """Returns a winner as a scenario file. `first` says whether the winner is the first of a Pareto front."""
     names = [objective.name for objective in state.sweep.objectives]
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
     scenario, space = state.sweep.scenario(trial.params), state.sweep.space
@@ -256,10 +252,10 @@ def run_sweep(
     Args:
         source: the sweep file, or the keys of a sweep.
         out: the directory of the sweep, which must be new unless the sweep is resumed.
-        trials: the total number of trials; None means the number in the file.
+        trials: the total number of trials. None means the number in the file.
         resume: whether to continue the sweep in `out`.
-        storage: an Optuna storage URL; None means a journal file in `out`.
-        address: the address of an existing Ray cluster; None starts a cluster on this machine if the sweep runs on Ray.
+        storage: an Optuna storage URL. None means a journal file in `out`.
+        address: the address of an existing Ray cluster. None starts a cluster on this machine if the sweep runs on Ray.
         wait_for: the resources that the cluster must have before the first training begins, by Ray's names.
         modules: the names of your modules, which every worker imports before it trains.
         report: whether the page of the sweep is drawn.
@@ -316,7 +312,7 @@ def run_sweep(
 
 
 def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | None) -> None:
-    """Makes the directory of a sweep, or checks that the directory already holds this very sweep."""
+    """Makes the directory of a sweep, or checks that the directory already holds the same sweep."""
     copy = folder / directory.COPY
     directory.refuse_taken_sweep(folder, resume=resume)
     if copy.is_file():
@@ -334,7 +330,7 @@ def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | No
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A sweep from Python: `fedray.tune`, and its result.
+# `fedray.tune`, which runs a sweep from Python, and its result.
 
 TRIALS_FILE = "trials.parquet"
 MODES = {"max": "maximize", "min": "minimize"}
@@ -347,11 +343,11 @@ class TrialResult:
     Attributes:
         number: the number of the trial, from 0.
         state: `complete`, `pruned`, `failed` or `running`.
-        params: the values that the trial tried, by scenario key: `fedray.run(scenario, **trial.params)` accepts them.
-        metrics: the values of the objectives, on held-out data; empty if the trial is not complete.
+        params: the values that the trial tried, by scenario key. `fedray.run(scenario, **trial.params)` accepts them.
+        metrics: the values of the objectives on held-out data. The dict is empty if the trial is not complete.
         path: the run directory of the training from which the trial has its values. Several trials may share a
             training. None means that there is no such training.
-        error: the reason why the trial failed; None if it did not fail.
+        error: the reason why the trial failed. None means that it did not fail.
     """
 
     number: int
@@ -385,14 +381,15 @@ class TrialResult:
 
 
 class SweepResult:
-    """The results in the directory of a sweep: a sequence of trials, in the order of their numbers."""
+    """The results in the directory of a sweep, as a sequence of trials in the order of their numbers."""
 
     def __init__(self, path: Path, modules: tuple[str, ...] = ()) -> None:
         """Reads the trials of a sweep.
 
         Args:
             path: the directory of the sweep.
-            modules: the user's modules, which register the names that the sweep uses; the caller has imported them.
+            modules: the user's modules, which register the names that the sweep uses. The caller has imported these
+                modules.
 
         Raises:
             BadInput: `path` is no directory of a sweep, or the sweep has not ended.
@@ -417,7 +414,7 @@ class SweepResult:
 
         Args:
             path: the directory of the sweep.
-            modules: your modules, which register the names that the sweep uses; they are imported first.
+            modules: your modules, which register the names that the sweep uses. These modules are imported first.
         """
         import_modules(modules)
         return cls(plain.expand_user_path("path", str(path)), modules)
@@ -433,19 +430,20 @@ class SweepResult:
 
     @property
     def errors(self) -> list[FedrayError]:
-        """Returns the errors of the failed trials, in the order of the trials; empty if no trial failed."""
+        """Returns the errors of the failed trials, in the order of the trials."""
         return [trial.error for trial in self._trials if trial.error is not None]
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Returns the content of `summary.json`: numbers of trials and trainings, and the winners with test scores."""
+        """Returns the content of `summary.json`, with the winners, their test scores, and numbers of trials and trainings.
+        """
         return read_sealed(self.path / "summary.json", RESTORE)
 
     def write_report(self, out: Path | None = None) -> Path:
         """Draws the page of the sweep again, and returns its path.
 
         Args:
-            out: the HTML file; None means `report.html` in the directory of the sweep.
+            out: the HTML file. None means `report.html` in the directory of the sweep.
 
         Raises:
             BadInput: the study of the sweep is not in its directory.
@@ -488,8 +486,8 @@ class SweepResult:
         """Returns the best complete trial, or the first of several equally good trials.
 
         Args:
-            metric: the name of an objective of the sweep; None means the first objective.
-            mode: `max` or `min`; None means the direction of the search.
+            metric: the name of an objective of the sweep. None means the first objective.
+            mode: `max` or `min`. None means the direction of the search.
 
         Raises:
             BadInput: the sweep has no such objective, or there is no such mode.
@@ -568,22 +566,22 @@ def tune(
 
     Args:
         sweep: the keys of a sweep, or the path of a sweep file (`docs/how-to/sweeps.md`).
-        out: the directory of the sweep; None means a temporary directory, which `fedray clean` removes.
-        trials: the total number of trials; None means the number in the sweep.
+        out: the directory of the sweep. None means a temporary directory, which `fedray clean` removes.
+        trials: the total number of trials. None means the number in the sweep.
         resume: whether to continue the sweep in `out`.
-        storage: an Optuna storage URL; None means a journal file in `out`.
-        address: the address of an existing Ray cluster; None starts a cluster on this machine if the sweep runs on Ray.
+        storage: an Optuna storage URL. None means a journal file in `out`.
+        address: the address of an existing Ray cluster. None starts a cluster on this machine if the sweep runs on Ray.
         wait_for: the resources that the cluster must have before the first training begins, as in `{"hpc": 32}`.
-        modules: your modules, which register names; every worker imports them before it trains.
+        modules: your modules, which register names. Every worker imports these modules before it trains.
         report: whether the page of the sweep is drawn.
-        progress: whether to print a line to stderr for each finished trial; None means in a notebook only.
-        objects: Python objects are refused, because other processes, which cannot receive the objects, train the
-            trials. Give your data, model or method a name with `fedray.register` in a module, write the name in the
-            scenario, and pass the module.
+        progress: whether to print a line to stderr for each finished trial. None prints these lines only in a notebook.
+        objects: Python objects are refused, because other processes train the trials and cannot receive the objects.
+            Give your data, model or method a name with `fedray.register` in a module, write the name in the scenario,
+            and pass the module.
 
     Raises:
         BadInput: the sweep or the directory cannot be used, or an object was passed.
-        FedrayError: no trial came to its end; `SweepResult.from_path(out).errors` lists the reasons.
+        FedrayError: no trial came to its end. `SweepResult.from_path(out).errors` lists the reasons.
 
     Example:
         >>> keys = {"rounds": 1, "data": {"name": "digits", "limit": 60}, "clients": {"number": 2}, "runtime": "inline"}
