@@ -435,8 +435,7 @@ class SweepResult:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Returns the content of `summary.json`, with the winners, their test scores, and numbers of trials and trainings.
-        """
+        """Returns the content of `summary.json`, with counts of trials and trainings, and winners with test scores."""
         return read_sealed(self.path / "summary.json", RESTORE)
 
     def write_report(self, out: Path | None = None) -> Path:
