@@ -86,7 +86,7 @@ class Block(NamedTuple):
         lr: Learning rate of this round.
         keys: Random key of each lane, `[W]`, for modules that draw random numbers (dropout).
         sample: Number of values in one input.
-        anchor: The model towards which each lane is pulled, `[W, d]`. None means `start`.
+        anchor: The model towards which each lane is pulled, `[W, d]`. None means that it is `start`.
         offset: The vector that is added to each lane's gradient, `[W, d]`. None means that nothing is added.
         wants_change: Whether compiled engines return `final - start` instead of `final`.
         reading: The values that code in local training may use. None means round 0 and broadcast models `start`.
@@ -115,7 +115,7 @@ class Block(NamedTuple):
 
     @property
     def center(self) -> Tensor:
-        """The model towards which each lane is pulled, `[W, d]`: the anchor, or the start if there is no anchor."""
+        """The model towards which each lane is pulled, `[W, d]`."""
         return self.start if self.anchor is None else self.anchor
 
     @property
@@ -168,8 +168,8 @@ def choose_batch_width(size: IntArray, local: Local) -> IntArray:
     """Returns each lane's batch width, `[W]`, which is the number of samples that a padded batch holds.
 
     The width is the batch size. If the client's largest batch is smaller, or larger (`last_batch: merge`), the width is
-    the size of this batch, rounded up to a multiple of 8 if it is above 8. The width of a lane does not depend on other
-    lanes. `size` is the number of samples of each lane's client, `[W]`.
+    the size of this batch, rounded up to a multiple of 8 if it is above 8. `size` is the number of samples of each
+    lane's client, `[W]`.
 
     Example:
         >>> choose_batch_width(np.array([5, 11, 40]), Local(batch_size=16)).tolist()
@@ -203,11 +203,7 @@ def count_steps(size: IntArray, local: Local) -> IntArray:
 def count_client_steps(clients: Clients, client: IntArray, size: IntArray, local: Local) -> IntArray:
     """Returns the number of optimizer steps of each job, `[J]`. A tier may have its own number of epochs or steps.
 
-    Args:
-        clients: The population and its tiers.
-        client: Id of each job's client, `[J]`.
-        size: Number of samples of each job's client, `[J]`.
-        local: The settings of local training.
+    `client` is the id, and `size` the number of samples of each job's client, `[J]` each.
     """
     steps, tier = count_steps(size, local), clients.tier_of(client)
     for place, own in enumerate(clients.tiers):
@@ -222,7 +218,7 @@ def weigh_gradients(steps: IntArray, local: Local) -> FloatArray:
 
     With momentum rho, the gradient of a step moves the model in this step and in all later steps. If these are m steps
     in all, the gradient has the weight `a = (1 - rho^m) / (1 - rho)`, or `1 + rho a` with Nesterov's momentum. Without
-    momentum each weight is 1, so the sum is the number of steps.
+    momentum the sum is the number of steps.
 
     Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
     Optimization*, NeurIPS 2020, section 4.
@@ -260,10 +256,9 @@ def deal_batches(
         rows: Indices of each lane's samples in the data, `[W, n]`. Entries after the first `size` indices are padding.
         size: Number of samples of each lane, `[W]`, above 0.
         steps: Number of optimizer steps of each lane, `[W]`, in descending order.
-        width: B, the number of samples in the padded batches that are returned.
+        width: Number of samples in the padded batches that are returned, B.
         key: Random key of each lane, `[W]`.
-        local: The settings of local training, which divide an epoch into batches. None means batches of `width`
-            samples.
+        local: The settings of local training. None means batches of `width` samples.
 
     Example:
         Two lanes have batches of two samples. The second lane has three samples, so its second batch holds one sample.
@@ -337,11 +332,11 @@ def train_lanes(
     """Trains all lanes of a block together, step after step. Later lanes of a block finish earlier.
 
     Args:
-        block: The block with the lanes.
+        block: The lanes.
         take_step: A function (inputs `[lanes, B, ...]`, targets, weights, number of the step, lanes) -> losses
             `[lanes]`.
         write: A function (models `[W, d]`, a, b, lanes) that writes the trained models of lanes a to b (exclusive) into
-            the same rows of `models`. Rows of lanes that finished before must not change.
+            the same rows of `models`. It must not change any other row.
         prepare: A function (inputs of some steps `[s, W, B, ...]`, lanes) -> the inputs passed to `take_step`,
             `[s, ...]`.
     """
@@ -372,7 +367,7 @@ def to_channels_last(x: Tensor) -> Tensor:
 # Augmentation: every step changes the samples of its batch at random (`local.augment`).
 #
 # The random numbers of a sample are computed from the lane's key, the step, the position of the sample in the batch and
-# the position of the augmentation in the list. These random numbers depend neither on other lanes nor on the runtime.
+# the position of the augmentation in the list. They depend neither on other lanes nor on the runtime.
 
 _AUGMENTED = -5  # makes the random keys of augmentations differ from the keys of permutations
 _GENERATORS = threading.Lock()  # users' functions draw from the global generators, which all threads share
@@ -386,7 +381,7 @@ class Steps(NamedTuple):
         key: Random key of each lane, `[W]`.
         first: Number of the first step.
         real: Number of samples in each batch without padding, `[s, W]`. Padding is at the end of a batch.
-        classes: Number of classes; 0 for a regression.
+        classes: Number of classes. A regression has 0.
 
     Example:
         >>> from fedray.data.shifts import AUGMENTATIONS
@@ -463,13 +458,10 @@ def _put(rows: Tensor, place: Any, found: Tensor) -> Tensor:
 
 
 def _check_inputs(where: str, found: Any, x: Tensor, axes: int) -> Tensor:
-    """Checks inputs that a user's function returned, and converts them to the type of `x`.
+    """Checks inputs that a user's function returned for the inputs `x`, and converts them to the type of `x`.
 
-    Args:
-        where: Beginning of error messages.
-        found: The value that the user's function returned.
-        x: The inputs that were passed to the function.
-        axes: Number of axes of the array of all inputs. Six axes mean images, whose bytes may become floats.
+    `where` begins error messages. `axes` is the number of axes of the array of all inputs. Six axes mean images, whose
+    bytes may become floats.
     """
     if not isinstance(found, Tensor) or found.shape != x.shape:
         what = f"shape {list(found.shape)}" if isinstance(found, Tensor) else name_type(found)
@@ -484,7 +476,7 @@ def _check_inputs(where: str, found: Any, x: Tensor, axes: int) -> Tensor:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # One optimizer step for the parameters of all lanes. All torch engines share this code.
-# The gradient of a lane with parameters w is `gradient of the data + weight_decay w + pull (w - anchor) + offset`. The
+# The gradient of a lane with parameters w is `gradient of the loss + weight_decay w + pull (w - anchor) + offset`. The
 # optimizers are those of torch.optim with its defaults. AdamW applies weight decay to the parameters instead of the
 # gradient.
 
@@ -507,9 +499,7 @@ def join_rows(tensors: Sequence[Tensor], lanes: int) -> Tensor:
 def make_optimizer(
     local: Local, lr: float, anchor: Sequence[Tensor], offset: Sequence[Tensor], velocities: list[Tensor] | None = None
 ) -> Step:
-    """Returns a function `step(params, grads, lanes)` that updates the first `lanes` lanes in place.
-
-    `lanes` = None means all lanes.
+    """Returns a function `step(params, grads, lanes)` that updates the first `lanes` lanes in place, or all for None.
 
     Args:
         local: The optimizer and its settings.
@@ -575,9 +565,9 @@ def make_optimizer(
 
 
 def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tensor]) -> Complete:
-    """Returns a function that adds weight decay, pull and offset to the gradients of the data.
+    """Returns a function that adds weight decay, pull and offset to the gradients of the loss.
 
-    The function takes the parameters of the first `lanes` lanes, the gradients of the data, and `lanes`. `anchor` and
+    The function takes the parameters of the first `lanes` lanes, the gradients of the loss, and `lanes`. `anchor` and
     `offset` are those of `make_optimizer`.
     """
 

@@ -50,11 +50,7 @@ class Chain(NamedTuple):
 
 
 def trace_chain(module: nn.Module, sample: tuple[int, ...]) -> Chain:
-    """Finds the chain of layers that a module applies in training.
-
-    Args:
-        module: The module. It is not changed.
-        sample: Shape of one input.
+    """Finds the chain of layers that a module applies in training, for inputs of the shape `sample`.
 
     Raises:
         Unread: The module is not a chain of layers, or its outputs depend on more than inputs and parameters.
@@ -223,7 +219,7 @@ def _make_pool(name: str, asked: dict[str, Any]) -> nn.Module:
 
 
 def _join(sides: Sequence[int]) -> Any:
-    """Returns a single number if all numbers in `sides` are equal. Otherwise returns a tuple of the numbers."""
+    """Returns a single number if all numbers in `sides` are equal, and otherwise a tuple of them."""
     return sides[0] if len(set(sides)) == 1 else tuple(sides)
 
 
@@ -263,10 +259,10 @@ def _is_same(a: Any, b: Any) -> bool:
 # ---------------------------------------------------------------------------------------------------------------------
 # Dropout in a chain of plain layers. Dropout and Dropout2d are replaced by dropping inputs of the next linear layer.
 #
-# A dropout mask multiplies by 0 or by 1 / (1 - p) > 0. So the mask and ReLU may be applied in either order. The mask of
-# a whole channel and a pooling may be applied in either order, too. If there are only such layers between a dropout
-# layer and the next linear layer, dropping inputs of the linear layer gives the same result. Every engine computes the
-# masks from the keys of `fedray.models.net`.
+# A dropout mask multiplies by 0 or by 1 / (1 - p) > 0. The mask and ReLU may therefore be applied in either order. The
+# same holds for the mask of a whole channel and a pooling. If there are only such layers between a dropout layer and
+# the next linear layer, dropping inputs of the linear layer gives the same result. Every engine computes the masks from
+# the keys of `fedray.models.net`.
 
 DROPOUT = (nn.Dropout, nn.Dropout2d)
 _PASSED = {nn.Dropout: (nn.ReLU, nn.Flatten), nn.Dropout2d: (nn.ReLU, nn.Flatten, nn.MaxPool2d, nn.AvgPool2d)}
@@ -288,9 +284,6 @@ class Drop(NamedTuple):
 
 def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tuple[Drop, ...]]:
     """Splits a chain into its layers without dropout, and the rules for dropping inputs. Both keep their order.
-
-    Args:
-        chain: Plain layers and dropout layers in the order in which a module applies them.
 
     Raises:
         Unread: A dropout layer drops something other than inputs of a linear layer.
@@ -366,12 +359,7 @@ class Recognized(NamedTuple):
 def recognize(net: Net, sample: tuple[int, ...], dtype: torch.dtype) -> Recognized | str:
     """Converts a network to a sequence of plain layers. If this is impossible, returns the reason.
 
-    The reason completes the sentence "its forward ...".
-
-    Args:
-        net: The network.
-        sample: Shape of one input.
-        dtype: Type of the inputs.
+    The reason completes the sentence "its forward ...". `sample` is the shape of one input, and `dtype` is its type.
 
     Example:
         >>> from fedray.models.net import net_of

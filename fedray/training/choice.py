@@ -23,8 +23,7 @@ from fedray.training.client_code import make_trial, train_client_lanes, train_cl
 # ---------------------------------------------------------------------------------------------------------------------
 # A user's network may be any module. `chain.py` finds out which layers its `forward` applies. The engines `mlp`,
 # `conv`, `vmap` and `loop` are tried in this order. The first engine that computes exactly what the network computes is
-# chosen. The engine `loop` trains every module.
-# `docs/explanation/engines.md` has measurements.
+# chosen. `docs/explanation/engines.md` has measurements.
 
 LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters of all lanes together: 2.4 MB stay in a core's cache
 KERNEL_FLOATS = 1_000_000  # the same limit for compiled kernels, which train one lane after another
@@ -50,7 +49,7 @@ class Engine:
         outputs: A function (network, models `[M, d]`, counters `[M, c]`, inputs `[M, n, ...]`) -> outputs `[M, n, C]`.
         min_lanes: Smallest number of lanes that may be trained together.
         jobs: Largest number of lanes in a block if the width is 1.
-        evaluates: The library that computes `outputs`: `compiled` (the compiled kernels), or `torch`.
+        evaluates: `compiled` if compiled kernels compute `outputs`, or `torch`.
     """
 
     name: str
@@ -82,7 +81,7 @@ def choose_engine(
         example: One network input, with which a user's module is converted to plain layers. None means that a user's
             module is not converted.
         lanes: Whether compiled kernels may train (`auto`), must train (`compiled`) or must not train (`torch`).
-        local: The settings of local training. None means SGD without code.
+        local: The settings of local training. None means SGD without code of a user or a method.
         drops: Whether dropout stays on in predictions. Evaluation then calls the module.
         models: Number of models, K.
         couples: Whether the steps of a client's lanes depend on each other.
@@ -260,7 +259,7 @@ def _find_obstacle(net: Net, device: str) -> str | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A check that the bits of a lane's results do not depend on other lanes. It holds for one machine and one network.
+# A check that the bits of a lane's results do not depend on other lanes.
 
 _RATE = 0.001  # at this rate wide networks with large weights stay finite
 
@@ -271,15 +270,7 @@ def check_invariance(
     """Returns whether five small lanes have the same results, bit for bit, in one block and in smaller blocks.
 
     The smaller blocks have two and three lanes. For an engine that trains one lane after another the result is always
-    True.
-
-    Args:
-        net: The network.
-        engine: The engine that trains the network.
-        local: The settings of local training.
-        example: One network input.
-        dtype: Type of the models' parameters.
-        models: Number of models, K.
+    True. `example` is one network input, and `dtype` the type of the models' parameters. K is `models`.
 
     Example:
         >>> from fedray.models.nets import build_net

@@ -166,12 +166,9 @@ class LaneCode(NamedTuple):
 
 
 def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -> Tensor:
-    """Returns the mean loss of a batch.
+    """Returns the mean loss of a batch. `Local.loss` replaces the network's loss.
 
-    Args:
-        code: The network and the settings. `Local.loss` replaces the network's loss.
-        answer: The forward pass of the model, a function: inputs `[n, ...]` -> outputs `[n, C]`.
-        batch: The batch.
+    `answer` is the forward pass of the model, a function: inputs `[n, ...]` -> outputs `[n, C]`.
     """
     out = answer(batch.x)
     loss, objective = code.block.local.loss, partial(per_sample, code.net.objective)
@@ -245,7 +242,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
     Args:
         code: The network and the settings.
         gradients: The functions that compute the gradients of one lane.
-        over: A function that turns a function of one lane into a function of all lanes.
+        over: Turns a function of one lane into a function of all lanes.
         anchor: The parameters towards which each lane is pulled, `[W, p]`.
         offset: The vector that is added to the gradient of each lane, `[W, p]`. None means that nothing is added.
     """
@@ -286,8 +283,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
 def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callable[..., Tensor]:
     """Returns a function that applies a transformation to the gradients `[W, p]` and returns the new gradients.
 
-    Further arguments of this function are the parameters, the batches and the step. It keeps the state of each
-    transformation.
+    The function also takes the parameters, the batches and the step. It keeps the state of each transformation.
     """
     lr, t, states = code.block.lr, code.round, dict[int, Any]()
 
@@ -391,11 +387,7 @@ Buffers = dict[str, Tensor]
 
 
 def train_client_loop(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block, one after another.
-
-    Args:
-        net: Any network.
-        block: The lanes, `[W, d]`.
+    """Trains every lane `[W, d]` of a block, one after another.
 
     Example:
         One lane makes one step with torch's optimizer Adam.
@@ -501,11 +493,9 @@ def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
 
 
 def train_client_lanes(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block. Each step is one call for all lanes.
+    """Trains every lane `[W, d]` of a block. Each step is one call for all lanes.
 
-    Args:
-        net: A network without buffers, whose module can be mapped over lanes.
-        block: The lanes, `[W, d]`. Their code can be mapped over lanes, too.
+    The network has no buffers. Its module and the code of the lanes can be mapped over lanes.
 
     Example:
         Half the loss changes the models by half as much.
@@ -592,13 +582,8 @@ def mixes_targets(net: Net, local: method.Local) -> bool:
 def find_code_refusal(net: Net, example: Tensor, local: method.Local, models: int = 1) -> str | None:
     """Returns why a local training with code cannot be mapped over lanes. None means that it can be mapped.
 
-    The reason is found by a trial with two lanes.
-
-    Args:
-        net: A network that can be mapped over lanes.
-        example: One network input. Its values do not matter.
-        local: How the clients train, with code.
-        models: Number of models, K.
+    The reason is found by a trial with two lanes. The network itself can be mapped over lanes. `example` is one network
+    input, whose values do not matter, and `models` is K.
 
     Example:
         >>> from fedray.core.method import Local, LocalLoss
@@ -640,15 +625,9 @@ def make_trial(
 ) -> Block:
     """Returns a block for a trial. It has some of five lanes, each with two steps and padded batches.
 
-    Lane w trains model w modulo K. The batches of a lane depend only on w.
-
-    Args:
-        net: The network. Its device is the device of the block.
-        example: One network input. Its values do not matter.
-        local: How the lanes train.
-        lanes: Which of the five lanes the block has, as numbers w from 0 to 4.
-        models: Number of models, K.
-        dtype: Type of the models' parameters.
+    `lanes` are the numbers w of these lanes, from 0 to 4. Lane w trains model w modulo K, and its batches depend only
+    on w. `example` is one network input, whose values do not matter. `dtype` is the type of the models' parameters. The
+    block is on the device of the network.
     """
     place, lane = next(net.module.parameters()).device, np.array(lanes)
     start = torch.stack([net.init(number) for number in lanes]).to(place, dtype)

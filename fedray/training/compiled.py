@@ -73,22 +73,17 @@ class LaneTask(ctypes.Structure):
 #
 # Let every step train on the same samples x. The first layer has the outputs z = x w. If g is the gradient of the loss
 # in z, the gradient in w is x' g. So a step changes z by -rate (x x') g, and all steps together change w by -rate x'
-# (sum of g). The matrix x x' of samples x samples is smaller than x. Ten steps on 100 images with a perceptron
-# 784-200-10 take a fifth of the operations. The sums are added in a different order, so the weights differ from those
-# of ordinary steps by rounding errors. A lane that is trained in this form is called *still*.
+# (sum of g). The matrix x x' is smaller than x. Ten steps on 100 images with a perceptron 784-200-10 take a fifth of
+# the operations. The weights differ from those of ordinary steps by rounding errors. A lane that is trained in this
+# form is called *still*.
 
 
 def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
     """Returns the smallest number of steps for which a still lane takes at most half of an ordinary lane's operations.
 
-    The result is 0 if no number of steps is enough. Only multiply-adds of the first layer are counted. In S steps an
-    ordinary lane takes `2 S rows inputs outputs`. A still lane takes `2 rows inputs outputs + rows^2 inputs + S rows^2
-    outputs`.
-
-    Args:
-        rows: Number of samples in the batch.
-        inputs: Number of inputs of the first layer.
-        outputs: Number of outputs of the first layer.
+    The result is 0 if no number of steps is enough. Only multiply-adds of the first layer are counted, which gets
+    `rows` samples. In S steps an ordinary lane takes `2 S rows inputs outputs`. A still lane takes `2 rows inputs
+    outputs + rows^2 inputs + S rows^2 outputs`.
 
     Example:
         >>> count_least_steps(rows=104, inputs=784, outputs=200), count_least_steps(rows=800, inputs=784, outputs=200)
@@ -111,7 +106,7 @@ def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
 # ---------------------------------------------------------------------------------------------------------------------
 # Linear layers with ReLU or Tanh between them, trained by the compiled kernel `fedray/core/kernels/mlp.c`.
 #
-# The kernel trains one lane after another, with the weights in the cache. So the results of a lane cannot depend on
+# The kernel trains one lane after another, with the weights in the cache, so the results of a lane cannot depend on
 # other lanes. If the block has a `source`, the kernel gathers the batches by itself. Otherwise it receives the batches
 # of some steps at a time. The kernel computes what `train_mlp` computes, with sums in the order of indices. The results
 # are equal bit for bit on every processor with fused multiply-add.
@@ -131,7 +126,7 @@ class Kernel(NamedTuple):
     Attributes:
         name: The beginning of the names of the kernel's functions in the library.
         prefix: Modules that torch computes before the first layer.
-        reads_flat: Whether the modules in `prefix` only reshape their inputs. If so, the kernel may read the stored
+        reads_flat: Whether the modules in `prefix` only reshape their inputs, so that the kernel may read the stored
             data directly.
         describe: A function (task, network, shape of an input) that writes the network into the task. It returns the
             number of operations per sample.
@@ -171,11 +166,7 @@ def has_optimizer(local: Local) -> bool:
 
 
 def train_compiled(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block by a compiled kernel.
-
-    Args:
-        net: A network that a kernel can compute.
-        block: The lanes, `[W, d]`, in main memory.
+    """Trains every lane `[W, d]` of a block in main memory by a compiled kernel, which can compute the network.
 
     Example:
         Two lanes train on the same data from different models. The second lane is also trained alone.
@@ -257,9 +248,9 @@ class _Kept(NamedTuple):
         return address(array)
 
     def rows(self, rows: Tensor | None) -> tuple[int | None, int]:
-        """Returns the memory address of a matrix `[W, d]`, and the distance between two of its rows.
+        """Returns the memory address of a matrix `[W, d]`, and the distance between two of its rows, in elements.
 
-        The distance is a number of elements. Expanded rows are not copied.
+        Expanded rows are not copied.
         """
         if rows is None or rows.stride(1) != 1:
             return self.hold(None if rows is None else rows.contiguous()), 0 if rows is None else rows.shape[1]
@@ -278,10 +269,7 @@ def _describe_perceptron(task: LaneTask, net: Net, _sample: tuple[int, ...]) -> 
 
 
 def describe_layers(task: LaneTask, net: Net, shape: LayerShape) -> int:
-    """Writes the linear layers of a network into a task, and returns the number of their parameters.
-
-    The fields of the task for widths, activations and biases are set. `shape` is the form of the linear layers.
-    """
+    """Writes the linear layers of a network into a task, and returns the number of their parameters."""
     assert len(shape.layers) <= MOST_LAYERS
     sizes = [size for size in net.layout.shapes if len(size) == 2]
     task.layers, task.objective = len(shape.layers), _OBJECTIVES[net.objective]
@@ -340,7 +328,7 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | 
     """Cuts the steps of a block into calls of the kernel, each of a fraction of a second.
 
     Returns None if the kernel cannot read the data. Calls are short because a signal (Ctrl-C, `client_timeout`) waits
-    for the end of a call. If `operations` is None, there is a single call. Nearly all blocks need only one call.
+    for the end of a call. If `operations` is None, there is a single call.
     """
     if (source := block.source) is None or not kernel.reads_flat:
         return None
@@ -488,7 +476,7 @@ CONV_KERNEL = Kernel("conv", (), True, _describe_network)
 # ---------------------------------------------------------------------------------------------------------------------
 # Raw outputs of models for evaluation, computed by the compiled kernels for one model after another.
 #
-# Sums are computed in the same order as in training. So the outputs of a sample depend neither on the other samples nor
+# Sums are computed in the same order as in training, so the outputs of a sample depend neither on the other samples nor
 # on the build of the kernel.
 
 BATCH = 16  # samples that pass through a model at a time; their activations stay in the cache
@@ -496,14 +484,10 @@ _OUTPUT_KINDS = {torch.float32: 0, torch.float64: 2}
 
 
 def run_kernel(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
-    """Returns raw outputs `[M, n, C]` of M models with convolutions, each on its own inputs.
+    """Returns raw outputs `[M, n, C]` of M models `[M, d]` with convolutions, each on its own inputs `[M, n, ...]`.
 
-    Args:
-        net: A network that the kernel of convolutions can compute.
-        rows: The models, `[M, d]`, in main memory.
-        _counters: Integer buffers, `[M, 0]`. Networks of this kind have no integer buffers.
-        x: Inputs of each model, `[M, n, ...]`. If all models have the same inputs (an expanded tensor), the inputs are
-            not copied for each model.
+    The models are in main memory. If all models have the same inputs (an expanded tensor), the inputs are not copied
+    for each model.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -533,10 +517,9 @@ def run_kernel(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Distillation by the compiled kernels. A student is trained like a lane that keeps its state between calls.
-#
-# A student is trained like a lane of a client. But each step has its own learning rate, and the targets are the
-# probabilities (or outputs) of teachers. The bits do not depend on the number of steps in a call.
+# Distillation by the compiled kernels. A student is trained like a lane that keeps its state between calls. Each step
+# has its own learning rate, and the targets are the probabilities (or outputs) of teachers. The bits do not depend on
+# the number of steps in a call.
 
 _HALF_MSE, _SOFT_CROSS_ENTROPY = 1, 4
 _OPTIMIZERS = {"momentum": 1, "adam": 2}
@@ -560,10 +543,7 @@ def ask_compiled(net: Net, row: Tensor, x: Tensor) -> Tensor:
 def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
     """Returns a function that trains a student. This is `StudentEngine.begin` of the compiled engine.
 
-    Args:
-        net: A network for which `find_student_kernel` returns a kernel.
-        start: The model from which the student starts, `[d]`, in main memory.
-        teaching: The data from which the student learns, and the optimizer.
+    `find_student_kernel` returns a kernel for the network. The student starts from `start` `[d]`, in main memory.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -603,12 +583,7 @@ class _Student:
         self.most = max(1, int(MOST_OPERATIONS / max(1.0, operations * task.batch)))  # a signal waits for the end
 
     def train(self, batches: Sequence[Tensor], rates: Sequence[float]) -> Tensor:
-        """Trains the student for one step per batch, and returns the student's model `[d]`.
-
-        Args:
-            batches: Indices of the inputs in the batch of each step.
-            rates: Learning rate of each step.
-        """
+        """Trains the student for one step per batch of input indices, and returns the student's model `[d]`."""
         index = np.zeros((len(batches), self.task.batch), dtype=np.int64)
         weight = self.row.new_zeros(index.shape)
         for s, batch in enumerate(batches):

@@ -22,9 +22,9 @@ from fedray.training.chain import find_changed_call
 # ---------------------------------------------------------------------------------------------------------------------
 # The parameters of linear layers, stacked over lanes for batched products.
 #
-# The longer side of a weight is contiguous in memory. A weight is stored as `[W, out, in]`, as in the layout. If the
-# layer has more outputs than inputs, the weight is stored as `[W, in, out]` instead. With the shorter side contiguous,
-# a matrix product would run at a third of the speed or less.
+# A weight is stored as `[W, out, in]`, as in the layout. If the layer has more outputs than inputs, the weight is
+# stored as `[W, in, out]` instead, so that the longer side is contiguous in memory. Otherwise a matrix product would
+# run at a third of the speed or less.
 
 _ACTIVATIONS = (nn.ReLU, nn.Tanh)
 _PREFIX = (nn.Flatten, nn.Identity, RBF)  # modules whose outputs for a sample do not depend on other samples
@@ -92,9 +92,7 @@ def read_shape(module: nn.Module) -> LayerShape | None:
 def stack_layers(shape: LayerShape, views: Iterable[Tensor]) -> LayerStack:
     """Copies the parameters of linear layers into a stack, and returns the stack.
 
-    Args:
-        shape: The form of the layers.
-        views: Weights `[W, out, in]` and biases `[W, out]`, in the order of the layout.
+    `views` are weights `[W, out, in]` and biases `[W, out]`, in the order of the layout.
     """
     rest = iter(views)
     params = LayerStack([], [])
@@ -120,13 +118,9 @@ def write_rows(params: LayerStack, out: Tensor, a: int, b: int) -> None:
 
 
 def run_layers(shape: LayerShape, params: LayerStack, x: Tensor, lanes: int) -> list[Tensor]:
-    """Returns the inputs of every layer and the outputs of the last layer, each `[lanes, B, .]`.
+    """Returns the inputs `[lanes, B, .]` of every layer, from `x` on, and the outputs of the last layer.
 
-    Args:
-        shape: The form of the layers.
-        params: The parameters of the layers.
-        x: Inputs, `[lanes, B, in]`.
-        lanes: Number of lanes. Only the first `lanes` lanes of the stack are computed.
+    Only the first `lanes` lanes of the stack are computed.
     """
     activations = [x]
     for (activation, _), w, b in zip(shape.layers, *params, strict=True):
@@ -158,9 +152,8 @@ def has_plain_layers(net: Net) -> bool:
 #
 # With plain SGD the gradient of a weight is never stored. One matrix product computes the gradient and subtracts it
 # from the weight: `w <- beta w - g^T h + shift`. Here h are the inputs of the layer, and g is the gradient in the
-# layer's outputs, times the learning rate. (With `scaled`, the weights of the samples already contain the learning
-# rate.) beta contains weight decay and pull, and shift contains the constant terms of the local gradient. With momentum
-# or Adam the gradients are computed first, and then the optimizer makes a step.
+# layer's outputs, times the learning rate. beta contains weight decay and pull, and shift contains the constant terms
+# of the local gradient. With momentum or Adam the gradients are computed first, and then the optimizer makes a step.
 
 # (stack, activations of `run_layers`, gradient of the outputs, lanes) -> gradient of the inputs, if it is requested
 Descent = Callable[[LayerStack, list[Tensor], Tensor, int], "Tensor | None"]
@@ -169,11 +162,7 @@ Descent = Callable[[LayerStack, list[Tensor], Tensor, int], "Tensor | None"]
 def output_gradient(objective: Objective, z: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the gradient of the weighted loss in the outputs, `[W, B, C]`, and the loss of each lane, `[W]`.
 
-    Args:
-        objective: The name of the loss.
-        z: Outputs, `[W, B, C]`.
-        y: Labels `[W, B]` or targets `[W, B, q]`.
-        weight: Weight of each sample, `[W, B]`.
+    `z` are outputs `[W, B, C]`, `y` are labels `[W, B]` or targets `[W, B, q]`, and each sample has a weight, `[W, B]`.
 
     Example:
         The gradient of half the squared error is the error. The loss of a lane is the weighted sum of its losses.
@@ -214,8 +203,6 @@ def make_descent(
     scaled: bool = False,
 ) -> Descent:
     """Returns a function that makes the backward pass and the optimizer's step, and changes the stack in place.
-
-    With plain SGD the backward pass itself updates each weight: `w <- beta w - lr gradient + shift`.
 
     Args:
         shape: The form of the layers.
@@ -305,11 +292,7 @@ def _backward_activation(activation: type[nn.Module] | None, g: Tensor, h: Tenso
 
 
 def train_mlp(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block of networks of linear layers.
-
-    Args:
-        net: A network for which `read_shape` returns a form.
-        block: The lanes, `[W, d]`.
+    """Trains every lane `[W, d]` of a block of networks for which `read_shape` returns a form.
 
     Example:
         Each of two lanes makes one step of plain SGD on two samples.
@@ -357,13 +340,9 @@ def train_mlp(net: Net, block: Block) -> Trained:
 
 
 def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
-    """Returns raw outputs `[M, n, C]` of M models of linear layers, each on its own inputs.
+    """Returns raw outputs `[M, n, C]` of M models of linear layers, each on its own inputs `[M, n, ...]`.
 
-    Args:
-        net: A network for which `read_shape` returns a form.
-        rows: The models, `[M, d]`.
-        _counters: Integer buffers, `[M, 0]`. Networks of this kind have no integer buffers.
-        x: Inputs of each model, `[M, n, ...]`.
+    `read_shape` returns a form for the network. Such networks have no integer buffers.
     """
     shape = read_shape(net.module)
     assert shape is not None
@@ -381,7 +360,7 @@ def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
 #
 # On processors without AVX-512, oneDNN uses different loops for an odd number of groups, and sums differ in the last
 # bit. On such processors torch computes the convolutions of lanes without oneDNN, one group after another. torch has
-# one switch of oneDNN for the whole process. So oneDNN stays off until the last thread has left the context.
+# one switch of oneDNN for the whole process, so oneDNN stays off until the last thread has left the context.
 
 
 _LOCK = threading.Lock()
@@ -443,7 +422,7 @@ class SplitNet(NamedTuple):
 def split_net(module: nn.Module) -> SplitNet | None:
     """Cuts a network into convolutions and linear layers. Returns None if the network has a different form.
 
-    The required form is: convolutions with pooling, ReLU or Tanh, then Flatten, then linear layers.
+    The form is: convolutions with pooling, ReLU or Tanh, then Flatten, then linear layers.
     """
     if type(module) is not nn.Sequential or not len(module) or type(module[0]) is not nn.Conv2d:
         return None
@@ -475,12 +454,7 @@ def choose_lanes(channels: int, device: str) -> int:
 
 
 def train_conv(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block of networks with convolutions.
-
-    Args:
-        net: A network that `split_net` can cut.
-        block: The lanes, `[W, d]`.
-    """
+    """Trains every lane `[W, d]` of a block of networks that `split_net` can cut."""
     cut = split_net(net.module)
     assert cut is not None
 
@@ -523,13 +497,8 @@ def train_conv(net: Net, block: Block) -> Trained:
 def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
     """Returns raw outputs `[M, n, C]` of M models with convolutions, each on its own inputs.
 
-    Only some models and some inputs are computed at a time.
-
-    Args:
-        net: A network that `split_net` can cut.
-        rows: The models, `[M, d]`.
-        _counters: Integer buffers, `[M, 0]`. Networks of this kind have no integer buffers.
-        x: Inputs of each model, `[M, n, channels, height, width]`.
+    `split_net` can cut the network. The inputs are `[M, n, channels, height, width]`. Only some models and some inputs
+    are computed at a time.
     """
     cut = split_net(net.module)
     assert cut is not None
@@ -577,11 +546,7 @@ def _fold(x: Tensor) -> Tensor:
 def conv_features(cut: SplitNet, kernels: list[Tensor], x: Tensor, lanes: int) -> Tensor:
     """Returns the outputs of the convolutions of all lanes, `[B, W * C', H', V']`.
 
-    Args:
-        cut: The network.
-        kernels: Weights and biases of the network's convolutions, `[W, ...]` each.
-        x: Images of all lanes, `[B, W * C, H, V]`.
-        lanes: Number of lanes, W.
+    `kernels` are weights and biases of the convolutions, `[W, ...]` each, and `x` are images, `[B, W * C, H, V]`.
     """
     rest = iter(kernels)
     for part in cut.features:

@@ -26,11 +26,10 @@ from fedray.training.chain import find_changed_call
 # Steps of the loop as CUDA graphs. The host starts the whole step of a CUDA graph by one call.
 #
 # A step of ResNet-18 with batch 16 consists of about four hundred CUDA kernels. They keep a GPU busy for 2 to 5 ms, but
-# the host takes 6 to 10 ms to start them one after another. So the step of a lane is recorded once and then replayed.
-# The same kernels run in the same order, and give the same bits. Later lanes, also in later blocks, are trained in the
-# same tensors and replay the same record, which `_KEPT` holds. A step is recorded only if every step runs the same
-# kernels. This is the case for SGD and for networks of layers of torch and torchvision that draw no random numbers and
-# make the host read no value from the GPU.
+# the host takes 6 to 10 ms to start them one after another. So the step of a lane is recorded once and then replayed,
+# with the same bits. Later lanes, also in later blocks, are trained in the same tensors and replay the same record,
+# which `_KEPT` holds. A step is recorded only if every step runs the same kernels. This is the case for SGD and for
+# networks of layers of torch and torchvision that draw no random numbers and make the host read no value from the GPU.
 
 AS_WRITTEN = 2  # steps before the recorded step, in which libraries choose algorithms and momentum gets its tensors
 _KNOWN = ("torch.nn.modules.", "torchvision.models.")
@@ -79,7 +78,7 @@ def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
 
 @lru_cache
 def _stream_of(device: torch.device) -> torch.cuda.Stream:
-    """Returns the CUDA stream for recording on a device. All calls return the same stream.
+    """Returns the CUDA stream for recording on a device, the same in all calls.
 
     Memory that is freed on this stream is used again only after `wait_stream`.
     """
@@ -137,18 +136,12 @@ class RecordedStep:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The engine `loop`, which trains one lane after another. It can train every module.
-#
-# The other engines are tested against this engine.
+# The engine `loop`, which trains one lane after another. It can train every module, and the other engines are tested
+# against it.
 
 
 def train_loop(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block, one after another.
-
-    Args:
-        net: Any network.
-        block: The lanes, `[W, d]`.
-    """
+    """Trains every lane `[W, d]` of a block, one after another."""
     block = block._replace(read=lru_cache(maxsize=1)(block.read))  # all lanes of a piece are read at once
     last = any(len(shape) == 4 for shape in net.layout.shapes)
     if last:
@@ -191,12 +184,8 @@ _KEPT: list[_Kept] = []  # at most one
 def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Trains one lane, and returns the model `[d]`, the counters `[c]` and the sum of the losses.
 
-    Args:
-        net: The network.
-        block: The lanes.
-        lane: Number of the lane in the block.
-        last: Whether images and weights have channels last in memory.
-        recorded: Whether the steps are recorded as a CUDA graph.
+    `last` says whether images and weights have channels last in memory. `recorded` says whether the steps are recorded
+    as a CUDA graph.
     """
     layout = net.layout
     own = _make_lane(net, block, lane, last)
@@ -345,15 +334,9 @@ def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) ->
 
 
 def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
-    """Returns raw outputs `[M, n, C]` of M models, each on its own inputs, in evaluation mode.
+    """Returns raw outputs `[M, n, C]` of M models, each on its own inputs `[M, n, ...]`, in evaluation mode.
 
     If a user's network draws random numbers in evaluation mode, all models get the same random numbers.
-
-    Args:
-        net: Any network.
-        rows: The models, `[M, d]`.
-        counters: Integer buffers of each model, `[M, c]`.
-        x: Inputs of each model, `[M, n, ...]`.
     """
     net.module.eval()
     out = []
@@ -376,8 +359,8 @@ DRAWS = "it draws random numbers outside torch, which would be the same for all 
 def quiet_fallbacks() -> Iterator[None]:
     """Returns a context that suppresses a warning of torch.
 
-    torch warns if it maps an operation over lanes by one call per lane, for example fused attention or `weight_norm`.
-    Users can do nothing about this warning, and the results are the same.
+    torch warns if it maps an operation over lanes by one call per lane, for example fused attention. Users can do
+    nothing about this warning, and the results are the same.
     """
     switch = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # it is in no stub
     switch(False)
@@ -390,11 +373,7 @@ def quiet_fallbacks() -> Iterator[None]:
 def find_refusal(net: Net, example: Tensor) -> str | None:
     """Returns why a module cannot be mapped over lanes. None means that it can be mapped.
 
-    The reason is found by a trial with two lanes.
-
-    Args:
-        net: The network.
-        example: One network input. Its values do not matter.
+    The reason is found by a trial with two lanes. `example` is one network input, whose values do not matter.
 
     Example:
         A small perceptron can be mapped over lanes.
@@ -424,11 +403,9 @@ def find_refusal(net: Net, example: Tensor) -> str | None:
 
 
 def train_vmap(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block. Each step is one call for all lanes.
+    """Trains every lane `[W, d]` of a block. Each step is one call for all lanes.
 
-    Args:
-        net: A network whose module `find_refusal` and `find_mixing` accept.
-        block: The lanes, `[W, d]`.
+    `find_refusal` and `find_mixing` accept the network.
     """
     layout, names = net.layout, net.layout.names
     tensors = split_rows(layout, block.start)

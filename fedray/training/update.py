@@ -111,15 +111,9 @@ def merge_private(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 def deal_private(
     state: dict[str, Tensor], worker_of: Callable[[IntArray], IntArray], workers: int
 ) -> list[dict[str, NDArray[Any]]]:
-    """Splits a saved state by worker. This is the inverse of `merge_private`.
+    """Splits a saved state by worker, into NumPy arrays. This is the inverse of `merge_private`.
 
-    Args:
-        state: A saved state: `NAME/keys` `[n, 3]` and `NAME/rows` `[n, d]` for each name.
-        worker_of: A function: clients `[n]` -> the workers `[n]` on which these clients live.
-        workers: Number of workers.
-
-    Returns:
-        The part of each worker, as NumPy arrays.
+    `worker_of` is a function: clients `[n]` -> the workers `[n]` on which these clients live.
     """
     out: list[dict[str, NDArray[Any]]] = [{} for _ in range(workers)]
     for name in _vector_names(state):
