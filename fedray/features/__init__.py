@@ -1,1 +1,1 @@
-"""Pieces that only some methods add to a client's job. Other packages call only the methods of `Piece`."""
+"""Pieces, which only some methods add to a client's job. Other packages call only the methods of `Piece`."""
