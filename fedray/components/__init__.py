@@ -1,1 +1,1 @@
-"""The components of which methods are composed: schedules, compression, servers, distillation, walks."""
+"""Holds the components of methods: schedules, compression, servers, distillation and walks over graphs."""

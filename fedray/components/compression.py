@@ -24,7 +24,7 @@ from fedray.core.types import FloatArray, IntArray, Layout, Tier, Uploads
 
 Keep = Callable[[IntArray, IntArray], IntArray]  # (client, tier) -> entries kept of each job's delta, [J]
 RESIDUAL = "residual"
-_ENTRIES = 1 << 41  # the part of a random key that marks random entries; no epoch has this number
+_ENTRIES = 1 << 41  # makes the random keys of random entries differ from those of epochs
 
 
 def dense(layout: Layout) -> Compress:
@@ -121,7 +121,7 @@ def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
 
 
 def int8(layout: Layout) -> Compress:
-    """Returns the compression to one byte per parameter, with one float32 scale s per tensor.
+    """Returns the compression to 1 byte per parameter. Each tensor has one float32 scale s.
 
     A value x becomes `round(x / s) s` with `s = max |x| / 127`.
     """
@@ -145,8 +145,8 @@ def int8(layout: Layout) -> Compress:
 def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress:
     """Turns a compression of s parameters of a model into a compression of the whole model, with d parameters.
 
-    `columns` are the positions of the s parameters in the model, `[s]`, in ascending order. The rest of the delta
-    arrives at the server as 0.
+    `columns` are the positions of the s parameters in the model, `[s]`, in ascending order. All other entries of the
+    delta arrive at the server as 0.
     """
 
     def whole(part: Tensor) -> Tensor:
@@ -175,10 +175,10 @@ def error_feedback(compress: Compress) -> Compress:
 
 
 def find_largest(row: Tensor, k: int) -> Tensor:
-    """Returns a mask `[d]` of exactly k entries of largest magnitude. In a tie the entry with the lower index is kept.
+    """Returns a mask `[d]` of exactly k entries of largest magnitude. Of equal entries the first is kept.
 
-    For large d, a threshold is guessed from a regular sample of the entries. If at least k entries reach it, only these
-    entries are searched, which is several times faster.
+    For large d, a threshold is guessed from a regular sample of the entries. If at least k entries reach the threshold,
+    only these entries are searched, which is several times faster.
     """
     d = len(row)
     if k >= d:

@@ -1,4 +1,4 @@
-"""Trains a student model at the server, which learns from teachers or from all uploads of a round (distillation).
+"""Trains a student model at the server, which learns from teachers or from all uploads of a round.
 
 A *world* is one seed of one fold of the data.
 """
@@ -87,6 +87,7 @@ def use_torch(_net: Net) -> StudentEngine:
 # momentum. The result is the mean of the student's weights at the ends of the epochs in the second half of training
 # (SWA: Izmailov et al. 2018). In a classification the loss is the cross entropy against the averaged probabilities p,
 # sharpened to `p^(1/T) / sum p^(1/T)` (FedBE section 4.2). In a regression the loss is the squared error against the
+# averaged outputs. Normalization layers keep the statistics of the first teacher, and dropout is off.
 
 
 @dataclass(frozen=True)
@@ -152,13 +153,12 @@ def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor, *, ask:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Ensemble distillation: the server's model learns from all uploads at once, on inputs that no client has.
+# Ensemble distillation. The server's model learns from all uploads of a round, on inputs that no client has.
 #
 # Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion in Federated Learning*, NeurIPS 2020,
-# section 3. The student starts from the model that an inner server makes of the uploads, such as their mean. The
-# student is trained with Adam, at a learning rate that falls along a cosine. It is scored on the server's own samples,
-# and the version with the best score is kept. If the uploads have several architectures, each architecture has its own
-# student. All students have the same teacher.
+# section 3. The student starts from the model that an inner server computes, such as the mean of the uploads. The
+# student is scored during its training on the server's own samples, and the version with the best score is kept. If the
+# uploads have several architectures, each architecture has its own student, and all students have the same target.
 
 CHECKED_STEPS = 100  # steps between two scores on the server's samples, as in the authors' code
 
@@ -203,7 +203,7 @@ class Student(NamedTuple):
     Attributes:
         net: The network of the student and these teachers.
         start: The model from which the student starts, `[d]`.
-        uploads: The teachers, which are models of this architecture that clients have sent, `[S, d]`. S may be 0.
+        uploads: The uploads of this architecture, which are the teachers, `[S, d]`. S may be 0.
 
     Example:
         >>> from torch import nn

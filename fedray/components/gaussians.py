@@ -48,7 +48,7 @@ def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "unif
 
     This is FedAG Alg. 1, eqs. 3-4. The models equal the models of the server `mean` bit for bit.
 
-    The state keeps four more tensors. `variance` is `[M, d]`, and `sample` is `[M, slots, d]`. `sample_weight`
+    The state keeps four more tensors: `variance` `[M, d]`, `sample` `[M, slots, d]`, and two more. `sample_weight`
     `[M, slots]` is 0 for an empty slot. `sample_client` `[M, slots]` is the client that sent the upload
     (`Flight.sender` in asynchronous training), or -1.
     """
@@ -201,7 +201,7 @@ def follow_random_sample(seeds: Sequence[int], number: int) -> Follow:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Variational training of Gaussians over weights: a client trains its own posterior and its copy of the global prior.
+# Variational training of Gaussians over weights. A client trains its own posterior and its copy of the global prior.
 #
 # A model is `[own mean, own rho, prior mean, prior rho]`, each of length p (`models/net.py`). `softplus(rho)` is the
 # standard deviation.
@@ -214,8 +214,8 @@ def differentiate_divergence(own: Tensor, prior: Tensor) -> tuple[Tensor, Tensor
     """Returns the gradient of `KL(q || w)` in the parameters of q, and the gradient in the parameters of w.
 
     q and w are Gaussians over p independent weights. Each is given as p means and then p values of rho, `[2 p]`;
-    `softplus(rho)` is the standard deviation. Let mu and sigma be the mean and the standard deviation of q, and nu and
-    tau those of w. The divergence of one weight is `log(tau / sigma) + (sigma^2 + (mu - nu)^2) / (2 tau^2) - 1/2`.
+    `softplus(rho)` is the standard deviation. For one weight with `q = N(mu, sigma^2)` and `w = N(nu, tau^2)` the
+    divergence is `log(tau / sigma) + (sigma^2 + (mu - nu)^2) / (2 tau^2) - 1/2`.
 
     Example:
         The means of two Gaussians differ by 0.7. Both have the standard deviation log 2, which is about 0.69.
@@ -245,7 +245,7 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
 
     Every step moves q by the gradient of the loss plus the gradient of `zeta / n KL(q || w)`. The loss is computed at
     weights that are drawn from q. After every `personal_steps` steps of q, one step moves w by the gradient of the same
-    divergence. The optimizer has separate memories for q and w.
+    divergence. q and w have separate optimizers.
 
     Args:
         local: The settings of the optimizer, which is SGD with momentum or Adam, at the learning rate of the round.
@@ -322,7 +322,7 @@ def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Partitioned variational inference: a client trains against the cavity, which is the posterior without its own factor.
+# Partitioned variational inference. A client trains against the cavity, which is the posterior without its own factor.
 #
 # A model is `[mean, rho, linear, precision, is_prior]` (`models/net.py`). The natural parameters of a Gaussian are
 # `[mean / sigma^2, 1 / sigma^2]`. A factor `exp(linear w - precision w^2 / 2)` has the natural parameters `[linear,
@@ -377,7 +377,7 @@ def find_cavity(rows: Tensor, prior: float, p: int) -> Tensor:
     """Returns the natural parameters `[..., 2 p]`, float64, of the cavity: the posterior without the client's factor.
 
     A precision below `LEAST` is replaced by `LEAST`. The linear term is not changed. Each model `[..., d]` contains the
-    client's own factor, as clients receive it.
+    client's own factor.
 
     Example:
         The posterior is N(1, 1/4), and the client's own factor in it has precision 3 and linear term 4. Without this
@@ -435,9 +435,9 @@ def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Te
 def add_sites(base: Server, rows: Rows, prior: float, p: int) -> Server:
     """Returns a server that keeps a posterior, which is the prior times the factors of all clients.
 
-    The uploads are added to the natural parameters of the posterior, which the state keeps in float64. These parameters
-    are never clipped. If a precision is below `LEAST`, only the model has `LEAST` instead. The float buffers are those
-    of the averaging server `base`.
+    The uploads are added to the natural parameters of the posterior, which the state keeps in float64. If a precision
+    is below `LEAST`, the model has `LEAST` instead, but the natural parameters are not changed. The float buffers are
+    those of the averaging server `base`.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:
@@ -474,7 +474,7 @@ def place_posteriors(state: State, after: State, natural: Tensor, trained: Tenso
 
 
 def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) -> Answer:
-    """Returns the networks that predict: S draws from the Gaussian of each model, or the mean weights if S is 0."""
+    """Returns the models that predict: `draws` samples of each model's Gaussian, or the mean weights if it is 0."""
     models = len(state.models) // len(seeds)
     if draws == 0:
         return Answer(state, models)
@@ -487,10 +487,10 @@ def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) ->
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# IVON-ADMM: steps of the optimizer IVON for a client's Gaussian, and the server's step of ADMM between Gaussians.
+# IVON-ADMM. A client's Gaussian is trained by the optimizer IVON, and the server makes a step of ADMM.
 #
-# A model has the form of PVI's: `[mean, rho, linear, precision, is_prior]`. The client's factor is `exp(linear w -
-# precision w^2 / 2)`. The paper writes it with dual variables v and V: v = -linear and V = -precision.
+# A model has the same form as in PVI, `[mean, rho, linear, precision, is_prior]`. The client's factor is `exp(linear w
+# - precision w^2 / 2)`. The dual variables of the paper are v = -linear and V = -precision.
 
 SITES = "sites"  # name of the tensor in `State.extra` with the natural parameters of the product of all factors
 
@@ -499,8 +499,8 @@ class Weights(NamedTuple):
     """The weights of the terms of a client's objective.
 
     Attributes:
-        penalty: Weight of the divergence of the client's Gaussian from the received Gaussian, rho, above 0.
-        temperature: The sum of the losses of all samples is divided by this value, tau, above 0.
+        penalty: rho, above 0, the weight of the divergence of the client's Gaussian from the received Gaussian.
+        temperature: tau, above 0, by which the sum of the losses of all samples is divided.
         prior: Precision of the prior, S_0, above 0.
     """
 
@@ -588,13 +588,13 @@ def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: 
 
     In natural parameters, the new posterior is a weighted sum. The mean of the clients' posteriors has the weight
     `1 - alpha`, and the prior times all factors has the weight alpha. The state keeps the posterior and the product of
-    all factors, in float64. If a precision is below `LEAST`, the model has `LEAST` instead.
+    all factors, in float64. In a model, a precision below `LEAST` is replaced by `LEAST`.
 
     Args:
         base: The averaging server, from which the float buffers are taken.
         rows: The order of the models in the state.
         alpha: Weight of the prior times all factors, in (0, 1].
-        kept: A client's factor changes by its upload times `kept`.
+        kept: A client's factor changes by the client's upload times `kept`.
         prior: Precision of the prior.
         p: Number of weights of the network.
     """

@@ -19,16 +19,16 @@ from fedray.core.sums import Counts, check_finite, exact_sum
 from fedray.core.types import State, Stats, Uploads, Weighting
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A server that weights each parameter of an upload by how much the client's data say about it (FedFisher).
+# A server that weights each parameter of an upload by its Fisher information on the client's samples (FedFisher).
 #
 # Sources: Matena, Raffel, *Merging Models with Fisher-Weighted Averaging*, NeurIPS 2022 (the closed form);
 # Jhunjhunwala, Wang, Joshi, *FedFisher*, AISTATS 2024 (the steps towards it).
 #
 # Let client k's loss be `1/2 (w - w_k)' F_k (w - w_k)` with a diagonal F_k. Then the sum of all losses, weighted by
-# p_k, has its optimum at `sum p_k F_k w_k / sum p_k F_k`. For parameters with equal F_k it is the mean of the uploads.
-# For parameters whose F_k are all 0, the mean is used.
+# p_k, has the optimum `sum p_k F_k w_k / sum p_k F_k`. For a parameter whose F_k are all 0, the mean of the uploads is
+# used.
 
-LEAST = 1e-12  # a parameter with less mean curvature counts as unknown (exact sums have a resolution of 5e-20)
+LEAST = 1e-12  # the plain mean is used for a parameter with less mean curvature (exact sums have a resolution of 5e-20)
 
 Score = Callable[[int, Tensor], float]  # (world, model [d]) -> score on the server's samples; higher is better
 Step = Callable[[Tensor], Tensor]  # gradient `[d]` -> change that is subtracted from the model, `[d]`
@@ -163,7 +163,7 @@ def fisher_mean(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A server that looks for modes of the product of the clients' posteriors, each of which is a mixture (FedBEns).
+# A server that looks for modes of the product of the clients' posteriors, which are mixtures (FedBEns).
 #
 # Source: Talpini, Savi, Neglia, *FedBEns: One-Shot Federated Learning based on Bayesian Ensemble*, ICML 2025, Alg. 1.
 #
@@ -226,14 +226,14 @@ class Mixtures:
 
     @property
     def surplus(self) -> float:
-        """Returns the precision of N - 1 priors. The product of all posteriors contains N priors instead of one."""
+        """Returns the precision of N - 1 priors, by which the product of all posteriors has too many priors."""
         return (len(self.mean) - 1) * self.prior
 
 
 def weigh_modes(known: Mixtures, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the share of each mode in the density of the client at w, `[N, M]`, and log p(w) up to a constant.
+    """Returns each mode's share of its client's density at w, `[N, M]`, and log p(w) up to a constant.
 
-    p is the global posterior, and w `[p]` are weights, float64.
+    p is the density of the global posterior, and w are weights, `[p]` float64.
     """
     each = known.heights - 0.5 * (known.sure @ w.square()) + known.pulls @ w
     return each.softmax(1), each.logsumexp(1).sum() + 0.5 * known.surplus * w.square().sum()
@@ -371,7 +371,7 @@ def _find_mode(known: Mixtures, start: Tensor, mean: Tensor, how: Descent | None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Samples of a client's posterior by cyclical stochastic gradient Hamiltonian Monte Carlo (SGHMC).
+# Samples of a client's posterior, drawn by cyclical stochastic gradient Hamiltonian Monte Carlo (SGHMC).
 #
 # Source: Chen, Fox, Guestrin, *Stochastic Gradient Hamiltonian Monte Carlo*, ICML 2014; Zhang, Li, Zhang, Chen,
 # Wilson, *Cyclical Stochastic Gradient MCMC for Bayesian Deep Learning*, ICLR 2020. With friction a, rate l,
@@ -419,7 +419,7 @@ class Cycles(NamedTuple):
 
 
 def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int) -> Transform:
-    """Returns the steps of a Markov chain (SGHMC). At the end the model of length M p holds the M samples.
+    """Returns the steps of a Markov chain (SGHMC). After the last step the model of length M p holds the M samples.
 
     The last p values of the model are the position of the chain, at which the gradient is computed. The values of each
     sample move with the chain until the sample is taken. In a later round the chain continues from its last position.
@@ -452,7 +452,7 @@ def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The upload of a client that has samples of its posterior: (mean of the samples - start) times their precision (FedPA).
+# The upload of FedPA is (mean of the samples - start) times the precision of the samples.
 #
 # Source: Al-Shedivat, Gillenwater, Xing, Rostamizadeh, *Federated Learning via Posterior Averaging*, ICLR 2021.
 
@@ -463,9 +463,9 @@ def correct_by_precision(rho: float) -> Callable[[Tensor, Tensor], Tensor]:
     S is the covariance C of the samples (with the divisor l - 1), shrunk towards the identity: `S = r I + (1 - r) C`
     with `r = 1 / (1 + (l - 1) rho)`. With one sample or `rho = 0`, S is the identity.
 
-    The time is in proportion to `l^2 p`, because the samples are added one by one. A sample x after t others adds a
-    term of rank one to S / r. The inverse A of S / r follows by Sherman and Morrison: `A <- A - g v v' / (1 + g v'u)`.
-    Here u is x minus the mean of the t others, `v = A u`, and `g = rho t / (t + 1)`.
+    The samples are added one by one, which takes `l^2 p` operations. A sample x after t other samples adds a term of
+    rank one to S / r. The inverse A of S / r changes by the formula of Sherman and Morrison, `A <- A - g v v' / (1 +
+    g v'u)`. Here u is x minus the mean of the t other samples, `v = A u`, and `g = rho t / (t + 1)`.
 
     Example:
         The samples differ only along the first axis, so the step is shorter along this axis.

@@ -3,8 +3,7 @@
 `make_walks` computes the position of each model in each step, and `walk_schedule` makes a plan of these positions. A
 *hop* is the move of a model from one client to the next. `handover_server` computes the model after a hop. With
 compression, a hop sends the difference between the model and its random start, which every client can compute from the
-seed. A compression that keeps every entry gives the same bits as no compression. A *world* is one seed of one fold of
-the data.
+seed. A *world* is one seed of one fold of the data.
 
 Example:
     >>> ring = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1]))
@@ -30,9 +29,9 @@ FIRST = "first"  # name of the tensor in `State.extra` with the initial models, 
 def handover_server(
     rows: Rows, walk: Walk, clients: Clients, seeds: Sequence[int], compress: Compress | None
 ) -> Server:
-    """Returns a server that stands for clients that send models to each other.
+    """Returns a server that computes the models after a hop, as if clients sent models to each other.
 
-    A model that stays with its client is not compressed. `compress` None means that no model is compressed.
+    A model that stays with its client is not compressed. If `compress` is None, no model is compressed.
     """
     world_seed = np.array(seeds, dtype=np.int64)
 
@@ -134,7 +133,7 @@ class Outages(NamedTuple):
         return out
 
 
-# (degree of the present node, degree of the next node, uniform random number) -> whether the model moves
+# (degree of the current node, degree of the next node, uniform random number) -> whether the model moves
 Accept = Callable[[IntArray, IntArray, FloatArray], Mask]
 TRANSITIONS: dict[str, Accept] = {  # the comments give the stationary distribution of the chain
     "uniform": lambda _here, _there, u: np.ones(u.shape, dtype=np.bool_),  # degree / 2 E (the paper)
@@ -153,8 +152,8 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
         models: Number of models, K.
         seeds: The seed of each world.
         transition: The rule that says whether a model moves to a neighbor, which is drawn uniformly. With `uniform` the
-            model always moves, and with `lazy` with probability 1/2. With `metropolis` it moves with the probability by
-            which all clients are visited equally often in the long run.
+            model always moves. With `lazy` it moves with probability 1/2. With `metropolis` the probability is such
+            that all clients are visited equally often in the long run.
         outages: The nodes and edges that fail.
     """
     accept, nodes = TRANSITIONS[transition], len(graphs[0].start) - 1

@@ -20,7 +20,7 @@ from fedray.own_code.contract import contract
 from fedray.own_code.user_code import name_callable
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The memory of past rounds for schedules and selections: tensors in the state, in addition to the method's tensors.
+# The memory of past rounds for schedules and selections. It consists of tensors that are added to the method's state.
 
 
 def keep_in_state(method: Method, first: Mapping[str, Callable[[], torch.Tensor]], write: Remember) -> Method:
@@ -68,7 +68,7 @@ def keep_in_state(method: Method, first: Mapping[str, Callable[[], torch.Tensor]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The memory of the adaptive schedule: the last loss of every client on every model.
+# The memory of the adaptive schedule is the last loss of every client on every model.
 
 
 def remember_losses(method: Method, worlds: int, clients: int) -> Method:
@@ -96,11 +96,11 @@ def write_losses(_t: int, state: State, plan: Plan, loss: FloatArray) -> State:
 
 
 def find_odds(loss: FloatArray) -> FloatArray:
-    """Returns the odds with which clients draw their models. A model with a larger loss has larger odds.
+    """Returns the odds (relative probabilities) with which clients draw their models.
 
-    The odds equal the losses. A loss can be negative, because a density may be above 1. If a client has a negative
-    loss, its odds are `exp(loss)`, divided by the client's largest `exp(loss)`. For the negative log-likelihood of a
-    Gaussian, such odds do not depend on the unit of the target.
+    The odds equal the losses. A negative log-likelihood can be negative, because a density may be above 1. If a client
+    has a negative loss, its odds are `exp(loss)`, divided by the client's largest `exp(loss)`. These odds do not depend
+    on the unit of the target.
 
     Args:
         loss: Last loss of each client on each model, `[P, K]`. NaN means that the client has not trained the model. The
@@ -120,10 +120,10 @@ def find_odds(loss: FloatArray) -> FloatArray:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The memory of a client selection: the last loss of every client, the round of this loss, and Oort's pace. The pace is
-# the percentile of the clients' durations that gives the preferred duration of a round.
+# The memory of a client selection. It holds the last loss of every client, the round of this loss, and Oort's pace. The
+# pace is the percentile of the clients' durations that gives the preferred duration of a round.
 
-WINDOW = 20  # rounds: Oort, section 7.1
+WINDOW = 20  # rounds (Oort, section 7.1)
 FIRST_PACE, PACE_STEP = 30.0, 10.0  # percent, as in the code of Oort's authors
 
 
@@ -220,7 +220,7 @@ class WorldRound(NamedTuple):
     world: int
 
 
-Participation = Callable[[int, int], Drawn]  # (seed of the world, round) -> who takes part
+Participation = Callable[[int, int], Drawn]  # (seed of the world, round) -> the participants
 
 
 class Informed(NamedTuple):
@@ -237,7 +237,7 @@ class Informed(NamedTuple):
         return self.choose(WorldRound(seed, t, 0), None)
 
 
-# (round, participants, models each of them trains `[P]`, state) -> (participant `[J]`, model `[J]`) of each job
+# (round, participants, number of models of each participant `[P]`, state) -> participant and model of each job, `[J]`
 Assignment = Callable[[WorldRound, Drawn, IntArray, "State | None"], tuple[IntArray, IntArray]]
 
 
@@ -286,7 +286,7 @@ def only(participation: Participation | Informed, members: Members) -> Participa
 
 
 def join_tiers(picked: Sequence[IntArray]) -> Drawn:
-    """Returns the participants of all tiers together. Slots are numbered in this order."""
+    """Returns the participants of all tiers, in the order of the tiers. Slots are numbered in this order."""
     client = np.concatenate(picked).astype(np.int64)
     return Drawn(client, np.arange(len(client)))
 
@@ -300,8 +300,8 @@ def invite_all(clients: Clients) -> Participation:
 def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
     """Returns the participation rule that draws `per_tier[c]` clients of tier c in every round.
 
-    Clients are drawn without replacement, and every client of a tier has the same odds. Slots are ordered by tier, and
-    inside a tier by client id, so a slot always belongs to the same tier. If all clients take part, slot i is client i.
+    Clients are drawn without replacement, with equal probabilities within a tier. Slots are ordered by tier, and within
+    a tier by client id, so a slot always belongs to the same tier. If all clients take part, client i fills slot i.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
@@ -405,10 +405,10 @@ def random_models(models: int, _rows: str = "client") -> Assignment:
 
 
 def adaptive(models: int, _rows: str = "client") -> Assignment:
-    """Returns the assignment rule by which a client more often trains the models with a high loss at this client.
+    """Returns the assignment rule by which a client more often trains the models that have a high loss on its samples.
 
-    A client draws its models with the odds that `find_odds` computes from its last losses. The preprint of Fed-ensemble
-    (section 6) names such a rule as future work.
+    A client draws its models with the odds that `find_odds` computes from its last losses (future work of the preprint
+    of Fed-ensemble, section 6).
     """
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, state: State | None) -> tuple[IntArray, IntArray]:
@@ -506,7 +506,7 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Clients that choose the model that they train: the plan of a round after clients have reported their losses.
+# Clients that choose the model that they train. The plan of a round changes after clients have reported their losses.
 
 
 def one_job_each(_models: int, _rows: str = "client") -> Assignment:
@@ -521,9 +521,9 @@ def one_job_each(_models: int, _rows: str = "client") -> Assignment:
 def pick_least_loss(plan: Plan, losses: FloatArray) -> Plan:
     """Returns the plan in which each client trains the model with the smallest loss on the client's training samples.
 
-    In a tie the client trains the first of these models. `losses` holds the mean loss of each model at the client of
-    each job, `[J, K]`. NaN and infinite losses are ignored. If a client has no finite loss, its job keeps the model of
-    `plan`.
+    If several models have the smallest loss, the client trains the first of them. `losses` holds the mean loss of each
+    model at the client of each job, `[J, K]`. NaN and infinite losses are ignored. If a client has no finite loss, its
+    job keeps the model of `plan`.
 
     Example:
         >>> plan = Plan(client=np.array([4, 7, 9]), model=np.zeros(3, np.int64), world=np.zeros(3, np.int64))

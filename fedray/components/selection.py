@@ -1,4 +1,4 @@
-"""Client selection: rules that choose the participants of a round by their data, their losses, or their speed.
+"""Defines rules that choose the participants of a round by their data, their losses, or their speed.
 
 A rule chooses among the clients of one tier, so every tier keeps its share of the participants. The rule uses only
 facts that a server knows. The server knows the number of samples of every client. A client *counts* in a round if the
@@ -34,7 +34,7 @@ class KnownClients(NamedTuple):
         size: Number of training samples of each client, `[n]`.
         loss: Mean training loss in the last round in which the client counted, `[n]`. NaN means that the client has
             never counted.
-        last: Number of the last round in which the client counted, `[n]`, from 1. 0 means that it has never counted.
+        last: Number of the last round in which the client counted, `[n]`, from 1. 0 means that there is no such round.
         seconds: Virtual seconds that a round of the client takes, `[n]`. NaN means that the client has never counted,
             so the server does not know its speed. The field is None if the rule does not need the seconds.
         round: Number of the round that begins, from 1.
@@ -50,14 +50,14 @@ class KnownClients(NamedTuple):
     pace: float = FIRST_PACE
 
 
-# (what is known, how many to choose, generator) -> ids of the chosen, `[number]`
+# (known facts, number of participants, generator) -> ids of the participants, `[number]`
 Rule = Callable[[KnownClients, int, Generator], IntArray]
 
 
 def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntArray:
-    """Draws indices `[number]` without replacement, with odds in proportion to their weights.
+    """Draws indices `[number]` without replacement, with probabilities in proportion to their weights.
 
-    Indices of weight 0 are drawn only after all others. Source: Efraimidis and Spirakis 2006.
+    Indices of weight 0 are drawn only after all other indices. Source: Efraimidis and Spirakis 2006.
     """
     with np.errstate(divide="ignore"):
         key = np.log(-np.log(generator.random(len(weight)))) - np.log(weight)
@@ -104,7 +104,7 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
     """Returns the rule Oort: selection by statistical utility and speed, with exploration.
 
     A client i that has trained has the utility `u_i = n_i loss_i`. Utilities are clipped at their 95th percentile and
-    divided by the largest utility. Then `sqrt(0.1 log(t) / t_i)` is added, where t is the present round and t_i the
+    divided by the largest utility. Then `sqrt(0.1 log(t) / t_i)` is added, where t is the current round and t_i the
     last round in which the client counted. A round of the client takes `s_i` seconds. If `s_i` is more than the
     preferred duration T, the sum is multiplied by `(T / s_i)^penalty`.
 
@@ -119,17 +119,15 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
 
     Deviations:
         1. Here the server does not know the speed of a client that has never taken part, so all new clients have the
-           same odds. The paper draws new clients by a speed that depends on the type of their device. In the code all
-           clients register with their duration and their number of samples. The code draws new clients by samples,
-           among five times as many clients as are required, and clients slower than T lose weight. In the code T is a
-           percentile of all registered durations. Here it is a percentile of the durations of clients that have
-           counted.
+           same odds. The paper draws new clients by the speed of their type of device. In the code all clients register
+           with their duration and their number of samples. The code draws new clients by these values. Its T is a
+           percentile of all registered durations. Here T is a percentile of the durations of clients that have counted.
         2. The mean loss of the last local training replaces the root mean square of the losses of samples.
         3. s_i is computed for models without compression, and for the links at the start of the run.
         4. Utilities are divided by the largest utility. The code subtracts the smallest utility, and divides by the
            range.
-        5. The limit is 0.95 times the last utility that would be chosen by rank, as in the paper. In the code it is a
-           fraction of the next utility.
+        5. As in the paper, the limit is 0.95 times the last result that would be chosen by rank. In the code the limit
+           is a fraction of the next result.
         6. T only rises. In the code T rises if the utility of 20 rounds differs by at most 10 % from the utility of the
            20 rounds before. It falls if the utility is more than five times as large.
         7. The code can exclude clients that have taken part often (off by default). Here no client is excluded.
@@ -137,7 +135,7 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
 
     Args:
         exploration: The fraction of new clients among the participants is `exploration 0.98^t`, and at least 0.2. With
-            0, new clients are chosen only if there are too few others.
+            0, new clients are chosen only if there are too few other clients.
         penalty: The exponent by which slow clients lose utility (alpha of the paper).
     """
 
@@ -244,7 +242,7 @@ def choose_clients(
     return Informed(choose)
 
 
-# (what is known, how many to choose, generator, options) -> ids of the chosen, `[number]`
+# (known facts, number of participants, generator, options) -> ids of the participants, `[number]`
 OwnRule = Callable[[KnownClients, int, Generator, Mapping[str, Any]], Any]
 
 

@@ -13,8 +13,7 @@ from fedray.core.sums import LIMIT, Counts, Kept, Largest, exact_sum
 from fedray.core.types import ServerOptimizerKind, State, Stats, Tier, Uploads, Weighting
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Servers, which turn the uploads of a round into the next state.
-#
+
 # `reduce` turns a block of uploads into sums, in the process that trained the clients. The sums of all blocks are
 # added. `step` computes the next models from the total, in the process that runs the round loop (the coordinator).
 
@@ -37,7 +36,7 @@ class Rows:
         return self.worlds * self.models
 
     def of(self, uploads: Uploads, tiers: int = 1) -> Tensor:
-        """Returns the row of the state that each upload belongs to, `[J]`, or `row * tiers + tier` if `tiers` > 1."""
+        """Returns the row of the state that each upload belongs to, `[J]`. If `tiers` > 1, it is `row * tiers + tier`."""
         row = torch.from_numpy(uploads.world * self.models + uploads.model)
         return row if tiers == 1 else row * tiers + torch.from_numpy(uploads.tier)
 
@@ -164,7 +163,7 @@ def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
     """
     before = state.models.numpy()
     models = np.empty_like(before)
-    np.add(delta.numpy(), before, out=models, casting="same_kind")  # in float64, and rounded piece by piece
+    np.add(delta.numpy(), before, out=models, casting="same_kind")  # the sum is computed in float64 and then rounded
     return State(torch.from_numpy(models), merge_counters(state.counters, stats), state.extra)
 
 
@@ -215,7 +214,7 @@ def place_change(state: State, after: State, change: Tensor, trained: Tensor) ->
         state: The state before the round.
         after: The state after the step of an inner server.
         change: The change of the trainable parameters, `[M, p]` float64.
-        trained: Whether somebody trained each model, `[M, 1]`, or each parameter, `[M, p]`. Only these change.
+        trained: Whether each model, `[M, 1]`, or each parameter, `[M, p]`, was trained. Only these change.
     """
     p = change.shape[1]
     models = after.models.double()
@@ -224,7 +223,7 @@ def place_change(state: State, after: State, change: Tensor, trained: Tensor) ->
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Robust servers, which tolerate bad clients: a robust center of the uploads replaces their mean.
+# Robust servers, which tolerate bad clients. A robust center of the uploads replaces the mean of the uploads.
 #
 # These servers need every single upload (a matrix of N x d in the coordinator). Uploads are sorted by (world, model,
 # client), so results do not depend on the order of arrival.
@@ -298,9 +297,11 @@ def krum(f: int, trainable: int, multi: bool = False) -> Center:
 
     The sum is over the n - f - 2 nearest other uploads. With `multi`, the center is the mean of the n - f uploads with
     the smallest sums. Distances are computed from the trainable parameters. The guarantee of the paper needs
-    n >= 2 f + 3 uploads of a model. With fewer uploads, the sum is over at least one other upload. Source: Blanchard et
-    `f` is the number of bad uploads that the center tolerates, and the first `trainable` parameters of a model are
-    trained.
+    n >= 2 f + 3 uploads of a model. With fewer uploads, the sum is over at least one other upload.
+
+    `f` is the number of bad uploads that the center tolerates. The first `trainable` parameters of a model are trained.
+
+    Source: Blanchard et al. 2017, section 4.
 
     Example:
         >>> krum(1, 1)(torch.tensor([[1.0], [1.1], [1.2], [0.9], [50.0]])).round(decimals=3).tolist()
@@ -322,11 +323,11 @@ def krum(f: int, trainable: int, multi: bool = False) -> Center:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Server optimizers: the change of the models by an inner server is used as a pseudo-gradient.
+# Server optimizers use the change of the models by an inner server as a pseudo-gradient.
 #
 # The inner server may compute a mean, a mean by tier, or a robust center. The optimizer changes only trainable
-# parameters. Float buffers (BatchNorm) are those of the inner server. A model that nobody trained in a round keeps its
-# weights and the state of its optimizer.
+# parameters. Float buffers (BatchNorm) are those of the inner server. A model that no client trained in a round keeps
+# its weights and the state of its optimizer.
 
 BETA2, TAU = 0.99, 1e-3  # Reddi et al. 2021, section 5.1; `server.tau` replaces TAU
 
@@ -392,7 +393,7 @@ def with_optimizer(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Servers of corrected local objectives: FedDyn and SCAFFOLD.
+# Servers of FedDyn and SCAFFOLD, whose clients correct their gradients.
 
 CONTROL = "broadcast/control"  # name of the tensor in `State.extra` with SCAFFOLD's c, which clients receive
 
@@ -428,8 +429,8 @@ def feddyn_server(
         alpha: Weight of the regularization, above 0.
         trainable: Number of trainable parameters of a model, p, which come first. Only these are corrected.
         held: A function: round -> 1 for each parameter that a tier trains and 0 for the others, `[T, d]` float64. n is
-            then counted for each parameter: it is the number of uploads in which this parameter was trained. None means
-            that all parameters were trained in all uploads.
+            then, for each parameter, the number of uploads in which the parameter was trained. None means that all
+            parameters were trained in all uploads.
     """
     tiers = 1 if held is None else len(held(0))
 

@@ -1,7 +1,8 @@
 """Lets clients fit decision trees instead of training by gradients, and combines the trees by boosting.
 
-A *learner* is one fitted tree. Each round adds learners to an ensemble. To choose a learner, the server lets clients
-measure the errors of *candidates*. A candidate is one learner, or all learners of the round as one committee.
+A *learner* is one fitted tree. Each round adds learners to an ensemble. To choose among *candidates*, the server lets
+clients measure the candidates' errors. A candidate is one learner, or a committee of all learners of the round, which
+vote together.
 """
 
 import math
@@ -25,8 +26,8 @@ from fedray.training.update import Site
 #
 # A node is (kind, value, child):
 #
-# - An inner node has kind = feature + 1, value = threshold and child = the index of its left child. The right child is
-# the node after the left child. A sample goes left if its feature is at most the threshold.
+# - An inner node has kind = feature + 1, value = threshold and child = the index of the left child. The right child is
+# the node after the left child. A sample goes left if the feature is at most the threshold.
 # - A leaf has kind = -1 and value = its class.
 # - Three zeros mean that there is no node. A tree without a root is *absent*.
 #
@@ -119,7 +120,7 @@ def vote(classes: Tensor, number: int) -> Tensor:
 # evaluation and `Run.predict` therefore treat them like any model, and nothing is ever unpickled.
 
 CHUNK = 256  # trees that classify together: [500 samples, 256 trees] int64 are 1 MB
-NO_VOTE = torch.finfo(torch.float32).eps  # replaces a vote share of 0 in the logarithm; smaller values add nothing to 1
+NO_VOTE = torch.finfo(torch.float32).eps  # replaces a vote share of 0 in the logarithm
 
 
 class Ensemble(NamedTuple):
@@ -201,13 +202,13 @@ def boosted_net(size: Ensemble) -> Net:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Boosting's server: which candidates of a round clients evaluate, which candidate joins the ensemble, and its weight.
+# The server of boosting makes the candidates of a round, chooses the candidate that joins the ensemble, and weighs it.
 #
 # The weights of a client's samples are not part of the state, because they follow from the ensemble and the samples
 # (`FitTrees._weigh`).
 
 CANDIDATES = "broadcast/candidates"  # name of the tensor in `State.extra` with the candidates that clients evaluate
-SMOOTHING = 1e-10  # of the paper; it makes the weight of a learner without errors finite
+SMOOTHING = 1e-10  # the paper's constant, which keeps the weight of a learner without errors finite
 _ERRORS, _STEP = "errors/", 16  # prefix of the names of sums of sample weights in statistics; step of exponents of two
 CHOICE, ERROR = 8, 8  # bytes of a chosen learner's index with its weight, and bytes of a sum of sample weights
 Candidates = Callable[[Tensor], Tensor]  # learners of P clients `[P, F, n, 3]` -> candidates `[M, S, n, 3]`
@@ -244,7 +245,7 @@ def samme(error: float, classes: int) -> float:
 
 
 def is_chance(error: float, classes: int) -> bool:
-    """Returns whether a learner is no better than guessing, which means an error of at least 1 - 1 / C."""
+    """Returns whether a learner's error is at least 1 - 1 / C, which is no better than guessing."""
     return error >= 1.0 - 1.0 / classes
 
 
@@ -364,11 +365,11 @@ def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = 
             extra[CANDIDATES] = found
         parts, stopped = _copy_parts(state, sizes.layout), extra["stopped"].clone()
         for world, (total, *wrong) in enumerate(join_errors(stats).tolist()):
-            if not total:  # nobody took part
+            if not total:  # no client took part
                 continue
             here = has_root(found[world]).any(1).tolist()
             share = [e / total if is_there else np.inf for e, is_there in zip(wrong, here, strict=True)]
-            best = int(np.argmin(share))  # the first of several
+            best = int(np.argmin(share))  # the first candidate with the smallest error
             alpha = 0.0 if is_chance(share[best], sizes.classes) else samme(share[best], sizes.classes)
             if alpha <= 0:  # includes errors that differ from chance only by rounding
                 stopped[world] = t + 1
@@ -404,7 +405,7 @@ def until_chance(schedule: Schedule) -> Schedule:
 
 
 def explain_stop(state: State) -> str:
-    """Returns why boosting is over, or an empty text while boosting goes on in at least one world."""
+    """Returns why boosting has stopped in all worlds. The text is empty as long as boosting continues in some world."""
     return "no learner is better than guessing" if bool((state.extra["stopped"] > 0).all()) else ""
 
 
@@ -551,7 +552,7 @@ class Known:
 
 
 class OneJob(NamedTuple):
-    """A client's job, with everything that the job needs.
+    """A client's job with its samples.
 
     Attributes:
         site: The worker.
@@ -580,9 +581,8 @@ class FitTrees(Work):
         options: Options of the decision tree, by scikit-learn's names.
         leaves: Largest number of leaves of a tree, L.
         classes: Number of classes, C.
-        draw: How the weights of a client's samples are used. `rows` draws samples with odds equal to the weights.
-            `weights` gives the weights to the learner. `bootstrap` ignores the weights and draws samples with equal
-            odds.
+        draw: How the weights of a client's samples are used. `rows` draws samples with probabilities proportional to
+            the weights. `weights` gives the weights to the learner. `bootstrap` draws samples with equal probabilities.
         series: Number of learners that a client boosts one after another on its own samples, F. 1 means that the client
             fits one learner and does not boost.
         numbers: Number of values that represent one learner.
@@ -641,7 +641,7 @@ class FitTrees(Work):
         learner before it (local AdaBoost).
         """
         rows, weight = job.rows, self._weigh(job)[0]
-        learners = torch.zeros(self.series, self.numbers // 3, 3)  # nodes, and the numbers of each
+        learners = torch.zeros(self.series, self.numbers // 3, 3)  # `numbers` / 3 nodes of three values
         classes, first = len(np.unique(rows.y)), 0.0
         for number in range(self.series):
             learners[number] = self._fit_one(job, weight, number)
@@ -673,7 +673,7 @@ class FitTrees(Work):
         rows, asked, known, world = job.rows, job.state.extra[CANDIDATES], job.known, job.world
         weight, shift = self._weigh(job)
         key = (world, job.client)
-        if self.series == 1 or key not in known.classes:  # candidates of a pool stay the same in all rounds
+        if self.series == 1 or key not in known.classes:  # the candidates of a pool are the same in all rounds
             flat = classify_rows(asked[world].flatten(0, 1), rows.x).view(len(rows.y), *asked.shape[1:3])
             known.classes[key] = vote(flat, self.classes).numpy().astype(np.int16)  # [n, M]
         wrong = known.classes[key] != rows.y.numpy()[:, None]

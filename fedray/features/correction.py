@@ -1,4 +1,4 @@
-"""Changes the local gradient: by corrections, sharpness-aware steps, layers that train in turns, a contrastive loss.
+"""Changes the local gradient by corrections, sharpness-aware steps, training in turns, or a contrastive loss.
 
 A *lane* is one job of a block of W jobs that are trained together.
 """
@@ -37,7 +37,7 @@ class Vectors(Piece):
         model: Whether a client receives a model at all.
 
     Example:
-        >>> Vectors(down=1).down_vectors, Vectors(model=False).down_vectors  # one more vector; one fewer: no model
+        >>> Vectors(down=1).down_vectors, Vectors(model=False).down_vectors  # one vector more; no model, so one fewer
         (1, -1)
     """
 
@@ -62,8 +62,7 @@ class Vectors(Piece):
 class Correction(Piece):
     """Corrects the local gradient by a private vector that each client keeps for each model.
 
-    If the server also broadcasts a vector, clients send the change of the private vector in addition to the delta. The
-    bytes of this change count as uplink.
+    If the server also broadcasts a vector, clients send the change of the private vector in addition to the delta.
 
     Attributes:
         name: Name of the private vector.

@@ -4,7 +4,7 @@ The measured values depend only on the client's samples, the client's model and 
 
 Example:
     The first example counts the samples of each class. The second example computes the Fisher diagonal of a linear
-    model with the squared loss. This diagonal is the second moment of the inputs, whatever the weights are.
+    model with the squared loss, which is the sum of the squared inputs for any weights.
 
     >>> count = ClientSums(lambda seen: torch.bincount(seen.targets, minlength=3), numbers=3)
     >>> count.function(SeenRows(None, None, None, torch.tensor([0, 2, 2]))).tolist()
@@ -45,7 +45,7 @@ class Measure(Piece):
 
 @dataclass(frozen=True)
 class Curvature(Measure):
-    """Measures the diagonal of the Fisher information, a vector as long as a model. It is 0 for a client without data.
+    """Measures the diagonal of the Fisher information, `[d]`. The diagonal is 0 for a client without samples.
 
     For `model` the diagonal is the mean over the client's samples of `sum_y p(y | x, w) (d log p(y | x, w) / dw)^2`,
     `[d]`. For `empirical` the diagonal is the mean square of the gradient of the network's own loss at the sample's

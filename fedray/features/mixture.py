@@ -27,7 +27,7 @@ from fedray.models.net import per_sample
 from fedray.training.update import Site, Update
 
 MIXTURE = "mixture"  # name of the private value that holds a client's weight of each model
-LEAST_SHARE = 1e-12  # no share is 0: weight 0 marks padding, and a model with share 0 would have it in all later rounds
+LEAST_SHARE = 1e-12  # replaces a share of 0, because weight 0 marks padding, and a share of 0 would stay 0 forever
 STEPS = 20  # E steps for a client whose weights are not known yet
 
 

@@ -43,10 +43,9 @@ _FUDGE = 1e-6  # added to the root of a running mean of squares
 class Particles(Piece):
     """Trains the K models of a client together, as particles of one distribution (DSVGD).
 
-    A client also keeps K particles of its own. They represent the client's factor of the distribution. Before the
-    client's first training, its own particles are the initial models. After each training, its own particles move so
-    that they represent what the training has changed. The functions below take the tensors of one client, `[K, p]`
-    each.
+    A client also keeps K particles of its own, which represent the client's factor of the distribution. At first they
+    are the initial models. After each training they move, so that they also represent the change of the training. The
+    functions below take the tensors of one client, `[K, p]` each.
 
     Attributes:
         models: Number of models, K.
@@ -96,7 +95,7 @@ class Particles(Piece):
         return update.keep(**{PARTICLES: now})
 
     def _couple(self, received: Tensor, own: Tensor, size: Tensor) -> Couple:
-        """Returns a function that computes the steps of each client's K lanes from the gradients of all of them."""
+        """Returns a function that computes the directions of a client's K lanes from the gradients of all K lanes."""
 
         def move(g: Tensor, received: Tensor, now: Tensor, own: Tensor, size: Tensor) -> Tensor:
             return self.move(g, received, now, own, size[0])
@@ -108,7 +107,7 @@ class Particles(Piece):
         return couple
 
     def _read(self, update: Update) -> Tensor:
-        """Returns the clients' own particles, `[W, d]`; before a client's first training, the initial models."""
+        """Returns the clients' own particles, `[W, d]`. Before the first training these are the initial models."""
         site, plan, like = update.site, update.jobs.plan, update.start
         rows = site.private.read(PARTICLES, plan).to(like)
         for job in np.flatnonzero(~np.array(site.private.has(PARTICLES, plan))):
@@ -126,7 +125,7 @@ def for_each_client(models: int, function: Callable[..., Tensor], *lanes: Tensor
 
 
 def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tensor, int], None]:
-    """Returns a function (parameters `[W, p]`, direction, step) that makes one step in place. It uses no samples."""
+    """Returns a function (parameters `[W, p]`, direction, step) that makes one step in place, without samples."""
     rule = local.step
     if not isinstance(rule, Transform):
         optimize = make_optimizer(local, lr, [], [])
@@ -157,7 +156,7 @@ def _refuse_data(_parameters: Tensor) -> Tensor:
 
 
 class Target(NamedTuple):
-    """The density from which the particles should be samples, `p_0(w) exp(-sum of all samples' losses / temperature)`.
+    """The density of which particles should be samples, `p_0(w) exp(-sum of all samples' losses / temperature)`.
 
     Attributes:
         temperature: The losses are divided by this value, alpha, above 0.
@@ -198,7 +197,7 @@ def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
 
 
 def approach(target: Target, models: int, steps: int) -> Particles:
-    """Returns the piece with which clients move the particles to a posterior, and learn their factors of it.
+    """Returns the piece with which clients move the particles to a posterior, and learn their factors of the posterior.
 
     The posterior is the prior times one factor t_k for each client k. The prior times t_k is the density t of the
     client's own particles. At first these are the initial models, which stand for draws from the prior, so `t_k = 1`. A

@@ -17,8 +17,7 @@ from fedray.training.update import Jobs, Site, Update
 # ---------------------------------------------------------------------------------------------------------------------
 # Layers that stay with the clients (LG-FedAvg), and the upload of the other layers.
 #
-# A layer is a module that owns tensors of the model. Private layers and their float buffers are not sent, so their
-# bytes do not count.
+# A layer is a module that owns tensors of the model. Private layers and their float buffers are not sent.
 
 LAYERS = "layers"  # name of the private vector that holds a client's own layers
 
@@ -105,8 +104,7 @@ def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: t
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Personal models (Ditto): further local trainings of each job, one per personal model. A personal model is pulled
-# towards the received model.
+# Personal models (Ditto). Each job trains one or more personal models, which are pulled towards the received model.
 
 PREFIX = "personal/"  # the private vector `personal/p` holds the client's own model of pass p
 
@@ -166,13 +164,12 @@ class PersonalPasses(Piece):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Fine-tuning: a client of the run makes some steps on its own training samples before it predicts
-# (`evaluate.personal_steps`).
+# Fine-tuning (`evaluate.personal_steps`).
 
 
 @dataclass(frozen=True)
 class Tuning(Piece):
-    """Lets each client of the run fine-tune the server's models on its own training samples before it predicts.
+    """Lets each client of the run train the server's models on its own samples for some steps before it predicts.
 
     The client keeps and sends nothing, so the training of the run does not change. The batches of a client are the same
     in every evaluation. A client without training samples predicts with the server's models.

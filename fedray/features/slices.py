@@ -1,7 +1,7 @@
 """Lets the clients of each tier train a slice of the network, and averages the slices at the server (HeteroFL).
 
 A slice of a network has the same layers with fewer hidden channels. Its parameters are a part of the whole network's
-parameters. A tier is a class of devices, with its own width of slices.
+parameters. A tier is a group of clients whose slices have the same width.
 """
 
 import copy
@@ -31,16 +31,16 @@ from fedray.training.update import Site
 # A slice of width r keeps `ceil(r c)` of the c channels of every hidden layer. It keeps all inputs and outputs. A
 # Flatten layer turns each channel of a convolution into several features; a slice keeps or drops them together.
 
-# channels c of a hidden layer -> the first channel of the slice; the slice's other channels follow it, modulo c
+# channels c of a hidden layer -> the first channel of the slice; further channels follow, modulo c
 First = Callable[[int], int]
 _UNIT = (nn.ReLU, nn.Tanh, nn.Identity, nn.Dropout)  # layers that act on each activation separately
 _CHANNEL = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout2d)  # layers that act on each channel alone
 
 
 class Scaler(nn.Module):
-    """Divides activations by r. Sums over a slice's channels then become as large as sums over all channels.
+    """Divides activations by r, in training and in prediction.
 
-    The slice also divides when it predicts, because the next layers were trained with divided activations.
+    Sums over a slice's channels then become as large as sums over all channels.
 
     Attributes:
         width: Width of the slice, r.
@@ -146,7 +146,7 @@ def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
         raise BadInput(f"{begin} is no nn.Sequential of plain layers, which is what {who} cuts: choose mlp or cnn")
     for part in net.module:
         can = type(part) in (nn.Linear, nn.Conv2d, nn.Flatten, *_UNIT, *_CHANNEL)
-        if isinstance(part, nn.Flatten):  # one that flattens all dimensions of a sample
+        if isinstance(part, nn.Flatten):  # it flattens all dimensions of a sample
             can = (part.start_dim, part.end_dim) == (1, -1)
         if not can or (isinstance(part, nn.Conv2d) and part.groups != 1):
             raise BadInput(
@@ -228,7 +228,7 @@ def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
 
 
 def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> nn.Module:
-    """Returns a layer of a slice. `reads` is the number of channels of the hidden layer before it; 0 means no layer."""
+    """Returns a layer of a slice. The hidden layer before it has `reads` channels. 0 means no hidden layer."""
     if not isinstance(part, nn.Linear | nn.Conv2d):
         return copy.deepcopy(part)
     out, inside = part.weight.shape[:2]
@@ -241,7 +241,7 @@ def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Training a slice of a network: its parameters are copied from the whole models, trained, and written back.
+# Training of a slice. The slice's parameters are copied from the whole models, trained, and written back.
 
 
 def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
@@ -420,7 +420,7 @@ def compress_slices(each: Sequence[Compress]) -> Compress:
         return out
 
     def apply(uploads: Uploads) -> Compressed:
-        compress, columns = each[int(uploads.tier[0])], uploads.columns  # the clients of a block are of one tier
+        compress, columns = each[int(uploads.tier[0])], uploads.columns  # all clients of a block have the same tier
         if columns is None:
             return compress.apply(uploads)
         own = {name: value[:, columns] for name, value in uploads.own.items()}

@@ -1,4 +1,4 @@
-"""Builds stacks: ensembles of base models whose predictions a meta model, or a fixed rule, combines.
+"""Builds stacks, which are ensembles of base models whose predictions a meta model or a fixed rule combines.
 
 A *base* is one architecture of a stack, and a *sub model* is one trained model of a base. *Shards* are the data of all
 clients (`fedray.data.shards`). A *world* is one seed of one fold of the data.
@@ -57,7 +57,7 @@ class FeatureShards:
 
     @property
     def at_server(self) -> bool:
-        """Returns whether client 0 stands for a server. If so, only client 0 has samples."""
+        """Returns whether client 0 stands for a server, which has the samples of all clients."""
         return self.pooled or isinstance(self.whole, ServerShards)
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
@@ -131,7 +131,7 @@ class LeaveOutShards:
         self.whole, self.seeds, self.folds, self.within = whole, seeds, folds, within
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds * folds
         self.data_folds = [fold for fold in whole.data_folds for _ in range(folds)]
-        # everything else is as in the world of the wrapped shards from which the world was made
+        # all other values are those of the world of the wrapped shards from which the world was made
         self.normalize: Callable[[Tensor, Tensor], Tensor] = lambda x, world: whole.normalize(x, world // folds)
         self.targets = lambda y, world: whole.targets(y, world // folds)
         self.standardization = lambda world: whole.standardization(world // folds)
@@ -216,7 +216,7 @@ class ProxyShards:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Ways to combine the predictions of N clients' networks: a fixed rule, or a small network that gets the logits.
+# Ways to combine the predictions of N clients' networks, by a fixed rule or by a small network that gets the logits.
 #
 # `combine_outputs` computes the fixed rules `mean`, `label_shares` and `voting`. `build_aggregator` makes the small
 # networks: `client_weights` (one weight per client), `class_weights` (one weight per client and class) and `neural`
@@ -225,7 +225,7 @@ class ProxyShards:
 #
 # Source: Allouah et al., *Revisiting Ensembling in One-Shot Federated Learning*, NeurIPS 2024, section 3.
 
-TINY = torch.finfo(torch.float64).tiny  # stands for 0 in a logarithm
+TINY = torch.finfo(torch.float64).tiny  # replaces 0 in a logarithm
 
 
 class WeightedLogits(nn.Module):
@@ -241,12 +241,12 @@ class WeightedLogits(nn.Module):
         self.weight = nn.Parameter(torch.full((clients, classes if by_class else 1), 1.0 / clients))
 
     def forward(self, z: Tensor) -> Tensor:
-        """Returns the weighted sum of the clients' logits, `[B, C]`; `z` holds them side by side, `[B, N * C]`."""
+        """Returns the weighted sum `[B, C]` of the clients' logits z, which are side by side, `[B, N * C]`."""
         return (z.reshape(z.shape[0], -1, self.classes) * self.weight).sum(1)
 
 
 def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
-    """Returns a network that combines the logits of all clients' networks. Its inputs are these logits, `[B, N * C]`.
+    """Returns a network whose inputs are the logits of all clients' networks, `[B, N * C]`, and which combines them.
 
     `kind` is `neural`, `client_weights` or `class_weights`. `width` is the number of hidden units for each client in
     `neural`.
@@ -328,10 +328,10 @@ def build_interpolation(classes: int, beta: float) -> Net:
 def interpolate_answers(outputs: Tensor, beta: Tensor) -> Tensor:
     """Returns log-probabilities between the product and the mixture of the clients' probabilities, `[n, C]`.
 
-    The result is `log p_beta = beta log P + (1 - beta) log Q - log sum_y exp(...)`. If beta or 1 - beta is negative, it
-    counts as 0. P is the product of the clients' probabilities, normalized to sum 1 (a Bayesian committee machine with
-    a uniform prior over the classes). Q is the mean of the clients' probabilities. Both follow from the raw outputs of
-    the clients' networks, `[N, n, C]`.
+    The result is `log p_beta = beta log P + (1 - beta) log Q - log sum_y exp(...)`. A negative beta or 1 - beta is
+    replaced by 0. P is the product of the clients' probabilities, normalized to sum 1 (a Bayesian committee machine
+    with a uniform prior over the classes). Q is the mean of the clients' probabilities. Both follow from the raw
+    outputs of the clients' networks, `[N, n, C]`.
 
     Source: Hasan et al., *Calibrated One Round Federated Learning with Bayesian Inference in the Predictive Space*,
     AAAI 2024.
@@ -499,7 +499,7 @@ class StackModule(nn.Module):
 
 
 class VotingModule(nn.Module):
-    """The module of a base whose classifiers are fitted by clients. It has no parameters and cannot predict."""
+    """The module of a base whose classifiers clients fit. It has no parameters and cannot predict."""
 
     def forward(self, _x: Tensor) -> Tensor:
         """Raises an error, because only the clients' classifiers can predict."""

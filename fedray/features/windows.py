@@ -31,7 +31,7 @@ from fedray.training.choice import Engine
 from fedray.training.update import Update
 
 Read = Callable[[int, int], tuple[Tensor, Tensor]]
-_STEP = -4  # marks random keys of single steps, as each step is a call of the engine
+_STEP = -4  # makes the random keys of single steps differ from other keys
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Windows(Piece):
     """Makes the upload from means over the models of local training, and not from the last model (FedPA).
 
     The first steps of a local training belong to no window. The other steps are cut into windows of equal length. The
-    models after each step of a window are averaged. Clients must train with SGD. A user's own code may be a loss, and
-    nothing else.
+    models after each step of a window are averaged. Clients must train with SGD, without Nesterov's momentum. A user's
+    loss is allowed, but no transformation or correction of the gradient.
 
     Attributes:
         combine: A function (parameters at the start `[p]`, means of the windows `[l, p]`), both float64 -> the change
@@ -86,10 +86,10 @@ class Windows(Piece):
         return "training", f"sampled in {self.number:,} windows"
 
     def _train(self, engine: Engine, net: Net, block: Block) -> Trained:
-        """Trains every lane of a block. Each lane's result is made from the means of the lane's windows."""
+        """Trains every lane of a block. The result of a lane is computed from the means of the lane's windows."""
         means, trained = _sample(engine, net, block, self)
         p = net.layout.trainable
-        change = trained.final - block.start  # columns from p on, the float buffers, keep this change
+        change = trained.final - block.start  # the float buffers, which are the columns from p on, keep this change
         for lane, each in enumerate(means):
             change[lane, :p] = self.combine(block.start[lane, :p].double(), each).to(change)
         return trained._replace(final=change if block.wants_change else block.start + change)
@@ -201,5 +201,5 @@ def _cut_steps(block: Block) -> Iterator[Block]:
 
 
 def _read_step(read: Read, step: int, _first: int, _end: int) -> tuple[Tensor, Tensor]:
-    """Returns the batch of one step. This function is the `Block.read` of a block with a single step."""
+    """Returns the batch of one step, as `Block.read` of a block with a single step."""
     return read(step, step + 1)
