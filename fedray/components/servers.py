@@ -36,7 +36,7 @@ class Rows:
         return self.worlds * self.models
 
     def of(self, uploads: Uploads, tiers: int = 1) -> Tensor:
-        """Returns the row of the state that each upload belongs to, `[J]`. If `tiers` > 1, it is `row * tiers + tier`."""
+        """Returns the row of each upload in the state, `[J]`. If `tiers` is above 1, it is `row * tiers + tier`."""
         row = torch.from_numpy(uploads.world * self.models + uploads.model)
         return row if tiers == 1 else row * tiers + torch.from_numpy(uploads.tier)
 
