@@ -42,8 +42,8 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
         outputs: Length of the output for one sample. For `gaussian_nll` it is twice the number of targets.
 
     Returns:
-        The net. Its `init(key)` makes a new module inside `rng.torch_scope(key)` and returns it as a model `[d]`,
-        float32.
+        The net. Its `init(key)` makes a new module inside `rng.torch_scope(key)` and returns the module as a model
+        `[d]`, float32.
 
     Example:
         >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
@@ -75,11 +75,9 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
 
 
 def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
-    """Returns raw outputs `[S, n, C]` of S models in evaluation mode. Gradients flow to the parameters.
+    """Returns raw outputs `[S, n, C]` of S models `[S, d]` in evaluation mode, for network inputs x `[n, ...]`.
 
-    Float buffers (the entries of a model from `layout.trainable` on) have gradient 0.
-
-    The models are `[S, d]`, and the network inputs x are `[n, ...]`.
+    Gradients flow to the parameters. Float buffers (the entries of a model from `layout.trainable` on) have gradient 0.
 
     Raises:
         BadInput: `models` has a different shape.
@@ -121,15 +119,9 @@ def layout_of(module: nn.Module, name: str = "module") -> Layout:
 
 
 def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> dict[str, Tensor]:
-    """Returns one model as a plain torch state dict, for `module.load_state_dict` or `torch.save`.
+    """Returns one model `[d]` as a plain torch state dict, for `module.load_state_dict` or `torch.save`.
 
-    Args:
-        layout: The layout of the model.
-        row: The model, `[d]`.
-        counters: Integer buffers of the model, `[c]` int64. None means zeros.
-
-    Returns:
-        Copies of the tensors by name. Counters are int64 scalars.
+    The tensors are copies. `counters` are the integer buffers of the model, `[c]` int64. None means zeros.
 
     Example:
         >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
@@ -380,7 +372,7 @@ class FlatWeights(NamedTuple):
 def take_out_weights(net: nn.Module, name: str = "module") -> tuple[Tensor, FlatWeights]:
     """Removes the trainable parameters from a network. Returns them as a vector `[p]`, and their names and shapes.
 
-    The network keeps its buffers and frozen parameters. `name` is its name in messages.
+    The network keeps its buffers and frozen parameters. `name` is the network's name in messages.
 
     Example:
         >>> net = nn.Linear(3, 2)
@@ -413,12 +405,9 @@ def _take_out(net: nn.Module) -> list[tuple[str, str]]:
 def wrap_networks(
     make: Callable[[], nn.Module], kind: Callable[..., nn.Module], *about: Any
 ) -> Callable[[], nn.Module]:
-    """Returns a function that makes a network and wraps it in a module. The function can be pickled.
+    """Returns a function that makes a network by `make` and wraps it in a module. The function can be pickled.
 
-    Args:
-        make: A function that makes a new network with initial values.
-        kind: The class of the module. It is called with the network and `about`.
-        about: Further arguments of the class, such as the number of samples.
+    The module is `kind(network, *about)`.
     """
     return partial(_make, make, kind, about)
 
@@ -457,10 +446,7 @@ class MeanField(nn.Module):
     def __init__(self, net: nn.Module, rho: float, name: str = "module") -> None:
         """Makes both Gaussians. Their means are the initial parameters of the network.
 
-        Args:
-            net: A new network with initial values.
-            rho: Value of every rho of both Gaussians.
-            name: Name of the network in messages.
+        Every rho has the value `rho`. `name` is the network's name in messages.
         """
         nn.Module.__init__(self)
         mean, self._weights = take_out_weights(net, name)
@@ -515,10 +501,7 @@ class Partitioned(nn.Module):
     def __init__(self, net: nn.Module, rho: float, name: str = "module") -> None:
         """Makes the Gaussian. Its mean is the initial parameters of the network.
 
-        Args:
-            net: A new network with initial values.
-            rho: Value of every rho of the Gaussian.
-            name: Name of the network in messages.
+        Every rho has the value `rho`. `name` is the network's name in messages.
         """
         nn.Module.__init__(self)
         mean, self._weights = take_out_weights(net, name)
@@ -554,13 +537,7 @@ class Samples(nn.Module):
     """
 
     def __init__(self, net: nn.Module, number: int, name: str = "module") -> None:
-        """Makes the samples. Each sample equals the initial parameters of the network.
-
-        Args:
-            net: A new network with initial values.
-            number: Number of samples, M.
-            name: Name of the network in messages.
-        """
+        """Makes M = `number` samples. Each sample equals the initial parameters of the network."""
         nn.Module.__init__(self)
         first, self._weights = take_out_weights(net, name)
         self.samples = nn.Parameter(first.repeat(number, 1))
@@ -583,8 +560,8 @@ class Samples(nn.Module):
 # In training the mask of a sample is a function of the client's random key in this round, the step, the sample's
 # position in the batch and the layer. So every engine drops the same units. Predictions with dropout follow the public
 # code of Fed-ensemble, which never calls `eval()`. In these predictions, the mask of a sample is a function of the
-# seed, the index of the model, the layer and the sample's inputs. So a prediction does not depend on the other samples,
-# their order, the round, or the runtime.
+# seed, the index of the model, the layer and the sample's inputs. It does not depend on the other samples, their order,
+# the round, or the runtime.
 
 _TRAINING = -2  # makes the random keys of masks differ from the keys of permutations
 CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)  # they drop whole channels
@@ -655,11 +632,7 @@ def _make_hook(part: Any, keys: rng.Keys) -> Callable[[nn.Module, Any, Tensor], 
 def answer_with_dropout(module: nn.Module, keys: rng.Keys, models: int, answer: Callable[[int], Tensor]) -> Tensor:
     """Returns raw outputs `[M, n, C]` of models whose dropout stays on. Each model has its own masks.
 
-    Args:
-        module: The network.
-        keys: Random key of each input, `[n]`.
-        models: Number of models, M.
-        answer: A function: m -> the outputs of model m, `[1, n, C]`.
+    `keys` holds a random key of each input, `[n]`. `answer` is a function: m -> the outputs of model m, `[1, n, C]`.
     """
     out = []
     for m in range(models):

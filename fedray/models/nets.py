@@ -226,15 +226,10 @@ def cnn(
 
 
 def vgg11(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Sequential:
-    """Returns a VGG-11 (Simonyan and Zisserman 2015, column A).
+    """Returns a VGG-11 (Simonyan and Zisserman 2015, column A) for images of any size.
 
-    The classifier has one layer, as is usual for images of 32 x 32 pixels. Poolings round an odd side up, so images may
-    have any size (a side of 28 becomes 14, 7, 4, 2, 1).
-
-    Args:
-        input_shape: `(channels, height, width)`.
-        outputs: Number of classes.
-        norm: Normalization after each convolution: batch, group or none.
+    The classifier has one layer, as is usual for images of 32 x 32 pixels. Poolings round an odd side up. The
+    normalization after each convolution is batch, group or none.
     """
     depth, height, width = read_image_shape("vgg11", input_shape)
     layers: list[nn.Module] = []
@@ -332,13 +327,8 @@ SMALL_STEM_BELOW = 64  # pixels; images with a shorter side get the small stem
 def resnet8(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, norm: str = "batch") -> nn.Module:
     """Returns a ResNet-8 (He et al. 2016, section 4.2 with n = 1), the small network of papers on CIFAR.
 
-    Shortcuts that change the number of channels are 1 x 1 convolutions, as in ResNet-18.
-
-    Args:
-        input_shape: `(channels, height, width)`.
-        outputs: Number of classes.
-        width: Multiplier of the number of channels, which is 16 in the first stage and doubles in each later stage.
-        norm: Name of the normalization, batch or group.
+    Shortcuts that change the number of channels are 1 x 1 convolutions, as in ResNet-18. The number of channels is 16
+    times `width` in the first stage and doubles in each later stage. The normalization is batch or group.
 
     Example:
         >>> sum(p.numel() for p in resnet8((3, 32, 32), 10).parameters())
@@ -350,11 +340,8 @@ def resnet8(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, n
 def resnet18(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, norm: str = "batch") -> nn.Module:
     """Returns a ResNet-18 (He et al. 2016).
 
-    Args:
-        input_shape: `(channels, height, width)`.
-        outputs: Number of classes.
-        width: Multiplier of the number of channels, which is 64 in the first stage and doubles in each later stage.
-        norm: Name of the normalization, batch or group.
+    The number of channels is 64 times `width` in the first stage and doubles in each later stage. The normalization is
+    batch or group.
 
     Example:
         >>> resnet18((3, 32, 32), 10).conv1
@@ -364,14 +351,7 @@ def resnet18(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, 
 
 
 def resnet34(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, norm: str = "batch") -> nn.Module:
-    """Returns a ResNet-34 (He et al. 2016).
-
-    Args:
-        input_shape: `(channels, height, width)`.
-        outputs: Number of classes.
-        width: Multiplier of the number of channels, which is 64 in the first stage and doubles in each later stage.
-        norm: Name of the normalization, batch or group.
-    """
+    """Returns a ResNet-34 (He et al. 2016), with the options of `resnet18`."""
     return _resnet([3, 4, 6, 3], input_shape, outputs, width, norm)
 
 
@@ -385,12 +365,8 @@ def densenet(
 ) -> nn.Module:
     """Returns a DenseNet (Huang et al. 2017). The default is DenseNet-121.
 
-    Args:
-        input_shape: `(channels, height, width)`.
-        outputs: Number of classes.
-        blocks: Number of layers in each dense block.
-        growth: Number of channels that each layer adds.
-        norm: Name of the normalization, batch or group.
+    `blocks` is the number of layers in each dense block, and `growth` is the number of channels that each layer adds.
+    The normalization is batch or group.
     """
     from torchvision.models import DenseNet
 
@@ -408,14 +384,9 @@ def mobilenet_v2(
 ) -> nn.Module:
     """Returns a MobileNetV2 (Sandler et al. 2018).
 
-    For small images the first two strides are 1, so that 32 x 32 pixels become 4 x 4.
-
-    Args:
-        input_shape: `(channels, height, width)`.
-        outputs: Number of classes.
-        width: Multiplier of the numbers of channels.
-        dropout: Probability with which an input of the classifier is dropped (torchvision has 0.2).
-        norm: Name of the normalization, batch or group.
+    For small images the first two strides are 1, so that 32 x 32 pixels become 4 x 4. `width` multiplies the numbers of
+    channels. `dropout` is the probability with which an input of the classifier is dropped (torchvision has 0.2). The
+    normalization is batch or group.
     """
     from torchvision.models import MobileNetV2
 
@@ -429,13 +400,7 @@ def mobilenet_v2(
 
 
 def shufflenet_v2(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Module:
-    """Returns a ShuffleNetV2 x1.0 (Ma et al. 2018).
-
-    Args:
-        input_shape: `(channels, height, width)`.
-        outputs: Number of classes.
-        norm: Name of the normalization, batch or group.
-    """
+    """Returns a ShuffleNetV2 x1.0 (Ma et al. 2018) with batch or group normalization."""
     from torchvision.models import ShuffleNetV2
 
     depth, small = _channels_and_stem("shufflenet_v2", input_shape)
@@ -519,9 +484,9 @@ def model_names() -> tuple[str, ...]:
 
 
 def register_model(name: str, builder: Builder) -> None:
-    """Registers a network of your own under a name for scenarios.
+    """Registers a user's network under a name for scenarios.
 
-    The name must not be that of a built-in network. A name of your own may be registered again.
+    The name must not be that of a built-in network. A user's name may be registered again.
 
     Args:
         name: The value of `model.name` that selects the network.
@@ -555,9 +520,7 @@ def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: 
 
 
 def model_maker(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any) -> Callable[[], nn.Module]:
-    """Returns a function that makes a new network of this name with initial values.
-
-    The arguments are those of `build_net`.
+    """Returns a function that makes a new network with initial values. The arguments are those of `build_net`.
 
     Raises:
         BadInput: There is no network of this name, or the network does not have one of the options.
@@ -609,14 +572,10 @@ def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who:
     The network must call its layers one after another, as an `nn.Sequential` or a ResNet does, and end in a linear
     layer. Each layer with weights, except normalization, begins a stage. A Flatten just before such a layer belongs to
     this stage. Stage i of the L stages becomes part of block `i D // L`, where `D = min(most, L)` is the number of
-    blocks. An added head is a linear layer. For pictures, the inputs of this layer are the means of the channels.
+    blocks. An added head is a linear layer. For images, the inputs of this layer are the means of the channels.
 
-    Args:
-        net: A new network with initial values.
-        most: Largest number of blocks.
-        shape: Shape of one input.
-        name: Name of the network in messages.
-        who: Name, in messages, of the method that cuts the network.
+    `shape` is the shape of one input. In messages, `name` is the name of the network, and `who` is the name of the
+    method that cuts it.
 
     Raises:
         BadInput: The network does not have the required form.
@@ -678,12 +637,9 @@ def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who:
 
 
 def keep_exits(net: Net, depth: int, heads: Sequence[int]) -> Net:
-    """Returns the network of the first blocks, with some of the heads.
+    """Returns the network of the first `depth` blocks, with the heads of the blocks `heads`, from 0.
 
-    Args:
-        net: A network whose module is an `Exits`.
-        depth: Number of blocks, at least 1.
-        heads: Indices of the blocks whose heads remain, from 0.
+    The network's module must be an `Exits`.
     """
 
     def build() -> nn.Module:

@@ -26,12 +26,9 @@ _PLANES = "give pictures of real numbers as [n, 1, H, W], or "
 
 
 def try_network(net: Net, rows: Tensor, kind: str) -> None:
-    """Checks that a network runs on some samples, and that its outputs are what the loss needs.
+    """Checks that a network runs on some inputs `[n, ...]`, and that its outputs are what the loss needs.
 
-    Args:
-        net: The network.
-        rows: Some network inputs, `[n, ...]`.
-        kind: The kind of the inputs: images, features or tokens.
+    `kind` is the kind of the inputs: images, features or tokens.
 
     Raises:
         BadInput: The network fails on the samples, its outputs have the wrong shape, or its outputs are probabilities
@@ -68,14 +65,10 @@ def try_network(net: Net, rows: Tensor, kind: str) -> None:
 
 
 def check_outputs(net: Net, out: Any, rows: int, when: str = "", *, heads: bool = False) -> None:
-    """Checks that a network's outputs are a tensor of real numbers with the expected shape, `[n, C]`.
+    """Checks that a network's outputs are a tensor of real numbers with the shape `[n, C]` for n = `rows` inputs.
 
-    Args:
-        net: The network.
-        out: The value that the network's module returned.
-        rows: Number of inputs, n.
-        when: When the network was called, such as " in training", for the message.
-        heads: Whether outputs of several heads, `[n, H, C]`, are accepted, too.
+    `when` says in the message when the network was called, such as " in training". With `heads`, outputs of several
+    heads `[n, H, C]` are accepted, too.
 
     Raises:
         BadInput: The outputs are not a tensor, or have the wrong shape or type.
@@ -134,9 +127,7 @@ def try_training(net: Net, rows: Tensor) -> None:
 def guard_factory(make: Callable[[], Any], name: str) -> Callable[[], nn.Module]:
     """Adds a check to a user's function that makes modules: every call must return a module.
 
-    Args:
-        make: The user's function.
-        name: Name of the network in messages.
+    `name` is the network's name in messages.
 
     Example:
         >>> guard_factory(lambda: None, "own")()
@@ -151,12 +142,9 @@ def guard_factory(make: Callable[[], Any], name: str) -> Callable[[], nn.Module]
 
 
 def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
-    """Checks that every call of a function returns a new module, with initial values from torch's generator.
+    """Checks that every call of a user's function returns a new module, with initial values from torch's generator.
 
-    Args:
-        make: The user's function.
-        name: Name of the network in messages.
-        models: Number of models of the run. A single model may begin at fixed values.
+    `name` is the network's name in messages. If `models` is 1, the model may begin at fixed values.
 
     Raises:
         BadInput: Two calls share parameters, two calls with the same random key differ, all calls return the same
@@ -215,16 +203,12 @@ _FEW, _ALL = 3, 8  # number of samples that are computed alone, and size of the 
 
 
 def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
-    """Says why the outputs for a sample may depend on the other samples of the batch. None means that they do not.
+    """Returns why the outputs for a sample may depend on the other samples of the batch. None means that they do not.
 
     Outputs for three samples (in training also the gradients) are computed twice: alone, and in a batch with further
     samples. They are computed for the initial parameters and for parameters nearby, because a gate that is initially
-    closed would hide the layers after the gate. In training double precision is used if the module accepts it.
-
-    Args:
-        net: The network.
-        example: One network input. Its values do not matter.
-        training: Whether the network is in training mode. If not, it is in evaluation mode.
+    closed would hide the layers after the gate. In training double precision is used if the module accepts it. The
+    values of `example`, one network input, do not matter.
 
     Example:
         >>> from fedray.models.net import net_of
@@ -253,15 +237,10 @@ def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
 
 
 def make_inputs(example: Tensor, number: int, *, like: Tensor, key: rng.Keys) -> Tensor:
-    """Returns random network inputs for a trial, `[number, ...]`.
+    """Returns random network inputs for a trial, `[number, ...]`, with the shape of one network input `example`.
 
-    Real-valued inputs are standard normal. Tokens are 0 or 1, which every vocabulary has.
-
-    Args:
-        example: One network input. Its shape is used, and for tokens also its type.
-        number: Number of inputs.
-        like: A tensor on the device of the result. Real-valued inputs also get the type of this tensor.
-        key: The random key from which the inputs are computed.
+    Tokens are 0 or 1, which every vocabulary has, and have the type of `example`. Other inputs are standard normal, and
+    have the type of `like`. All inputs are on the device of `like`.
     """
     numbers = torch.from_numpy(rng.normal(key, number * max(1, example.numel()))).view(number, *example.shape)
     return numbers.to(like) if example.is_floating_point() else (numbers > 0).to(like.device, example.dtype)
