@@ -105,14 +105,14 @@ def test_the_input_is_not_changed() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e8, -3e8])
 @pytest.mark.parametrize("square", [False, True])
 def test_rows_that_cannot_be_added_are_named(bad: float, square: bool) -> None:
-    """NaN, infinity and overflow name their rows, and only those."""
-    x = torch.ones(5, 4)
-    x[1, 2] = x[4, 0] = bad
-    with pytest.raises(Overflow, match=r"rows \[1, 4\] hold NaN, infinity or numbers above") as caught:
+    """NaN, infinity and overflow name their rows, and only those; also behind the last whole vector of a kernel."""
+    x = torch.ones(5, 41)
+    x[1, 17] = x[3, 40] = x[4, 0] = bad
+    with pytest.raises(Overflow, match=r"rows \[1, 3, 4\] hold NaN, infinity or numbers above") as caught:
         exact_sum(x, torch.zeros(5, dtype=torch.int64), 1, torch.ones(5, dtype=torch.int64), square=square)
-    assert caught.value.rows == [1, 4]
+    assert caught.value.rows == [1, 3, 4]
     travelled = pickle.loads(pickle.dumps(caught.value))  # between actors
-    assert (str(travelled), travelled.rows) == (str(caught.value), [1, 4])
+    assert (str(travelled), travelled.rows) == (str(caught.value), [1, 3, 4])
 
 
 def test_a_weight_or_a_square_can_overflow_too() -> None:

@@ -17,7 +17,6 @@ from fedray.core.types import AverageKind, FloatArray
 from fedray.metrics.classification import (
     answer_classes,
     average,
-    entropies,
     member_votes,
     mixture_moments,
     personal_weights,
@@ -107,11 +106,6 @@ def test_each_sample_can_have_the_weights_of_its_own_client() -> None:
     np.testing.assert_allclose(chosen.sum(-1), 1.0)
 
 
-def test_losses_of_replicates_keep_their_leading_axis() -> None:
-    stacked = np.stack([LOSSES, LOSSES[::-1]])
-    np.testing.assert_allclose(personal_weights(stacked, 0.2)[1], personal_weights(LOSSES[::-1], 0.2))
-
-
 def test_moments_are_the_population_ones_and_the_mixtures() -> None:
     outputs, variances = LOGITS[..., 0], np.exp(LOGITS[..., 1])
     mean, variance = mixture_moments(outputs)
@@ -132,12 +126,6 @@ def test_knowledge_is_between_zero_and_the_total(logits: FloatArray) -> None:
     assert (knowledge >= 0).all()
     assert (knowledge <= total + 1e-12).all()
     assert (total <= np.log(5) + 1e-12).all()
-
-
-def test_entropies_are_scipys() -> None:
-    probs = probabilities(LOGITS)
-    np.testing.assert_allclose(entropies(probs), special.entr(probs).sum(-1))
-    assert entropies([1.0, 0.0]) == 0
 
 
 @pytest.mark.parametrize("kind", ["probabilities", "logits"])

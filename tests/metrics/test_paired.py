@@ -30,13 +30,6 @@ def test_the_interval_is_that_of_scipys_paired_t_test(scores: list[tuple[float, 
         assert found.differs == (stats.ttest_1samp(differences, 0.0).pvalue < 1 - level)
 
 
-def test_the_other_way_round_the_difference_has_the_other_sign() -> None:
-    first, second = {(0, 0): 1.0, (1, 0): 3.0}, {(0, 0): 2.0, (1, 0): 5.0}
-    there, back = compare_paired(first, second), compare_paired(second, first)
-    assert there is not None and back is not None
-    assert (there.mean, there.low, there.high) == (-back.mean, -back.high, -back.low)
-
-
 def test_only_shared_seeds_count_and_none_is_said() -> None:
     assert compare_paired({(0, 0): 1.0}, {(1, 0): 1.0}) is None
     assert compare_paired({(0, 0): math.nan}, {(0, 0): 1.0}) is None

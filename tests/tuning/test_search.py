@@ -344,16 +344,6 @@ def test_a_trial_that_crashes_leaves_its_traceback(tmp_path: Path, monkeypatch: 
     assert rows(tmp_path / "s")[0]["state"] == "failed"
 
 
-def test_any_storage_that_optuna_knows(tmp_path: Path) -> None:
-    found = sweep({"local.lr": LR}, trials=2, pruner={"name": "median", "startup": 1})
-    url = f"sqlite:///{tmp_path}/study.db"
-    _, there = run(found, tmp_path / "url", storage=url)
-    _, here = run(found, tmp_path / "journal")
-    assert list_outcomes(there) == list_outcomes(here)
-    assert not (tmp_path / "url" / "study.journal").exists()
-    assert url not in "".join(p.read_text() for p in (tmp_path / "url").glob("*.*") if p.suffix in (".yaml", ".json"))
-
-
 @pytest.mark.drawn
 def test_the_page_has_every_picture(tmp_path: Path) -> None:
     """Also of an infinite gamma, which JSON does not know: the sweep ended with a ValueError."""
