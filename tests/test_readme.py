@@ -24,10 +24,6 @@ def test_the_first_blocks_are_the_run_and_the_test_command() -> None:
     assert all("venv" in block and "pip install" in block for block in (run, test))
 
 
-def test_the_readme_is_short() -> None:
-    assert len(TEXT.split()) <= 1000
-
-
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_blocks_of_a_front_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The quickstart has fewer rounds here and draws no report, and the sweep uses a process less."""
@@ -70,8 +66,9 @@ def test_files_that_comments_of_the_package_name_are_there() -> None:
     assert missing == {"code/mine.py", "flamby/aggs.py", "main_FedBEns_diag.py"}
 
 
-def test_the_design_page_is_short() -> None:
-    """Its readers have a quarter of an hour: 1,500 words, drawings and tables counted."""
+def test_the_readme_and_the_design_page_are_short() -> None:
+    """Readers of the design page have a quarter of an hour; drawings and tables are counted."""
+    assert len(TEXT.split()) <= 1000
     assert len((ROOT / "docs" / "design.md").read_text().split()) <= 1500
 
 

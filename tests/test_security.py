@@ -19,8 +19,10 @@ from small import copy_run, run_command, scenario
 
 import fedray
 from fedray.assembly import models as memory_needs
+from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayError
 from fedray.data.files import untar
+from fedray.data.store import open_dataset
 from fedray.scenario.loader import read_scenario
 
 pytestmark = pytest.mark.short_report  # a page of a run that is read
@@ -128,12 +130,6 @@ def test_an_archive_does_not_leave_its_folder(name: str, fields: dict[str, Any],
     assert {path.name for path in tmp_path.rglob("*")} <= {"a.tar.gz", "there"}
 
 
-def read_data(name: str, root: Path) -> Any:
-    from fedray.data.store import open_dataset
-
-    return open_dataset(name, root)
-
-
 def test_a_foreign_pickle_is_not_read_as_cifar(tmp_path: Path) -> None:
     """The set is a pickle as its authors made it: torchvision opens the very files that it knows, by their digests."""
     folder = tmp_path / "CIFAR10" / "cifar-10-batches-py"
@@ -141,7 +137,7 @@ def test_a_foreign_pickle_is_not_read_as_cifar(tmp_path: Path) -> None:
     for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"):
         (folder / name).write_bytes(pickle.dumps(Bomb(tmp_path / "mark")))
     with pytest.raises(BadInput, match="is damaged"):
-        read_data("cifar10", tmp_path)
+        open_dataset("cifar10", tmp_path)
     assert not (tmp_path / "mark").exists()
 
 
@@ -176,8 +172,6 @@ def test_what_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         (300e6, {"data": {"name": "synthetic"}}, ["clients.number=1e6", "participation.per_round=1000"]),
     ):
         monkeypatch.setattr(memory_needs, "read_machine_memory", lambda memory=memory: memory)
-        from fedray.assembly.study import build_study
-
         scenario = read_scenario(source, changes)
         assert 0 < sum(need.bytes for need in memory_needs.estimate_study(scenario, build_study(scenario))) <= memory
 

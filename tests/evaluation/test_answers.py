@@ -129,14 +129,12 @@ def own_model(_models: int, _rows: str) -> Any:
     return lambda _now, drawn, _m, _state: (np.arange(len(drawn.client)), drawn.client)
 
 
-def joined(combine: Combine | None, weights: FloatArray | None = None, *, personal: bool = False) -> Any:
+def joined(combine: Combine | None) -> Any:
     """A network for each client, and one rule."""
 
     def compose(setting: Setting) -> Method:
-        def answer(state: State) -> Answer:
-            return Answer(state, setting.models, weights, combine=combine)
-
-        return Method("joined", federated(setting, assign=own_model), answer, one_model_per_client=personal)
+        phase = federated(setting, assign=own_model)
+        return Method("joined", phase, lambda state: Answer(state, setting.models, combine=combine))
 
     return compose
 

@@ -203,12 +203,6 @@ def test_a_run_that_steps_more_often_is_not_ahead_for_that() -> None:
     assert "equal virtual time, after 6.67 min" in list_caveats(runs)[0]
 
 
-def test_the_lift_of_a_run_is_seen_at_every_moment() -> None:
-    runs = [made("sync", range(49), pace=1.0), made("buffered", range(193), 5e5, lift=0.05, pace=1.0, **STEPS)]
-    assert [difference(runs, last=4.0 * i) for i in range(1, 13)] == pytest.approx([0.055] * 12)
-    assert ("accuracy, buffered", "48 s of virtual time") in tabulate(runs)
-
-
 def test_steps_that_share_a_moment_are_read_in_their_order() -> None:
     """A server that takes two updates at 39 s has the model of the second one, be it the worse."""
     run = made("async", range(401), scores=lambda t: np.where(t == 400, 0.5, 0.9), each=1e5, pace=1.0, **STEPS)

@@ -69,9 +69,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-MISSING = "this run used method 'mine' of my_method.py"
-
-
 def test_a_run_that_used_an_own_name_says_which_module_is_missing(folder: Path) -> None:
     done = once("run", "s.yaml", "--out", "run", "--import", "my_method.py")
     assert done.status == 0, done.err
@@ -87,7 +84,7 @@ def test_a_run_that_used_an_own_name_says_which_module_is_missing(folder: Path) 
     with forgetting_names("my_method"):
         loaded, x = fedray.load("run"), np.zeros((3, 1, 8, 8), np.uint8)
         assert loaded.summary["rounds"] == 2
-        with pytest.raises(fedray.BadInput, match=MISSING):
+        with pytest.raises(fedray.BadInput, match="this run used method 'mine' of my_method.py"):
             loaded.predict(x)
         assert len(fedray.load("run", modules=["my_method.py"]).predict(x).mean) == 3
 
@@ -97,14 +94,6 @@ def test_a_run_that_used_an_own_name_says_which_module_is_missing(folder: Path) 
     assert "the source of mine of method mine of my_method.py is not what the run began with" in changed.err
     (folder / "my_method.py").write_text(MODULE.replace('"""A method', '# a comment\n"""A method', 1))
     assert once(*resume, "--import", "my_method.py").status == 0
-
-
-def test_a_sweep_says_which_module_is_missing(folder: Path) -> None:
-    sweep = {"scenario": KEYS, "space": {"local.lr": [0.01, 0.1]}, "objectives": ["accuracy"], "trials": 1}
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
-    assert once("tune", "sweep.yaml", "--out", "sweep", "--import", "my_method").status == 0
-    missing = once("tune", "sweep.yaml", "--out", "sweep", "--resume", "--trials", "2")
-    assert missing.status == 2 and MISSING in missing.err
 
 
 @pytest.mark.slow
