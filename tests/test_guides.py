@@ -77,6 +77,9 @@ def test_a_tutorial_runs_in_a_real_kernel(path: Path, tmp_path: Path) -> None:
     assert path.stem == "laptop_to_cluster" or any(len(one.get("image/png", "")) > 5_000 for one in data)
     said = "".join(output.get("text", "") for output in outputs)
     assert "Traceback" not in said and not re.search("fedray: (command )?not found", said)
+    if path.stem == "first_ensemble":  # a bar, and a run that shows itself
+        html = "".join(one.get("text/html", "") for one in data)
+        assert "100%" in said and "still" not in said and "<table" in html and "<svg" in html
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import pytest
 from damage import OF_FILES, OF_FOLDERS, Bench, Damage, make_bench
@@ -48,17 +47,6 @@ def test_the_traceback_of_the_users_code_is_in_the_run_directory(tmp_path: Path)
         run_objects(BY_NAME["model_fails_in_evaluation"], tmp_path / "run")
     text = (tmp_path / "run" / "error.txt").read_text()
     assert text.startswith("Traceback") and "own_models.py" in text
-
-
-def test_what_a_watcher_raises_reaches_the_user_as_it_is() -> None:
-    class Enough(Exception):
-        """A user's own way to end a run."""
-
-    def watch(_snapshot: Any) -> None:
-        raise Enough
-
-    with pytest.raises(Enough):
-        fedray.run(SCENARIO, data=good_data(), model=good_model, watch=watch)
 
 
 def test_a_network_that_no_other_process_can_have_is_refused(tmp_path: Path) -> None:

@@ -56,16 +56,6 @@ def test_regression_never_recorded_what_known_clients_answer(name: str) -> None:
     assert scores["personal_rmse"] != pytest.approx(scores["rmse"], rel=1e-3)
 
 
-def test_gamma_changes_what_a_regression_records() -> None:
-    scores = [
-        found(train({"name": "fed_ensemble", "models": 3}, evaluate={"personal": True}, predict={"gamma": gamma}))
-        for gamma in (0.0, 0.01, float("inf"))
-    ]
-    assert len({one["personal_rmse"] for one in scores}) == 3
-    assert scores[-1]["personal_rmse"] == pytest.approx(scores[-1]["rmse"], rel=1e-6)  # everybody's plain average
-    assert len({one["rmse"] for one in scores}) == 1
-
-
 def test_best_pass_is_the_lowest_rmse_and_a_client_without_rows_takes_the_first() -> None:
     """Whatever its test score is, which here is neither the lowest of each client nor that of one pass."""
     test = np.array([[1.0, 3.0, 2.0], [5.0, 4.0, 6.0], [8.0, 7.0, 9.0], [2.0, 4.0, 6.0]])

@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
@@ -32,7 +32,6 @@ from fedray.files.run_files import write_sealed
 from fedray.methods import Setting, federated
 from fedray.own_code.contract import hash_values, is_alike
 from fedray.own_code.user_code import find_module_places, hash_source, import_modules
-from fedray.scenario import names
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.names import known_names
 from fedray.scenario.nested import write_yaml
@@ -345,41 +344,30 @@ def test_a_run_of_a_version_that_kept_other_digests_of_own_code_goes_on(tmp_path
 
 # -- Options of own methods, partitions and selections: declared ones by name and kind, others by what is read
 
-USED: list[float] = []
-
 
 def compose(setting: Setting) -> Method:
-    USED.append(setting.options.get("sigma", 0.05))
-    return Method("mine", federated(setting))
+    """An own method, whose proximal term is its option."""
+    local = replace(setting.local, pull=setting.options.get("sigma", 0.05))
+    return Method("mine", federated(setting, local=local))
 
 
-@pytest.fixture(autouse=True)
-def _registered() -> Iterator[None]:
-    fedray.register("method", "declares", compose, options={"sigma": 0.05})
-    fedray.register("method", "reads", compose)
-    yield
-    for name in ("declares", "reads"):
-        names._OWN.pop(("method", name))
-
-
-@pytest.mark.parametrize("name", ["declares", "reads"])
-def test_options_of_an_own_method_arrive(name: str) -> None:
-    build_study(read_scenario(scenario({"method": {"name": name, "sigma": 0.5}})))
-    assert USED[-1] == 0.5
+@pytest.mark.parametrize("options", [{"sigma": 0.05}, None], ids=["declared", "read"])
+def test_options_of_an_own_method_arrive(options: dict[str, Any] | None) -> None:
+    fedray.register("method", "mine", compose, options=options)
+    study = build_study(read_scenario(scenario({"method": {"name": "mine", "sigma": 0.5}})))
+    assert study.method.phase.local.pull == 0.5
 
 
 def test_a_registered_method_of_one_model_had_to_be_told_so_in_every_scenario() -> None:
     def single(setting: Setting) -> Method:
         return Method("single", federated(replace(setting, models=1)))
 
-    with forgetting_names():
-        fedray.register("method", "single", single)
-        with pytest.raises(BadInput, match="method single trains one model"):
-            build_study(read_scenario(scenario({"method": {"name": "single"}})))
-        fedray.register("method", "single", single, models=1)
-        assert build_study(read_scenario(scenario({"method": {"name": "single"}}))).method.phase.models == 1
-        fedray.register("method", "several", compose, options={"sigma": 0.1}, models=3)
-        assert read_scenario({"method": {"name": "several"}}).method.models == 3
-        assert read_scenario({"method": {"name": "several", "models": 2}}).method.models == 2
-        assert known_names("method")["several"].endswith("options: sigma")
-    assert read_scenario({"method": "fed_ensemble"}).method.models == 5
+    fedray.register("method", "single", single)
+    with pytest.raises(BadInput, match="method single trains one model"):
+        build_study(read_scenario(scenario({"method": {"name": "single"}})))
+    fedray.register("method", "single", single, models=1)
+    assert build_study(read_scenario(scenario({"method": {"name": "single"}}))).method.phase.models == 1
+    fedray.register("method", "several", compose, options={"sigma": 0.1}, models=3)
+    assert read_scenario({"method": {"name": "several"}}).method.models == 3
+    assert read_scenario({"method": {"name": "several", "models": 2}}).method.models == 2
+    assert known_names("method")["several"].endswith("options: sigma")

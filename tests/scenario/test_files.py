@@ -70,11 +70,10 @@ def test_every_file_is_listed_once_with_a_sentence_and_its_command() -> None:
     assert SHIPPED["quickstart"].command == "run" and SHIPPED["papers/fedag_table2"].command == "table"
 
 
-def test_a_name_is_read_like_its_file() -> None:
+def test_a_name_is_read_like_its_file_and_a_file_comes_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert read_scenario("quickstart") == read_scenario(ROOT / "scenarios" / "quickstart.yaml")
-
-
-def test_a_file_comes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("quickstart").write_text("rounds: 1\n")
     assert read_scenario("quickstart").rounds == 1

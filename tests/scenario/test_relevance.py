@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from key_matrix import find_missing_rows
-from small import scenario
 from sweeps import run, sweep
 
 import fedray
@@ -83,13 +82,6 @@ def test_a_value_that_changes_nothing_is_not_refused_where_its_key_cannot_act(ke
 def test_a_base_key_that_only_a_cell_reads_stays() -> None:
     tree = {"server": {"lr": 0.1}, "table": [{"name": "adam", "overrides": {"server.optimizer": "adam"}}]}
     assert read_scenario(tree).server.lr == 0.1
-
-
-def test_lg_fedavg_that_shares_every_layer_is_fedavg() -> None:
-    assert read_scenario(of("lg_fedavg")).method.options["shared_layers"] == 1
-    whole = fedray.run(scenario(of("lg_fedavg", shared_layers=2), {"rounds": 1}))
-    plain = fedray.run(scenario(AVG, {"rounds": 1}))
-    assert whole.summary["model_hash"] == plain.summary["model_hash"]
 
 
 def test_a_scenario_without_tf32_is_written_as_it_was_before_the_key() -> None:
