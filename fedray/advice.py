@@ -271,7 +271,7 @@ def warn_of_failures(watch: "Watch") -> "Watch":
 
 
 def warn_of_losses(summary: Mapping[str, Any]) -> None:
-    """Warns of models that nobody trained, and of scores that have no mean in the last evaluation.
+    """Warns of models that no client trained, and of scores that have no mean in the last evaluation.
 
     Example:
         >>> warn_of_losses({"metrics": {"accuracy": {"mean": 0.9, "sd": None, "n": 1}}})

@@ -51,19 +51,21 @@ def load(
 ) -> Run:
     """Opens a run directory.
 
+    If `run` got objects for some of the arguments `data` to `callbacks`, pass the same objects here.
+
     Args:
         path: the run directory (the argument `out` of `run`).
-        data: the data set object that the run was started with, if any.
-        model: the function that makes the run's network, if the run was given one.
-        method: the function that composes the run's method, if the run was given one.
-        partition: the function or the Flower partitioner that deals the samples to clients, if the run was given one.
-        selection: the function that chooses the participants of a round, if the run was given one.
-        schedule: the function that makes the schedule, if the run was given one.
-        loss: the loss, if the run was given one as an object.
-        optimizer: the optimizer, if the run was given one as an object.
-        augment: the function that changes the samples of a batch, if the run was given one.
-        metrics: your own metrics, if the run was given any.
-        callbacks: your callbacks, if the run was given any.
+        data: the data set object.
+        model: the function that makes the network.
+        method: the function that composes the method.
+        partition: the function or the Flower partitioner that divides the samples among clients.
+        selection: the function that chooses the participants of a round.
+        schedule: the function that makes the schedule.
+        loss: the loss.
+        optimizer: the optimizer.
+        augment: the function that changes the samples of a batch.
+        metrics: your own metrics.
+        callbacks: your callbacks.
         modules: your modules that register names the run uses, such as `["mine"]` or `["mine.py"]`. They are imported
             first.
         best: whether the models are those of the best round (`checkpoint.best`) instead of the newest checkpoint.
@@ -223,19 +225,21 @@ def resume(
 ) -> Run:
     """Continues a run from its newest checkpoint.
 
+    If `run` got objects for some of the arguments `data` to `callbacks`, pass the same objects here.
+
     Args:
         path: the run directory.
-        data: the data set object that the run was started with, if any.
-        model: the function that makes the run's network, if the run was given one.
-        method: the function that composes the run's method, if the run was given one.
-        partition: the function or the Flower partitioner that deals the samples to clients, if the run was given one.
-        selection: the function that chooses the participants of a round, if the run was given one.
-        schedule: the function that makes the schedule, if the run was given one.
-        loss: the loss, if the run was given one as an object.
-        optimizer: the optimizer, if the run was given one as an object.
-        augment: the function that changes the samples of a batch, if the run was given one.
-        metrics: your own metrics, if the run was given any.
-        callbacks: your callbacks, if the run was given any.
+        data: the data set object.
+        model: the function that makes the network.
+        method: the function that composes the method.
+        partition: the function or the Flower partitioner that divides the samples among clients.
+        selection: the function that chooses the participants of a round.
+        schedule: the function that makes the schedule.
+        loss: the loss.
+        optimizer: the optimizer.
+        augment: the function that changes the samples of a batch.
+        metrics: your own metrics.
+        callbacks: your callbacks.
         modules: your modules that register names the run uses. The workers of Ray import them, too.
         address: the address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
             Ray.

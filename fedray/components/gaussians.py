@@ -417,7 +417,7 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
 
 
 def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns a function (`Finish`) that computes from a trained model what the client sends and keeps.
+    """Returns a function (`Finish`) that changes a trained model, so that the client sends and keeps other values.
 
     D is the change of the posterior's natural parameters in local training. The first 2 p values of the model change by
     `sent D`, so that the client sends `sent D`. The client's factor changes by `kept D`. In PVI both `sent` and `kept`

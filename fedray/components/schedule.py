@@ -321,8 +321,9 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
 
     Tier c is split at random into `per_tier[c]` strata, which are sets of clients. All clients of a stratum share one
     permutation (preprint of Fed-ensemble; SHEFL section 4). If the strata of a tier have equal sizes, they are drawn
-    once. Otherwise the sizes differ by one client, and in a round the clients of smaller strata have higher odds. Such
-    strata are drawn anew in every age of K = `models` rounds, so over many ages every client has the same odds.
+    once. Otherwise the sizes differ by one client, and clients of smaller strata are drawn with higher probability.
+    Such strata are drawn again in every age of K = `models` rounds, so over many ages all clients are drawn equally
+    often.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
     uneven = any(n and tier.number % n for tier, n in zip(clients.tiers, per_tier, strict=True))
@@ -363,7 +364,7 @@ def permutation(models: int, rows: str = "client") -> Assignment:
     model `P[t mod K]`, so it trains every model exactly once in every age. A client of a tier with m models per round
     trains the models `P[(t + j) mod K]` for j < m (SHEFL).
 
-    `rows` says what a permutation belongs to: a `client`, a `slot`, or a `stratum`. A stratum is a slot that is always
+    `rows` names the owner of a permutation: a `client`, a `slot`, or a `stratum`. A stratum is a slot that is always
     filled from the same set of clients.
     """
 
@@ -381,7 +382,7 @@ def permutation(models: int, rows: str = "client") -> Assignment:
 def balanced(models: int, _rows: str = "client") -> Assignment:
     """Returns the assignment rule by which each participant follows a shifted copy of one common permutation.
 
-    The permutation is drawn anew in every age. The shifts are cyclic, so in a round the numbers of jobs of any two
+    The permutation is drawn in every age. The shifts are cyclic, so in a round the numbers of jobs of any two
     models differ by at most 1.
     """
 

@@ -68,7 +68,7 @@ def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntA
 
 
 def by_examples() -> Rule:
-    """Returns a rule that draws clients with odds in proportion to their numbers of samples.
+    """Returns a rule that draws clients with probabilities in proportion to their numbers of samples.
 
     Source: Li et al. 2020 (FedProx, Algorithm 2), where clients are drawn with replacement. This rule draws without
     replacement.
@@ -83,10 +83,10 @@ def by_examples() -> Rule:
 def power_of_choice(candidates: int | None = None) -> Rule:
     """Returns a rule that draws d candidates and takes the candidates with the largest known losses.
 
-    The candidates are drawn with odds in proportion to their numbers of samples. Candidates that have never trained are
-    taken first. The loss of a client is the loss that it sent with its last upload, so candidates need not compute
-    anything (the paper's variant rpow-d). `candidates` is d, at least the number of participants. None means twice as
-    many candidates as participants.
+    The candidates are drawn with probabilities in proportion to their numbers of samples. Candidates that have never
+    trained are taken first. The loss of a client is the loss that it sent with its last upload, so candidates need not
+    compute anything (the paper's variant rpow-d). `candidates` is d, at least the number of participants. None means
+    twice as many candidates as participants.
 
     Source: Cho, Wang and Joshi 2020 (power-of-choice, section 3 and appendix).
     """
@@ -108,9 +108,10 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
     last round in which the client counted. A round of the client takes `s_i` seconds. If `s_i` is more than the
     preferred duration T, the sum is multiplied by `(T / s_i)^penalty`.
 
-    Participants are drawn with odds in proportion to the result. A client can be drawn only if its result is at least
-    0.95 times the smallest result among the clients that would be chosen by rank. A fraction `max(0.2, exploration
-    0.98^t)` of the participants are clients that have never trained. These clients are drawn with equal odds.
+    Participants are drawn with probabilities in proportion to the result. A client can be drawn only if its result is
+    at least 0.95 times the smallest result among the clients that would be chosen by rank. A fraction `max(0.2,
+    exploration 0.98^t)` of the participants are clients that have never trained. These clients are drawn with equal
+    probabilities.
 
     T is a percentile of the known s_i, at first the 30th. Every 20 rounds, the utility of the last 20 rounds is
     compared with the utility of the 20 rounds before. If the newer utility is not larger, the percentile rises by 10.
@@ -247,7 +248,7 @@ OwnRule = Callable[[KnownClients, int, Generator, Mapping[str, Any]], Any]
 
 
 def check_chosen(found: object, known: KnownClients, number: int) -> str | None:
-    """Returns what is wrong with the `number` clients that a user's rule chose, or None if nothing is wrong."""
+    """Returns the error in the `number` clients that a user's rule chose. None means that there is no error."""
     chosen = np.asarray(found)
     fine = chosen.shape == (number,) and (chosen.dtype.kind in "iu" or not number)
     if fine and len(np.unique(chosen)) == number and np.isin(chosen, known.client).all():

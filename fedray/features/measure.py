@@ -53,7 +53,7 @@ class Curvature(Measure):
 
     Attributes:
         kind: `model` or `empirical`.
-        rows: Number of samples of each client that are used. Each round draws them anew. None means all samples.
+        rows: Number of samples of each client that are used. They are drawn in each round. None means all samples.
     """
 
     kind: Literal["model", "empirical"] = "model"

@@ -65,11 +65,9 @@ Deviations:
     5. The fit costs no bytes. A step of the fit takes `server.seconds_per_step`, which is 0 by default.
     6. The paper's last step, distillation into one network, is `Run.distil`, for any method. Regression is left out.
     7. A client predicts with its initial network if its training fails, if it drops out, or if it has no samples. A
-       client that makes fewer steps than it takes samples sends some samples twice, and a warning says so. Cycles of
-       one
-       or two steps have no noise. In later rounds the chains continue with $b = 0$ at first, and only the samples of
-       the
-       last round count.
+       client that makes fewer steps than it takes samples sends some samples twice, with a warning. Cycles of one or
+       two steps have no noise. In later rounds the chains continue from $b = 0$, and only the samples of the last round
+       predict.
     8. Normalization layers with running statistics are refused, because each sample would need its own statistics.
 
 Example:

@@ -28,7 +28,8 @@ Formulas of adaboost_f:
     \end{aligned}
     $$
 
-    and the prediction is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$. Boosting stops if $e \ge 1 - 1 / C$.
+    where $e$ is the error of $h_t$. The prediction is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$. Boosting
+    stops if $e \ge 1 - 1 / C$.
 
 Formulas of distboost_f:
     DistBoost.F is AdaBoost.F with a different $h_t$: the vote of the learners $h_j$ of all clients is one learner, and
@@ -40,23 +41,23 @@ Formulas of preweak_f:
     own AdaBoost $C$ is the number of classes of the client's samples.
 
 Formulas of federated_bagging:
-    In each round client $i$ fits $h_i$ on $n_i$ of its samples, drawn with equal odds and with replacement. Every
-    learner has one vote: $\operatorname*{argmax}_c \sum_{t, i} [h_{ti}(x) = c]$.
+    In each round client $i$ fits $h_i$ on $n_i$ of its samples, drawn uniformly and with replacement. Every learner has
+    one vote: $\operatorname*{argmax}_c \sum_{t, i} [h_{ti}(x) = c]$.
 
 Deviations:
     1. The authors' code does not stop if e >= 1 - 1 / C. The weight of such a learner is then negative.
     2. The default `draw: rows` draws samples, as the paper does. `draw: weights` gives D_i to the learner as sample
        weights instead, as scikit-learn's AdaBoostClassifier does.
-    3. A client's weights are not kept, because they follow from the ensemble and the client's samples. A client
-       downloads the learners that it lacks, and these bytes count. If only some clients take part, the sums in step 2
-       run over these clients.
+    3. Weights of samples are not stored, because they follow from the ensemble and the client's samples. A client
+       downloads the learners that it does not have yet, and these bytes count. If only some clients take part, the sums
+       in step 2 run over these clients.
     4. PreWeak.F's candidates are compared by their weighted errors. The authors' code compares them on samples drawn
        from all clients together, which no federation can do. A client stops its own boosting when its learner is no
        better than guessing among its own classes. A client whose samples have one class fits one learner.
     5. In each round a client computes for the virtual time of one pass over its samples, even in PreWeak.F's first
        round. All messages of a round count in the bytes; their latency counts once in each direction. Bytes are
-       computed for the planned clients: the learner of a client that drops out still counts as sent to the others.
-    6. Random numbers of learners differ between clients and between rounds; the authors' learners share one seed.
+       computed for the planned clients: the learner of a client that drops out counts as sent to all other clients.
+    6. Each client draws its own random numbers in each round. The authors' learners share one seed.
 
 Example:
     >>> import fedray
@@ -169,7 +170,7 @@ def preweak_f(setting: kit.Setting) -> kit.Method:
 
 
 def federated_bagging(setting: kit.Setting) -> kit.Method:
-    """Composes federated bagging: each learner is fitted on samples drawn with equal odds, and has one vote."""
+    """Composes federated bagging: each learner is fitted on uniformly drawn samples, and has one vote."""
     size = _ensemble(setting)
     return kit.Method(
         "federated_bagging",

@@ -17,8 +17,8 @@ Formulas of fed_ensemble:
     \end{aligned}
     $$
 
-    The average of the models' predictions is the prediction for a new client. A client of the run weighs the models by
-    its own training losses, with the temperature $\gamma$ = `predict.gamma`:
+    The mean of the models' predictions is the prediction for a new client. A client of the run weighs the models by
+    their losses on its training samples, with the temperature $\gamma$ = `predict.gamma`:
 
     $$
     p(y \mid x) = \sum_k a_{ik} \, p_{w_k}(y \mid x), \qquad
@@ -26,8 +26,9 @@ Formulas of fed_ensemble:
     $$
 
 Deviations:
-    1. The personal weights of eq. 4 are `softmax(-loss / gamma)`, as the paper says that a large gamma tends to uniform
-       weights. The paper's closed form `exp(-gamma * loss)` and the sign in its objective contradict this.
+    1. The personal weights of eq. 4 are `softmax(-loss / gamma)`, because the paper says that the weights become
+       uniform for a large gamma. The paper's closed form `exp(-gamma * loss)` and the sign in its objective contradict
+       this sentence of the paper.
     2. Under partial participation a row of the schedule may belong to a client, a slot or a stratum (`schedule.rows`).
 
 Example:

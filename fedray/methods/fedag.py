@@ -1,4 +1,4 @@
-r"""FedAG (Alg. 1, eqs. 3-6, 8): FedAvg whose server keeps a Gaussian over the weights and predicts with samples of it.
+r"""FedAG (Alg. 1, eqs. 3-6, 8): FedAvg whose server keeps a Gaussian over the weights, and samples models that predict.
 
 Source: Thorgeirsson, Gauterin, *Probabilistic Predictions with Federated Learning*, Entropy 2021, 23, 41. With K > 1
 there is one Gaussian per model, and together they are a mixture of K Gaussians.
@@ -139,8 +139,8 @@ def answer_with_sample(
         models: Number of models, K.
         clients: Number of clients, N.
         name: Name of the sample in the state.
-        of_mean: Whether training residuals are those of the mean models (`method.residuals: mean`). False means that
-            they are those of the uploads.
+        of_mean: Whether training residuals are computed with the mean models (`method.residuals: mean`). False means
+            that they are computed with the uploads.
     """
     sample, weight = state.extra[name], state.extra[f"{name}_weight"]
     slots = sample.shape[1]

@@ -19,16 +19,16 @@ Formulas of feddyn:
     $$
 
 Formulas of feddyn_ensemble:
-    FedDyn for each of $K$ models, with one $h_{ik}$ for each client and model, under the schedule of Fed-ensemble.
+    FedDyn trains each of $K$ models under the schedule of Fed-ensemble, with one $h_{ik}$ for each client and model.
 
 Deviations:
     1. Clients train for some local epochs instead of minimizing exactly, as in the paper's experiments.
     2. With compression, a client's correction uses the delta that the client computed. The server's vector uses the
        delta that was sent.
-    3. A scenario may merge uploads by a different rule than the mean. The server's h then uses the merged delta.
+    3. If a scenario merges uploads by a different rule than the mean, the server's h uses the merged delta.
 
 Note:
-    With alpha -> 0 FedDyn does not become FedAvg: h shrinks like alpha, and `h / alpha` stays finite.
+    With alpha -> 0 FedDyn does not become FedAvg, because h is proportional to alpha, and `h / alpha` does not vanish.
 
 Example:
     >>> import fedray

@@ -26,10 +26,9 @@ Formulas of fedfisher:
     = \sum_k p_k (F_k + \lambda)(w - w_k)$ and $\eta$ = `solver_lr`. The server keeps the model that is best on its own
     labelled samples.
 
-    If all $F_k$ are equal, or $\lambda$ is much larger than they are, $w^*$ is FedAvg's mean. Parameters for which no
-    client has information are averaged. If losses are quadratic with diagonal Hessians, and the clients reach their
-    optima, $w^*$ is the optimum of all samples. With several outputs, `model` computes one gradient per sample and
-    output. It therefore costs as much as `empirical` times the number of classes.
+    If all $F_k$ are equal, or $\lambda$ is much larger than all $F_k$, $w^*$ is FedAvg's mean. If losses are quadratic
+    with diagonal Hessians, and the clients reach their optima, $w^*$ is the optimum of all samples. `model` computes
+    one gradient per sample and output, and `empirical` one gradient per sample.
 
 Deviations:
     1. The authors' server descends. By default the server here computes the optimum, which needs no samples.

@@ -10,8 +10,8 @@ point. A client samples its posterior while it trains (iterate-averaged SGD).
 
 Formulas of fedpa:
     In the first `burn_in` rounds FedPA is FedAvg. Later, a client skips the first steps of its training (the fraction
-    `mixing`) and cuts the others into $\ell$ windows $W_1, \dots, W_\ell$ of equal length. The means of SGD's iterates
-    in these windows are samples of the client's posterior:
+    `mixing`) and cuts the other steps into $\ell$ windows $W_1, \dots, W_\ell$ of equal length. The means of SGD's
+    iterates in these windows are samples of the client's posterior:
 
     $$
     x_t = \frac{1}{|W_t|} \sum_{s \in W_t} v_s, \qquad \bar x = \frac1\ell \sum_t x_t, \qquad

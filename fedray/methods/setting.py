@@ -41,7 +41,7 @@ class Optimizer:
         lr: learning rate of the server optimizer, above 0.
         momentum: the coefficient beta of momentum, or beta_1 of Adam and Yogi, in [0, 1).
         tau: the constant that is added in the denominator of Adam and Yogi, above 0.
-        schedule: a multiplier of the learning rate for each round; None means the multiplier 1.
+        schedule: a multiplier of the learning rate for each round. None means the multiplier 1.
     """
 
     kind: ServerOptimizerKind = "none"
@@ -57,7 +57,7 @@ class Setting:
 
     Attributes:
         models: number of models, K.
-        layout: the order of the d numbers of one model in a row of the state.
+        layout: the order of the d parameters and buffers of one model in a row of the state.
         clients: all clients, in tiers.
         seeds: the seed of each world. A world is one seed of one fold of the data.
         participation: decides which clients take part in a round.

@@ -34,7 +34,7 @@ Deviations:
        with `meta_data: pooled` they send features and labels, and the server trains the meta model. `features: all` and
        `side_by_side` are other readings of the paper. With them all sub models predict the samples on which the meta
        model trains, even sub models that have seen the sample. docs/how-to/stacking.md says what each reading leaks.
-    3. The sub models of a base start from the same weights and differ only in what they leave out. A base may be an
+    3. The sub models of a base start from the same weights and differ only in the samples left out. A base may be an
        ensemble of x models under any schedule. It then predicts with the average of these models.
     4. The paper calls the meta model a linear regression, but trains it with cross entropy; it is therefore a softmax
        layer. Two more meta models are an MLP, and the plain average of the bases, which needs no training.

@@ -136,7 +136,7 @@ def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> d
 def whole_state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> dict[str, Tensor]:
     """Returns one model as a torch state dict with all entries of the module, including frozen parameters.
 
-    The arguments `row` and `counters` are those of `state_dict`.
+    The arguments `row` and `counters` are as in `state_dict`.
 
     Example:
         >>> body = nn.Linear(3, 2).requires_grad_(False)
