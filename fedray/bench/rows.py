@@ -48,10 +48,7 @@ def pin_to_one_core() -> None:
 def measure_lap(work: Work, rounds: int, clock: Callable[[], float] = time.process_time) -> Cost:
     """Measures the mean cost of a round over one lap (several rounds that are timed together).
 
-    Args:
-        work: a function that runs the given number of further rounds.
-        rounds: the number of rounds of the lap.
-        clock: a function that returns the CPU seconds so far.
+    `clock` is A function that returns the CPU seconds so far.
 
     Example:
         >>> rounds = []
@@ -73,12 +70,8 @@ def take_turns(
 ) -> list[Cost]:
     """Measures laps of several works in turns (A B A B), after a lap to warm up. Returns the median cost of each work.
 
-    Args:
-        works: pairs of a work and the number of rounds of its lap.
-        repeats: the number of counted laps of each work.
-        clock: a function that returns the CPU seconds so far.
-        choose: a function that combines the costs of all laps of a work into one cost. On a busy machine `min` varies
-            less than the median, because load only adds time.
+    `clock` is A function that returns the CPU seconds so far. `choose` is A function that combines the costs of all
+    laps of a work into one cost. On a busy machine `min` varies less than the median, because load only adds time.
     """
     laps: list[list[Cost]] = [[] for _ in works]
     for turn in range(repeats + 1):
@@ -272,10 +265,8 @@ def find_row(name: str) -> Callable[[bool], list[BenchResult]]:
 def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None]) -> str:
     """Measures rows and returns the table of their results.
 
-    Args:
-        only: the names of the rows to measure; empty means all rows.
-        quick: whether to measure with fewer and shorter laps.
-        show: a function that is called with each line of the table as soon as the line is known.
+    `only` are the names of the rows to measure; empty means all rows. `show` is A function that is called with each
+    line of the table as soon as the line is known.
 
     Raises:
         BadInput: `only` has a name that is no row.

@@ -1,1 +1,1 @@
-"""Writers and bounded readers of files that other people or processes may write or read, and their checksums."""
+"""Reads and writes files that other people or processes may write or read, with limits and checksums."""

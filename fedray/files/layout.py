@@ -75,12 +75,8 @@ class PictureFolders(NamedTuple):
 def find_parts(names: Iterable[str], where: str = "data", test: str | None = None) -> Parts | None:
     """Returns the training part and the test part among names, or None if no name means a part.
 
-    Other names are allowed only if one name means the training part and one means the test or validation part.
-
-    Args:
-        names: Names of keys, splits, files or folders.
-        where: The thing that has these names, for messages.
-        test: The user's name of the test part. None means that the test part is found by its name.
+    Other names are allowed only if one name means the training part and one means the test or validation part. `test`
+    is the name of the test part that the user gives. None means that the test part is found by its name.
 
     Raises:
         BadInput: Only some names mean parts, there is no training part, or two names mean the same part.
@@ -117,7 +113,7 @@ def list_files(folder: Path, *, inside: bool = True) -> list[Path]:
 def list_tables(folder: Path) -> list[Path]:
     """Returns the tables in a folder, sorted by name.
 
-    The result is empty if the folder also has folders of pictures, because tables then only describe the pictures.
+    The result is empty if the folder also has folders of pictures, because such tables only describe the pictures.
     """
     if sum(_has_pictures(at, inside=True) for at in list_folders(folder)) > 1:
         return []
@@ -126,20 +122,12 @@ def list_tables(folder: Path) -> list[Path]:
 
 
 def find_table_parts(files: Sequence[Path], test: str | None = None) -> Parts | None:
-    """Returns the parts in a folder of tables, by file names without endings.
-
-    The result is None if each table belongs to one client.
-    """
+    """Returns the parts in a folder of tables, by file names without endings. None means one table per client."""
     return find_parts([file.name.partition(".")[0] for file in files], "data.path", test)
 
 
 def tell_endings(folder: Path, files: Iterable[Path]) -> list[str]:
-    """Returns a list with one remark that counts the unread files by ending; empty if there are no such files.
-
-    Args:
-        folder: The folder that has these files.
-        files: The files that are not read.
-    """
+    """Returns a list with a remark that counts unread files by ending, or an empty list if there are no such files."""
     counts = Counter(path.suffix.lower() or "without an ending" for path in files)
     if not counts:
         return []
@@ -150,9 +138,7 @@ def tell_endings(folder: Path, files: Iterable[Path]) -> list[str]:
 def holds_clients(name: str, path: object) -> bool:
     """Returns whether a folder has one table, or one folder of pictures, for each client.
 
-    Args:
-        name: Name of the data set: `table` or `folder`. For any other name the result is False.
-        path: Path of the folder, as the user writes it.
+    `name` is the name of the data set. If it is neither `table` nor `folder`, the result is False.
     """
     if name not in ("table", "folder") or not isinstance(path, str) or not path:
         return False
@@ -170,12 +156,9 @@ def holds_clients(name: str, path: object) -> bool:
 def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
     """Finds the folders of classes in the folder of a data set.
 
-    They are in this folder, in its folders for parts or clients, or in folders for clients of each part.
-
-    Args:
-        folder: The folder of the data set.
-        test: The folder of the test part, as a name in `folder` or as a path. None means that the test part is found by
-            its name.
+    The folders of classes are in this folder, in folders for parts or clients, or in folders for clients of each part.
+    `test` is the folder of the test part, as a name in `folder` or as a path. None means that the test part is found by
+    its name.
 
     Raises:
         BadInput: The folders are of several kinds, or no folder holds pictures.
@@ -233,7 +216,7 @@ def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Pa
 
 
 def _has_pictures(folder: Path, *, inside: bool = False) -> bool:
-    """Returns whether a folder holds pictures. With `inside`, pictures in its subfolders count, too."""
+    """Returns whether a folder holds pictures. With `inside`, pictures in subfolders count, too."""
     return any(path.suffix.lower() in PICTURES for path in _walk_files(folder, inside=inside))
 
 
@@ -247,7 +230,7 @@ def _walk_files(folder: Path, *, inside: bool) -> Iterator[Path]:
 def find_part(name: str) -> str:
     """Returns the part that a name means, or an empty text if the name means no part.
 
-    Numbered files such as `train-00000-of-00002` have the part before the number.
+    The name of a numbered file such as `train-00000-of-00002` begins with the part.
     """
     return PARTS.get(re.sub(r"-\d+-of-\d+$", "", name).casefold(), "")
 
@@ -274,7 +257,7 @@ def is_leaf(thing: Any) -> bool:
 
 
 def list_leaf_files(place: Path) -> dict[str, list[Path]]:
-    """Returns the JSON files in LEAF's format at a path, by the name of their part; empty if there are no such files.
+    """Returns the JSON files in LEAF's format at a path, by the name of their part.
 
     Args:
         place: A file, a folder of files, or a folder with one folder of files for each part.

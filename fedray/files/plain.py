@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def explain_unwritable(path: Path) -> Iterator[None]:
-    """Replaces errors of the operating system in the block, which writes a file or folder of a run, by `Unwritable`."""
+    """Replaces errors of the operating system in a block that writes a file or folder of a run by `Unwritable`."""
     try:
         yield
     except FileNotFoundError:
@@ -49,8 +49,8 @@ def write_atomically(path: Path, data: bytes) -> None:
 def open_replacement(path: Path) -> Iterator[IO[bytes]]:
     """Opens a new file, which replaces `path` when the block ends without an error. The directory must exist.
 
-    The file has a temporary name until it is complete and on the disk itself. So after a crash the old file is still
-    there, and several processes may write the same path at the same time.
+    The file has a temporary name until it is complete and on the disk. So after a crash the old file is still there,
+    and several processes may write the same path at the same time.
 
     Raises:
         OSError: The file cannot be written, or a directory or device has this path. In both cases `path` is unchanged.
@@ -92,7 +92,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Waits until a file, or the list of names in a folder, is on the disk itself (fsync)."""
+    """Waits until a file, or the list of names in a folder, is on the disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -102,10 +102,6 @@ def sync_to_disk(path: Path) -> None:
 
 def expand_user_path(key: str, text: str) -> Path:
     """Returns the path that a user wrote, with `~` expanded.
-
-    Args:
-        key: The scenario key, for the message.
-        text: The path as the user wrote it.
 
     Raises:
         BadInput: No file can have this path.
@@ -125,9 +121,7 @@ def expand_user_path(key: str, text: str) -> Path:
 def explain_missing_path(path: Path, what: str) -> str:
     """Returns advice for a path in a scenario that does not exist. A relative path starts at the working directory.
 
-    Args:
-        path: The path.
-        what: Kind of the missing thing, such as `file`.
+    `what` is the kind of the missing path, such as `file`.
 
     Example:
         >>> explain_missing_path(Path("/data/mine.csv"), "file")
@@ -139,11 +133,9 @@ def explain_missing_path(path: Path, what: str) -> str:
 
 
 def confirm_writable(key: str, folder: Path) -> None:
-    """Checks, before hours of training, that a directory can be written. Writes and removes an empty file there.
+    """Checks that a directory can be written. Writes and removes an empty file in it.
 
-    Args:
-        key: The option or argument, for the message.
-        folder: The directory; if it does not exist, the nearest directory above it is tested.
+    If the directory does not exist, the nearest directory above it is tested.
 
     Raises:
         BadInput: The directory cannot be written.
@@ -197,7 +189,7 @@ def hash_tensors(tensors: "dict[str, Tensor]") -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A lock that ends when its process ends, even if the process is killed.
+# A lock of a file, which ends when its process ends, even if the process is killed.
 
 log = logging.getLogger("fedray")
 LOCK_SECONDS = 30.0  # longest wait for the process that holds the lock
@@ -263,7 +255,7 @@ def _try_lock(handle: int) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The directory into which a call from Python writes. The call may name it; otherwise it is in a new temporary folder.
+# The directory into which a call from Python writes. If the call does not name it, it is in a new temporary folder.
 #
 # A file in each temporary folder names the process that made the folder. So `fedray clean` knows which folders are no
 # longer in use.
@@ -276,10 +268,8 @@ OWNER = "process.json"  # the file that names the process
 def choose_out(out: str | Path | None, name: str) -> Iterator[Path]:
     """Yields the path of the output directory, which does not have to exist yet.
 
-    Args:
-        out: The path that the user gave. None means a path in a new temporary folder. This folder is removed at the end
-            of the block if nothing was written.
-        name: Name of the directory in the temporary folder.
+    If `out` is None, the path is in a new temporary folder, with `name` as its last part. This folder is removed at the
+    end of the block if nothing was written.
 
     Raises:
         BadInput: No directory can have this path.
@@ -306,13 +296,7 @@ def choose_out(out: str | Path | None, name: str) -> Iterator[Path]:
 
 
 def find_temporary(places: Sequence[Path], prefix: str = PREFIX, mark: str = OWNER) -> list[Path]:
-    """Returns the temporary folders of this user, including those whose process is still running.
-
-    Args:
-        places: The directories in which to look.
-        prefix: Beginning of the names of the folders.
-        mark: Name of a file that is in each of these folders.
-    """
+    """Returns the temporary folders of this user in the directories `places`, even if their processes still run."""
     found = []
     for path in sorted(path for place in places for path in place.glob(f"{prefix}*")):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Reads the files of a run directory, with errors of one line that name the file; lists the columns of its tables."""
+"""Reads the files of a run directory, with errors of one line that name the file. Lists the columns of the tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# JSON files that hold a digest of their entries. So it is noticed if a bit is flipped or a file is replaced.
+# JSON files that hold a digest of their entries, so that a flipped bit or a replaced file is noticed.
 
 SEAL = "seal"
 REMEDY = "`fedray resume` makes it again"
@@ -59,10 +59,6 @@ def write_sealed(path: Path, entries: Mapping[str, Any]) -> None:
 def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
     """Reads a JSON object, checks its digest, and returns the other entries. An old file without a digest is accepted.
 
-    Args:
-        path: The file.
-        remedy: The advice in the message if the file is missing or damaged.
-
     Raises:
         Damaged: The file is missing, holds no JSON object, or was changed.
         FedrayError: The file cannot be read for a different reason, which the message names.
@@ -80,11 +76,9 @@ def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
 
 
 def read_or_explain(path: Path, remedy: str) -> bytes:
-    """Returns the bytes of a file of a run directory. The file need not be trusted.
+    """Returns the bytes of a file of a run directory, which may come from an unknown source.
 
-    Args:
-        path: The file.
-        remedy: The advice in the message if the file is missing or is no plain file.
+    `remedy` is the advice in the message.
 
     Raises:
         Damaged: The file is missing, is no plain file (a link, for example), or has more than 1 GB.
@@ -107,11 +101,6 @@ def tell_apart(path: Path, error: OSError, remedy: str) -> FedrayError:
 
     The error is `Damaged` if the path is missing or is a directory. It is `BadInput` if this user may not read the
     path, and `FedrayError` if the disk has a fault.
-
-    Args:
-        path: The file or the directory.
-        error: The error of the operating system.
-        remedy: The advice in the message if the file is missing.
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return Damaged(f"{path} is missing", remedy)
@@ -129,13 +118,7 @@ RESTORE = "restore it, or run again"
 
 
 def say_damaged(path: Path, why: object, remedy: str = RESTORE) -> Damaged:
-    """Returns the error to raise for a damaged file.
-
-    Args:
-        path: The file.
-        why: What is wrong with the file, in a few words.
-        remedy: The advice in the message.
-    """
+    """Returns the error to raise for a damaged file."""
     return Damaged(f"{path} is damaged ({show_line(why, 160)})", remedy)
 
 
@@ -144,10 +127,7 @@ def read_parquet_files(
 ) -> list[pa.Table]:
     """Returns the table of each Parquet file.
 
-    Args:
-        paths: The files.
-        wanted: Names of the columns to read. None means all columns. A column that a file lacks is skipped.
-        remedy: The advice in the message if a file is damaged.
+    `wanted` has the names of the columns to read. None means all columns. A column that a file lacks is skipped.
 
     Raises:
         Damaged: A file is missing, or is no Parquet file.
@@ -172,10 +152,7 @@ def read_parquet_files(
 def read_array_archive(path: Path, wanted: Collection[str], remedy: str = RESTORE) -> dict[str, NDArray[Any]]:
     """Returns arrays of a `.npz` file by name, without unpickling anything.
 
-    Args:
-        path: The file.
-        wanted: Names of the arrays to read. An array that the file lacks is skipped.
-        remedy: The advice in the message if the file is damaged.
+    `wanted` has the names of the arrays to read. An array that the file lacks is skipped.
 
     Raises:
         Damaged: The file is missing, or is no `.npz` file.
@@ -216,21 +193,13 @@ _PART = re.compile(r"part-(\d{1,18})\.parquet")
 
 
 def find_checkpoints(folder: Path) -> list[int]:
-    """Returns the rounds that have a checkpoint, in ascending order.
-
-    Args:
-        folder: The folder `checkpoints` of a run directory.
-    """
+    """Returns the rounds that have a checkpoint, in ascending order."""
     found = [path.name[6:] for path in folder.glob("round-[0-9]*") if path.is_dir()]
     return sorted(int(name) for name in found if name.isdecimal())  # without copies that a user made
 
 
 def read_totals(path: Path, remedy: str) -> dict[str, Any]:
     """Reads `progress.json` of a checkpoint, and checks its digest and its round.
-
-    Args:
-        path: The folder of the checkpoint.
-        remedy: The advice in the message if the file is damaged.
 
     Raises:
         Damaged: The file is missing or was changed.
@@ -244,7 +213,7 @@ def read_totals(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def read_vouched(out: Path, remedy: str) -> FileSums:
-    """Returns the list of files in the newest checkpoint of a run directory; empty if there is no checkpoint.
+    """Returns the list of files in the newest checkpoint of a run directory, or an empty list without a checkpoint.
 
     Raises:
         Damaged: The newest checkpoint is damaged.
@@ -262,12 +231,7 @@ def name_part(round: int) -> str:
 
 
 def list_parts(out: Path, table: str) -> dict[int, Path]:
-    """Returns the files of a table's parts, by the last round in each part, in ascending order. Ignores other files.
-
-    Args:
-        out: The run directory.
-        table: One of `TABLES`.
-    """
+    """Returns the files of a table's parts, by the last round in each part, in ascending order. Ignores other files."""
     folder = out / table
     names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208 - only names are needed
     found = [(int(match[1]), folder / name) for name in names if (match := _PART.fullmatch(name))]
@@ -306,10 +270,6 @@ def check_parts(out: Path, table: str) -> list[Path]:
 
     Parts after the newest checkpoint have no digest yet, so they are not checked.
 
-    Args:
-        out: The run directory.
-        table: One of `TABLES`.
-
     Raises:
         Damaged: A part is missing or was changed, or the newest checkpoint is damaged.
         FedrayError: A file cannot be read for a different reason.
@@ -331,10 +291,8 @@ def check_parts(out: Path, table: str) -> list[Path]:
 def check_files(out: Path, files: FileSums, begin: str = "") -> None:
     """Checks that files of a run directory still match a list of files.
 
-    Args:
-        out: The run directory.
-        files: The list in a checkpoint or in the summary. The checkpoint's file with the state is not checked.
-        begin: Beginning of the names of the files that are checked. By default all files are checked.
+    `files` is the list in a checkpoint or in the summary. The checkpoint's file with the state is not checked. Only
+    files whose names start with `begin` are checked.
 
     Raises:
         Damaged: A file is missing or was changed.
@@ -358,9 +316,7 @@ def sum_parts(out: Path) -> FileSums:
 def has_file(folder: Path, name: str) -> bool:
     """Returns whether a directory holds a plain file of this name, or a link to a plain file.
 
-    Args:
-        folder: The directory, which may be missing.
-        name: Name of the file, such as `scenario.yaml`.
+    The directory may be missing.
 
     Raises:
         BadInput: This user may not look into the directory.
@@ -554,11 +510,7 @@ def arrow_type(kind: ColumnKind) -> pa.DataType:
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
-    """Returns a table. A column has its type in `COLUMNS`, or is float64 if it is not there. NaN becomes an empty cell.
-
-    Args:
-        name: Name of the table, a key of `COLUMNS`.
-        columns: Values by name of the column.
+    """Returns a table. `COLUMNS` has the types of columns, and other columns are float64. NaN becomes an empty cell.
 
     Example:
         >>> make_table("drift", {"client": [3], "anomaly": [False]}).schema.names
@@ -578,9 +530,7 @@ def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
 def table_schema(name: str, **records: pa.DataType) -> pa.Schema:
     """Returns the schema of a table.
 
-    Args:
-        name: Name of the table, a key of `COLUMNS`.
-        records: Types of the columns of kind `record`, which differ from table to table.
+    `records` has the types of the columns of kind `record`, which differ from table to table.
     """
     import pyarrow as pa
 
@@ -666,12 +616,6 @@ def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
 
 def read_number_table(key: str, path: Path, needed: tuple[str, ...], more: tuple[str, ...]) -> dict[str, FloatArray]:
     r"""Returns the columns of a small CSV or Parquet table of numbers. An empty cell is NaN.
-
-    Args:
-        key: The scenario key that names the file, for messages.
-        path: The file.
-        needed: Names of the required columns.
-        more: Names of the optional columns.
 
     Returns:
         The columns by name, `[n]` float64 each.

@@ -1,1 +1,1 @@
-"""Scores of predictions: of classes, of real targets, of ensembles."""
+"""Scores predictions of classes, of real targets, and of ensembles."""

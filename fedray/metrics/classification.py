@@ -1,4 +1,4 @@
-"""Scores of probabilistic classification, of ensembles, and of unknown inputs."""
+"""Scores probabilistic classification, ensembles, and the detection of unknown inputs."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -27,12 +27,12 @@ def score_range(name: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def to_floats(values: ArrayLike) -> FloatArray:
-    """Returns the values as a float64 array; CPU tensors are allowed, too."""
+    """Returns the values, an array or a CPU tensor, as a float64 array."""
     return np.asarray(values, dtype=np.float64)
 
 
 def to_labels(values: ArrayLike) -> IntArray:
-    """Returns the values as an int64 array; CPU tensors are allowed, too."""
+    """Returns the values, an array or a CPU tensor, as an int64 array."""
     return np.asarray(values, dtype=np.int64)
 
 
@@ -60,14 +60,14 @@ def probabilities(logits: ArrayLike) -> FloatArray:
 
 
 def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None) -> FloatArray:
-    """Returns the prediction of an ensemble: the mean of its models' predictions (FE eq. 2; eq. 3 with weights).
+    """Returns the prediction of an ensemble, which is the mean of its models' predictions (FE eqs. 2 and 3).
 
     Args:
-        outputs: Raw outputs of each model, `[K, n, C]` (logits, for classification).
+        outputs: Raw outputs of each model, `[K, n, C]`, which are logits for classification.
         kind: `probabilities` averages the softmax of each model. `logits` takes the softmax of the averaged logits.
-            `outputs` averages the raw outputs (for regression; the axes after K and n may be any).
-        weights: Weight of each model, `[K]`, or of each model for each sample, `[K, n]`. They sum to 1 over K. None
-            means 1/K.
+            `outputs` averages the raw outputs for regression, and allows any axes after K and n.
+        weights: Weight of each model, `[K]`, or of each model for each sample, `[K, n]`. The weights sum to 1 over K.
+            None means 1/K.
 
     Returns:
         The average, `[n, C]`.
@@ -83,11 +83,8 @@ def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: Ar
 def member_votes(outputs: ArrayLike, kind: AverageKind) -> FloatArray:
     """Returns the votes of each model, which are the values that an ensemble averages (probabilities or outputs).
 
-    The ensemble predicts the class whose mean vote is the largest.
-
-    Args:
-        outputs: Raw outputs of each model, `[K, n, C]`.
-        kind: Name of the quantity that is averaged, as in `average`.
+    The ensemble predicts the class whose mean vote is the largest. `outputs` are the raw outputs of each model,
+    `[K, n, C]`, and `kind` names the averaged quantity as in `average`.
 
     Returns:
         Probabilities in float64, or the raw outputs unchanged, `[K, n, C]`.
@@ -121,7 +118,7 @@ def answer_classes(
 
     Args:
         outputs: Logits of each model, `[K, n, C]`.
-        kind: Name of the quantity that is averaged, as in `average`; the scenario key `predict.average`.
+        kind: Name of the averaged quantity, as in `average` and in the scenario key `predict.average`.
         weights: Weights of the models, `[K]` or `[K, n]`, as in `average`.
 
     Example:
@@ -153,8 +150,8 @@ def mixture_moments(
     """Returns the mean and the variance of an ensemble's prediction.
 
     The variance of the predicted means over the models is the knowledge uncertainty (FE section V-B; FedAG eqs. 4-5).
-    Where the models predict variances of their own, the result is the variance of the mixture (deep ensembles:
-    Lakshminarayanan et al. 2017, section 2.4).
+    If the models predict variances, too, the result is the variance of the mixture (deep ensembles, Lakshminarayanan et
+    al. 2017, section 2.4).
 
     Args:
         outputs: Predicted mean of each model, `[K, n, ...]`.
@@ -176,14 +173,14 @@ def weigh_votes(
 ) -> NDArray[np.floating[Any]]:
     """Returns the weighted mean of the members' votes on some samples, `[n, C]`.
 
-    The votes of a member that has all weight are returned unchanged.
+    If one member has all weight, its votes are returned unchanged.
 
     Args:
         weights: Weight of each member, `[K]`.
         votes: Votes of each member on all samples, `[K, N, C]`.
         rows: Indices of the requested samples, `[n]`.
-        finite: Whether all votes are finite. If not, a vote that is NaN makes the result NaN, even where its member has
-            weight 0.
+        finite: Whether all votes are finite. Otherwise a NaN vote makes the result NaN, even if the weight of its
+            member is 0.
 
     Example:
         >>> weigh_votes(np.array([0.0, 1.0]), np.array([[[1.0, 0.0]] * 3, [[0.2, 0.8]] * 3]), np.array([2])).tolist()
@@ -196,22 +193,22 @@ def weigh_votes(
 
 
 def personal_weights(losses: ArrayLike, gamma: float) -> FloatArray:
-    """Returns each client's weights over the models: `softmax(-loss / gamma)` (FE eqs. 3-4).
+    """Returns each client's weights over the models, `softmax(-loss / gamma)` (FE eqs. 3-4).
 
     Client i predicts `f_i(x) = sum_k alpha_ik f_k(x)`, which is `average` with the weights alpha. With gamma = 0 the
-    model of lowest loss has all weight, and models with the same lowest loss share the weight equally. With gamma = inf
+    model of lowest loss has all weight, and several models of lowest loss share the weight equally. With gamma = inf
     the weights are equal. For any finite gamma, a model whose loss at a client is infinite or NaN has weight 0 at this
-    client. A client without any finite loss (for example, without data) has equal weights, like a new client.
+    client. A client without any finite loss has equal weights, as a new client has.
 
-    Deviation: the paper prints exp(-gamma * loss). This contradicts the paper's text, by which the weights become equal
-    for large gamma. The form with a temperature agrees with the text.
+    Deviation: the paper prints exp(-gamma * loss). This contradicts the paper's text, which says that the weights
+    become equal for large gamma. The form with a temperature agrees with the text.
 
     Args:
         losses: Mean loss of model k on the training data of client i, `[..., N, K]`.
         gamma: Temperature, in the unit of the loss, 0 to inf.
 
     Returns:
-        The weights alpha, `[..., N, K]`, which sum to 1 over K.
+        The weights alpha, `[..., N, K]`. They sum to 1 over K.
 
     Example:
         >>> personal_weights([[1.0, 2.0, 1.0]], 0).tolist()
@@ -238,7 +235,7 @@ class Uncertainty(NamedTuple):
 
     Attributes:
         total: Entropy of the averaged distribution, `[n]`.
-        knowledge: The part of `total` that the members' disagreement explains, `[n]`; the rest is noise in the data.
+        knowledge: The part of `total` that the members' disagreement explains, `[n]`. The rest is noise in the data.
     """
 
     total: FloatArray
@@ -248,8 +245,8 @@ class Uncertainty(NamedTuple):
 def uncertainty(probs: ArrayLike) -> Uncertainty:
     """Returns how uncertain an ensemble is about each sample, and the part that the members' disagreement explains.
 
-    The knowledge uncertainty is the mutual information: the total uncertainty minus the members' mean entropy. The
-    knowledge uncertainty of one model is 0. Source: Depeweg et al. 2018, section 3.
+    The knowledge uncertainty is the mutual information, which is the total uncertainty minus the members' mean entropy.
+    For one model it is 0. Source: Depeweg et al. 2018, section 3.
 
     Args:
         probs: Probabilities of each model, `[K, n, C]`.
@@ -264,7 +261,7 @@ def uncertainty(probs: ArrayLike) -> Uncertainty:
 
 
 def entropies(probs: ArrayLike) -> FloatArray:
-    """Returns the entropy of distributions `[..., C]` in nats, `[...]`; 0 log 0 is 0."""
+    """Returns the entropy of distributions `[..., C]` in nats, `[...]`, with 0 log 0 = 0."""
     p = to_floats(probs)
     logs = np.log(np.where(p > 0, p, 1.0))
     result: FloatArray = np.maximum(-(p * logs).sum(axis=-1), 0.0)
@@ -272,7 +269,7 @@ def entropies(probs: ArrayLike) -> FloatArray:
 
 
 def _mean(rows: FloatArray, weights: FloatArray | None) -> FloatArray:
-    """Returns the mean of `[K, n, ...]` over K, with weights `[K]` or `[K, n]`; a NaN of weight 0 counts as 0."""
+    """Returns the mean of `[K, n, ...]` over K, with weights `[K]` or `[K, n]`. A NaN of weight 0 counts as 0."""
     if weights is None:
         result: FloatArray = rows.mean(axis=0)
         return result
@@ -285,14 +282,14 @@ def _mean(rows: FloatArray, weights: FloatArray | None) -> FloatArray:
 # Scores of probabilistic classification.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Probabilities are `[n, C]` and labels `[n]`; an ensemble has K members. They are NumPy arrays or CPU tensors, and
-# everything is computed in float64.
+# Probabilities are `[n, C]`, labels are `[n]`, and an ensemble has K members. The arrays are NumPy arrays or CPU
+# tensors, and everything is computed in float64.
 
 BINS = 15  # of the reliability diagram: Guo et al. 2017, section 2
 
 
 def accuracy(probs: ArrayLike, y: ArrayLike) -> float:
-    """Returns the share of the samples whose most probable class is the label; in a tie, the first class counts.
+    """Returns the share of the samples whose most probable class is the label. In a tie, the first class counts.
 
     Example:
         >>> accuracy([[0.9, 0.1], [0.4, 0.6]], [0, 0])
@@ -302,7 +299,7 @@ def accuracy(probs: ArrayLike, y: ArrayLike) -> float:
 
 
 def nll(probs: ArrayLike, y: ArrayLike) -> float:
-    """Returns the mean of `-log p(label)` in nats; a probability below 2.2e-16 counts as 2.2e-16."""
+    """Returns the mean of `-log p(label)` in nats. A probability below 2.2e-16 counts as 2.2e-16."""
     return float(-_log_likelihoods(to_floats(probs), to_labels(y)).mean())
 
 
@@ -312,7 +309,7 @@ def _log_likelihoods(probs: FloatArray, y: IntArray) -> FloatArray:
 
 
 def brier(probs: ArrayLike, y: ArrayLike) -> float:
-    """Returns the mean of `sum_c (p_c - 1[c = label])^2`, 0 to 2 (Brier 1950).
+    """Returns the mean of `sum_c (p_c - 1[c = label])^2`, which is between 0 and 2 (Brier 1950).
 
     Example:
         >>> brier([[0.0, 1.0]], [0])
@@ -329,14 +326,14 @@ def _square_gaps(probs: FloatArray, y: IntArray) -> FloatArray:
 
 
 class Calibration(NamedTuple):
-    """The table of a reliability diagram, one entry for each bin of the confidence.
+    """The table of a reliability diagram, with an entry for each bin of the confidence.
 
     Attributes:
         lower: Lower end of the bin, `[bins]`.
         upper: Upper end of the bin, `[bins]`.
         samples: Number of samples in the bin, `[bins]`.
-        confidence: Mean confidence of the samples in the bin, `[bins]`; NaN in an empty bin.
-        accuracy: Accuracy of the samples in the bin, `[bins]`; NaN in an empty bin.
+        confidence: Mean confidence of the samples in the bin, `[bins]`. An empty bin has NaN.
+        accuracy: Accuracy of the samples in the bin, `[bins]`. An empty bin has NaN.
     """
 
     lower: FloatArray
@@ -347,13 +344,7 @@ class Calibration(NamedTuple):
 
 
 def calibration(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Calibration:
-    """Returns the accuracy by confidence, in bins `(lower, upper]` of equal width (Guo et al. 2017, section 2).
-
-    Args:
-        probs: Probabilities, `[n, C]`.
-        y: Labels, `[n]`.
-        bins: Number of bins.
-    """
+    """Returns the accuracy by confidence, in bins `(lower, upper]` of equal width (Guo et al. 2017, section 2)."""
     edges = np.linspace(0.0, 1.0, bins + 1)
     confidence, right, index = _find_bins(to_floats(probs), to_labels(y), edges)
     count = np.bincount(index, minlength=bins)
@@ -364,7 +355,7 @@ def calibration(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Calibration
 
 
 def _find_bins(probs: FloatArray, y: IntArray, edges: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Returns for each sample the confidence, whether the prediction is right, and the number of the bin."""
+    """Returns the confidence of each sample, whether its prediction is right, and the number of its bin, `[n]` each."""
     given = probs.argmax(axis=-1)
     confidence, right = probs[np.arange(len(probs)), given], (given == y).astype(np.float64)
     index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, len(edges) - 2)
@@ -372,14 +363,9 @@ def _find_bins(probs: FloatArray, y: IntArray, edges: FloatArray) -> tuple[Float
 
 
 def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
-    """Returns the expected calibration error: the mean over samples of |accuracy - confidence| in the sample's bin.
+    """Returns the expected calibration error, the mean over samples of |accuracy - confidence| in the sample's bin.
 
     The error is NaN if a prediction holds NaN.
-
-    Args:
-        probs: Probabilities, `[n, C]`.
-        y: Labels, `[n]`.
-        bins: Number of bins.
 
     Example:
         >>> round(ece([[0.8, 0.2], [0.8, 0.2]], [0, 1]), 3)
@@ -391,7 +377,7 @@ def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
 
 
 def entropy(probs: ArrayLike) -> float:
-    """Returns the mean entropy in nats; for the averaged distribution of an ensemble, the "avg entropy" of FE."""
+    """Returns the mean entropy in nats. For an ensemble's averaged distribution, this is the "avg entropy" of FE."""
     return float(entropies(probs).mean())
 
 
@@ -432,7 +418,7 @@ def f1_scores(probs: ArrayLike, y: ArrayLike) -> dict[str, float]:
     """Returns two means over the classes of F1 = 2 hits / (predicted + true).
 
     Returns:
-        `f1_weighted`: the mean weighted by how often each class is the label. `f1_macro`: the plain mean over the
+        `f1_weighted` weighs each class by the number of samples with this label. `f1_macro` is the plain mean over the
         classes that occur as a label or as a prediction.
 
     Example:
@@ -448,14 +434,12 @@ def f1_scores(probs: ArrayLike, y: ArrayLike) -> dict[str, float]:
 def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | None = None) -> dict[str, float]:
     """Returns all scores of an ensemble of classifiers.
 
-    Args:
-        members: Probabilities of each model, `[K, n, C]`.
-        y: Labels, `[n]`.
-        answer: The ensemble's probabilities, `[n, C]`. None means the mean of the members' probabilities.
+    `members` has the probabilities of each model, `[K, n, C]`, and `answer` those of the ensemble, `[n, C]`. If
+    `answer` is None, the mean over the members is used.
 
     Returns:
-        Scores of the ensemble: accuracy, f1_weighted, f1_macro, nll, brier, ece and entropy. Scores over its members:
-        disagreement, accuracy_min, accuracy_mean and accuracy_max.
+        The scores accuracy, f1_weighted, f1_macro, nll, brier, ece and entropy of the ensemble. The scores
+        disagreement, accuracy_min, accuracy_mean and accuracy_max are computed over its members.
     """
     rows = to_floats(members)
     whole = to_floats(rows.mean(axis=0) if answer is None else answer)
@@ -465,17 +449,11 @@ def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | 
 
 
 def row_scores(probs: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Returns for each sample the values from whose means scores are computed, `[3 + BINS, n]`.
+    """Returns values of each sample, `[3 + BINS, n]`. `scores_of_means` computes scores from their (weighted) means.
 
-    `scores_of_means` computes the scores from the (weighted) means of these values.
-
-    The first value is 1 if the prediction is right, else 0. The second is the negative log-likelihood, and the third
-    the Brier score. Then there is a value for each bin of the confidence. In the sample's own bin it is the confidence
-    minus the first value; in all other bins it is 0.
-
-    Args:
-        probs: Probabilities, `[n, C]`.
-        y: Labels, `[n]`.
+    The first value is 1 if the prediction is right, else 0. The second value is the negative log-likelihood, and the
+    third is the Brier score. Then there is a value for each bin of the confidence. In the sample's bin this is the
+    confidence minus the first value. In all other bins it is 0.
     """
     rows, labels = to_floats(probs), to_labels(y)
     confidence, right, index = _find_bins(rows, labels, np.linspace(0.0, 1.0, BINS + 1))
@@ -497,11 +475,9 @@ def scores_of_means(means: FloatArray) -> dict[str, float]:
 
 
 def member_scores(members: ArrayLike, y: ArrayLike) -> dict[str, list[float]]:
-    """Returns the scores of each member of an ensemble alone, `[K]` each: accuracy, nll, brier, ece and entropy.
+    """Returns accuracy, nll, brier, ece and entropy of each member of an ensemble, `[K]` each.
 
-    Args:
-        members: Probabilities of each model, `[K, n, C]`.
-        y: Labels, `[n]`.
+    `members` has the probabilities of each model, `[K, n, C]`.
 
     Example:
         >>> member_scores([[[0.9, 0.1], [0.2, 0.8]], [[0.6, 0.4], [0.7, 0.3]]], [0, 1])["accuracy"]
@@ -517,15 +493,15 @@ def member_scores(members: ArrayLike, y: ArrayLike) -> dict[str, list[float]]:
 
 
 def compare_clusters(true: IntArray, weights: ArrayLike) -> float:
-    """Returns the adjusted Rand index of two groupings of clients: by their model of largest weight, and by cluster.
+    """Returns the adjusted Rand index of the true clusters of clients and the groups with the same preferred model.
 
-    The index is 1 where both groupings have the same clusters, in any order, and about 0 for random groupings. Source:
-    Hubert and Arabie 1985, computed by scikit-learn.
+    A client prefers the model of its largest weight. The index is 1 if the groups equal the clusters, and about 0 for
+    random groups. Source: Hubert and Arabie 1985, computed by scikit-learn.
 
     Args:
-        true: The true cluster of each client, `[N]`; only the first n clients count.
-        weights: The weights that each of the first n clients gives to the models, `[n, K]`. If several models share the
-            largest weight, the first of them counts.
+        true: The true cluster of each client, `[N]`. Only the first n clients count.
+        weights: The weights that each of the first n clients gives to the models, `[n, K]`. If several models have the
+            largest weight, the first of these counts.
 
     Example:
         >>> compare_clusters(np.array([0, 0, 1, 1]), np.array([[0.1, 0.9], [0.0, 1.0], [0.8, 0.2], [1.0, 0.0]]))
@@ -538,10 +514,10 @@ def compare_clusters(true: IntArray, weights: ArrayLike) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Scores that say how well an uncertainty separates unknown from known inputs, and unusual clients from the others.
+# Scores that measure how well an uncertainty separates unknown from known inputs, and unusual from other clients.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Out-of-distribution detection: how well an uncertainty separates unknown inputs from known inputs.
+# Scores of out-of-distribution detection.
 #
 # Source: Hendrycks and Gimpel, "A Baseline for Detecting Misclassified and Out-of-Distribution Examples in Neural
 # Networks", ICLR 2017.
@@ -550,14 +526,10 @@ MISSED = 20  # in `fpr95`, a detector may miss one of so many unknown inputs
 
 
 def auroc(unknown: ArrayLike, known: ArrayLike) -> float:
-    """Returns the area under the ROC curve: the probability that an unknown input is more uncertain than a known input.
+    """Returns the area under the ROC curve, the probability that an unknown input is more uncertain than a known input.
 
     A tie counts as a half. The area is NaN if an uncertainty is not finite, or if there are no known or no unknown
     inputs.
-
-    Args:
-        unknown: Uncertainties of the unknown inputs, `[m]`.
-        known: Uncertainties of the known inputs, `[n]`.
 
     Example:
         >>> auroc([0.9, 0.5], [0.1, 0.5])
@@ -573,12 +545,8 @@ def auroc(unknown: ArrayLike, known: ArrayLike) -> float:
 def fpr95(unknown: ArrayLike, known: ArrayLike) -> float:
     """Returns the share of known inputs that a detector takes for unknown.
 
-    An input is taken for unknown if its uncertainty reaches a threshold. The threshold finds at least 95 % of the
-    unknown inputs.
-
-    Args:
-        unknown: Uncertainties of the unknown inputs, `[m]`.
-        known: Uncertainties of the known inputs, `[n]`.
+    The detector takes an input for unknown if its uncertainty reaches a threshold. With this threshold the detector
+    finds at least 95 % of the unknown inputs.
 
     Example:
         >>> fpr95([0.9, 0.8, 0.7], [0.1, 0.2, 0.75, 0.95])
@@ -591,11 +559,10 @@ def fpr95(unknown: ArrayLike, known: ArrayLike) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Data drift: scores for clients whose data look unusual to an ensemble (not SCAFFOLD's drift of local training).
-# If the data of a client differ from the data on which the models were trained, the models disagree. So the client's
-# knowledge uncertainty stands out from that of the other clients. The scores are z-scores over the clients, and need no
-# labels. SCAFFOLD's "client drift" is something else: it says how far the local training of a client leads away from
-# the minimum of the global loss.
+# Data drift. If the data of a client differ from the data on which the models were trained, the models disagree. So the
+# client's knowledge uncertainty is larger than that of other clients. The scores are z-scores over the clients, and
+# need no labels. SCAFFOLD's "client drift" is something else. It says how far the local training of a client leads away
+# from the minimum of the global loss.
 
 # A client is an anomaly if it is more than so many standard deviations from the mean of the clients (the three-sigma
 # rule). Among N clients no z-score exceeds sqrt(N - 1), so with fewer than 11 clients no client can be flagged.
@@ -608,9 +575,9 @@ class Drift(NamedTuple):
     """The drift scores of the clients of one world.
 
     Attributes:
-        total: Mean total uncertainty of the ensemble on each client's data, `[N]`; NaN for a client without data.
-        knowledge: Mean knowledge uncertainty, the part of the total that the models' disagreement explains, `[N]`; NaN
-            for a client without data.
+        total: Mean total uncertainty of the ensemble on each client's data, `[N]`. A client without data has NaN.
+        knowledge: Mean knowledge uncertainty, which is the part of the total that the models' disagreement explains,
+            `[N]`. A client without data has NaN.
         z_total: The z-scores of `total` over the clients, `[N]`.
         z_knowledge: The drift scores, which are the z-scores of `knowledge` over the clients, `[N]`.
         anomaly: Whether `|z_knowledge|` is above `ANOMALY_Z`, `[N]`.
@@ -627,7 +594,7 @@ def score_drift(total: ArrayLike, knowledge: ArrayLike) -> Drift:
     """Computes the drift scores of the clients of one world from their uncertainties.
 
     Args:
-        total: Mean total uncertainty on each client's data, `[N]`, in nats (or squared target units); NaN without data.
+        total: Mean total uncertainty on each client's data, `[N]`, in nats or squared target units. NaN means no data.
         knowledge: Mean knowledge uncertainty, `[N]`, in the same unit.
 
     Example:

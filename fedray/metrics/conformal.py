@@ -1,4 +1,4 @@
-"""Conformal prediction sets: scores of labels, the threshold that the clients find together, and the sets' coverage."""
+"""Makes conformal prediction sets from scores of labels and a threshold that clients find together."""
 
 import math
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from fedray.core.errors import BadInput
 from fedray.core.types import FloatArray, IntArray, QuantileKind, ScoreKind
 
 # ---------------------------------------------------------------------------------------------------------------------
-# FedCP-QQ: a conformal threshold from one number per client, a quantile of quantiles.
+# FedCP-QQ, which computes a conformal threshold from one score per client, as a quantile of quantiles.
 #
-# Client j sends the k_j-th smallest of its n_j scores, and the server takes the r-th smallest of the K numbers. If
-# all scores come from one distribution, a new score lies at or below it with probability
+# Client j sends the k_j-th smallest of its n_j scores, and the server takes the r-th smallest of the K received scores
+# as the threshold. If all scores come from one distribution, a new score is at most the threshold with probability
 #
-#     M = integral over t from 0 to 1 of P(at most r - 1 of the numbers lie below t),
+#     M = integral over t from 0 to 1 of P(at most r - 1 of the received scores lie below t),
 #
-# where number j lies below t with probability `I_t(k_j, n_j - k_j + 1)` (I: regularized incomplete beta function). If
-# all clients have n samples, the count of numbers below t is binomial; otherwise it is Poisson-binomial. FedCP-QQ takes
+# where score j lies below t with probability `I_t(k_j, n_j - k_j + 1)` (I: regularized incomplete beta function). If
+# all clients have n samples, the number of scores below t is binomial. Otherwise it is Poisson-binomial. FedCP-QQ takes
 # the pair (k, r) with the smallest M that is at least 1 - alpha.
 #
 # Source: Humbert, Le Bars, Bellet, Arlot, *One-Shot Federated Conformal Prediction*, ICML 2023.
@@ -39,13 +39,13 @@ _GRID, _TAIL, _REACH = (
 
 
 class Ranks(NamedTuple):
-    """The ranks of the scores that FedCP-QQ uses: at the clients, and at the server.
+    """The ranks of the scores that FedCP-QQ uses at the clients and at the server.
 
     Attributes:
         k: Rank, from 1, of the score that the client with the most samples sends.
-        r: Rank, from 1, of the received number that the server takes as the threshold. If no pair (k, r) reaches the
+        r: Rank, from 1, of the received score that the server takes as the threshold. If no pair (k, r) reaches the
             requested coverage, r is K + 1, and the threshold is infinite.
-        coverage: M of the pair (k, r), the probability of coverage; 1 if no pair reaches the requested coverage.
+        coverage: The probability of coverage M of the pair (k, r). It is 1 if no pair reaches the requested coverage.
     """
 
     k: int
@@ -56,9 +56,8 @@ class Ranks(NamedTuple):
 def list_ranks(sizes: tuple[int, ...], k: int) -> IntArray:
     """Returns the rank of the score that each client sends, `[K]`.
 
-    Args:
-        sizes: Number of samples of each client, `[K]`, at least 1.
-        k: Rank of the score that the client with the most samples sends.
+    `sizes` is the number of samples of each client, `[K]`, at least 1. `k` is the rank at the client with the most
+    samples.
 
     Example:
         >>> list_ranks((20, 10, 1), 19).tolist()
@@ -105,12 +104,9 @@ def choose_ranks(sizes: tuple[int, ...], alpha: float) -> Ranks:
 
 
 def compute_coverage(sizes: tuple[int, ...], k: int, r: int) -> float:
-    """Returns M of a pair of ranks: the probability that a new score lies at or below the threshold.
+    """Returns the probability M, for a pair of ranks, that a new score is at most the threshold.
 
-    Args:
-        sizes: Number of samples of each client, `[K]`, at least 1.
-        k: Rank of the score that the client with the most samples sends.
-        r: Rank of the received number that the server takes, 1 to K.
+    `sizes` is the number of samples of each client, `[K]`, at least 1. `k` and `r` are as in `Ranks`.
 
     Example:
         >>> round(compute_coverage((9,), k=9, r=1), 6)  # one client: k / (n + 1)
@@ -139,9 +135,9 @@ def _list_nodes(pieces: int) -> tuple[FloatArray, FloatArray]:
 
 
 def _shares(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Returns the probability that a client's number lies below t, and the number of clients in each group.
+    """Returns the probability that a client's score is below t, `[groups, T]`, and the number of clients in each group.
 
-    A group is all clients with the same number of samples; the probabilities are `[groups, T]`.
+    The clients of a group have the same number of samples.
     """
     n, number = np.unique(np.array(sizes), return_counts=True)
     rank = list_ranks(tuple(n.tolist()), k)
@@ -149,13 +145,13 @@ def _shares(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray, 
 
 
 def _moments(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Returns mean and variance of the count of numbers below t, `[T]` each."""
+    """Returns mean and variance of the number of received scores below t, `[T]` each."""
     share, number = _shares(sizes, k, t)
     return number @ share, number @ (share * (1.0 - share))
 
 
 def _fewer_than(sizes: tuple[int, ...], k: int, r: int, t: FloatArray) -> FloatArray:
-    """Returns the probability that at most r - 1 of the numbers lie below t, `[T]`."""
+    """Returns the probability that at most r - 1 of the received scores are below t, `[T]`."""
     share, number = _shares(sizes, k, t)
     if len(number) == 1:  # P(Bin(K, p) <= r - 1) = I_(1 - p)(K - r + 1, r)
         result: FloatArray = scipy.special.betainc(int(number[0]) - r + 1, r, 1.0 - share[0])
@@ -197,8 +193,7 @@ class ConformalRule(NamedTuple):
     Attributes:
         alpha: Share of the labels that may lie outside of their sets, between 0 and 1.
         score: Name of the score, which measures how badly a label fits a prediction.
-        quantile: Whether the threshold is computed from all scores of the clients, or from one number per client
-            (`qq`).
+        quantile: `exact` computes the threshold from all scores of the clients, and `qq` from one score per client.
         penalty: The number that each rank beyond `k_reg` adds to the score `raps` (lambda in the paper).
         k_reg: The number of first ranks without a penalty in the score `raps`.
 
@@ -247,10 +242,7 @@ class Sets(NamedTuple):
 def score_labels(probs: FloatArray, u: FloatArray, rule: ConformalRule) -> FloatArray:
     """Returns the score of each label for each sample, `[n, C]`.
 
-    Args:
-        probs: Predicted probabilities, `[n, C]`.
-        u: Uniform random numbers from 0 to 1, one per sample, `[n]`; `lac` does not use them.
-        rule: The rule, which names the score.
+    `u` has a uniform random number from 0 to 1 for each sample, `[n]`, which the score `lac` does not use.
     """
     if rule.score == "lac":
         plain: FloatArray = 1.0 - probs
@@ -273,10 +265,8 @@ def score_labels(probs: FloatArray, u: FloatArray, rule: ConformalRule) -> Float
 def find_threshold(scores: Sequence[FloatArray], rule: ConformalRule) -> Threshold:
     """Returns the threshold that follows from the scores of some clients.
 
-    Args:
-        scores: The scores of each client's withheld samples, `[n_k]`; a client without samples sends nothing and does
-            not count.
-        rule: The rule, with alpha and with the kind of quantile.
+    `scores` has the scores of each client's withheld samples, `[n_k]`. A client without samples sends nothing and does
+    not count.
     """
     each = [one for one in scores if len(one)]
     if not each:
@@ -292,12 +282,7 @@ def find_threshold(scores: Sequence[FloatArray], rule: ConformalRule) -> Thresho
 
 
 def find_pooled_rank(alpha: float, rows: int, clients: int) -> int:
-    """Returns the rank, from 1, of the pooled score that is the threshold: `ceil((1 - alpha) (N + K))`.
-
-    Args:
-        alpha: Share of the labels that may lie outside of their sets.
-        rows: N, the number of withheld samples of all clients.
-        clients: K, the number of clients that withhold samples.
+    """Returns the rank, from 1, of the pooled score that is the threshold, `ceil((1 - alpha) (N + K))`.
 
     Example:
         >>> find_pooled_rank(0.1, rows=90, clients=10)
@@ -315,13 +300,7 @@ def _pick_rank(scores: FloatArray, rank: int) -> float:
 
 
 def cover_labels(scores: FloatArray, y: IntArray, threshold: float) -> Sets:
-    """Returns which sets hold the true label, and how many labels each set holds.
-
-    Args:
-        scores: Score of each label, `[n, C]`.
-        y: True labels, `[n]`.
-        threshold: The largest score of a label inside a set.
-    """
+    """Returns which sets hold the true label, and how many labels each set holds."""
     inside = ~(scores > threshold)  # predictions of a diverged model are NaN, and then every label is inside
     return Sets(inside[np.arange(len(y)), y].astype(np.float64), inside.sum(axis=1).astype(np.float64))
 
@@ -342,7 +321,7 @@ def weigh_clients(sizes: IntArray) -> FloatArray:
     """Returns each client's share (n_k + 1) / (N + K) in the mixture of clients whose coverage is bounded, `[K]`.
 
     Args:
-        sizes: Number of withheld samples of each client, `[K]`; a client without withheld samples has share 0.
+        sizes: Number of withheld samples of each client, `[K]`. A client without withheld samples has share 0.
     """
     parts = np.where(sizes > 0, sizes + 1.0, 0.0)
     shares: FloatArray = parts / max(float(parts.sum()), 1.0)
@@ -352,10 +331,7 @@ def weigh_clients(sizes: IntArray) -> FloatArray:
 def summarize_classes(covered: FloatArray, y: IntArray, classes: int) -> FloatArray:
     """Returns the coverage of each class, `[C]`, which is NaN for a class without samples.
 
-    Args:
-        covered: 1 where the set holds the label, else 0, as in `Sets`, `[n]`.
-        y: True labels, `[n]`.
-        classes: C, the number of classes.
+    `covered` is 1 for each sample whose set holds the label, else 0, `[n]`.
 
     Example:
         >>> summarize_classes(np.array([1.0, 0.0, 1.0]), np.array([0, 0, 2]), 3).tolist()

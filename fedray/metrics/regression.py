@@ -1,4 +1,4 @@
-"""Scores of probabilistic regression.
+"""Scores probabilistic regression.
 
 Mean and variance of a Gaussian prediction and the targets y have the same shape, `[n]` or any other. The scores are
 means over all targets. The arrays are NumPy arrays or CPU tensors, and everything is computed in float64.
@@ -24,10 +24,7 @@ def rmse(mean: ArrayLike, y: ArrayLike) -> float:
 def gaussian_nll(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
     """Returns the mean of `(log(2 pi v) + (y - m)^2 / v) / 2`, the negative log-likelihood in nats.
 
-    Args:
-        mean: m, the predicted mean.
-        variance: v, the predicted variance, above 0.
-        y: Targets.
+    The predicted mean is m, and the predicted variance v is above 0.
 
     Example:
         >>> round(gaussian_nll([0.0], [1.0], [2.0]), 4)  # (log(2 pi) + 4) / 2
@@ -42,15 +39,10 @@ def _gaussian_losses(mean: FloatArray, v: FloatArray, y: FloatArray) -> FloatArr
 
 
 def row_scores(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Returns four values for each target, `[4, n]`; their (weighted) means over the targets are scores.
+    """Returns four values for each target, `[4, n]`. Their (weighted) means over the targets are scores.
 
     The values are the squared error, the negative log-likelihood, 1 if the target is inside the central 95 % interval
     (else 0), and the width of this interval. The square root of the first mean is the RMSE.
-
-    Args:
-        mean: Predicted mean, `[n]`.
-        variance: Predicted variance, `[n]`.
-        y: Targets, `[n]`.
 
     Example:
         >>> row_scores([0.0, 0.0], [1.0, 1.0], [1.0, 3.0]).mean(axis=1).round(3).tolist()
@@ -65,12 +57,7 @@ def crps(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
     """Returns the mean continuous ranked probability score of a Gaussian.
 
     The score of a target is `sd (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi))` with z = (y - m) / sd. It tends to |y -
-    m| as sd goes to 0.
-
-    Args:
-        mean: m, the predicted mean.
-        variance: Square of sd, the predicted variance, above 0.
-        y: Targets.
+    m| as sd goes to 0. The predicted mean is m, and the predicted variance sd^2 is above 0.
 
     Returns:
         The score, in the target's units.
@@ -82,15 +69,9 @@ def crps(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
 
 
 def coverage(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, level: float) -> float:
-    """Returns the share of the targets inside the central interval of a level, which should be about the level.
+    """Returns the share of the targets inside the central interval that has probability `level`, 0 to 1.
 
-    The share is NaN if a prediction holds NaN.
-
-    Args:
-        mean: Predicted mean.
-        variance: Predicted variance.
-        y: Targets.
-        level: Probability of the interval, 0 to 1.
+    The share should be about `level`. It is NaN if a prediction holds NaN.
     """
     half = _quantile(level) * np.sqrt(to_floats(variance))
     error = np.abs(to_floats(y) - to_floats(mean))
@@ -110,11 +91,8 @@ def width(variance: ArrayLike, level: float = 0.95) -> float:
 def sharpness(variance: ArrayLike) -> float:
     """Returns the determinant sharpness, the mean of `det(Sigma)^(1 / 2d)` over the predictions (FedAG section 4, DS).
 
-    Sigma is the covariance of one prediction and d the dimension of the target. For scalar targets the sharpness is the
-    mean standard deviation, in the target's unit.
-
-    Args:
-        variance: Variance of each prediction, `[n]` or any other shape.
+    Sigma is the covariance of one prediction, and d is the dimension of the target. For scalar targets the sharpness is
+    the mean standard deviation, in the target's unit.
 
     Example:
         >>> sharpness([1.0, 16.0])
@@ -124,13 +102,10 @@ def sharpness(variance: ArrayLike) -> float:
 
 
 def sharpness_geometric(variance: ArrayLike) -> float:
-    """Returns the geometric mean of the standard deviations, in the target's unit; at most `sharpness`.
+    """Returns the geometric mean of the standard deviations, in the target's unit. It is at most `sharpness`.
 
     This is the determinant sharpness of all predictions taken as one vector. The NLL of a Gaussian is `log(2 pi) / 2 +
     log(sharpness_geometric)`, plus half the mean of the squared standardized errors.
-
-    Args:
-        variance: Variance of each prediction, `[n]` or any other shape.
 
     Example:
         >>> round(sharpness_geometric([1.0, 16.0]), 6)
@@ -142,13 +117,8 @@ def sharpness_geometric(variance: ArrayLike) -> float:
 def pit(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray:
     """Returns the histogram of the probability integral transform `Phi((y - m) / sd)`.
 
-    Args:
-        mean: m, the predicted mean.
-        variance: Square of sd, the predicted variance.
-        y: Targets.
-
     Returns:
-        Share of the targets in each of ten bins of equal width, `[10]`; the shares are about equal if the predictions
+        Share of the targets in each of ten bins of equal width, `[10]`. The shares are about equal if the predictions
         are calibrated.
     """
     values = _normal_cdf((to_floats(y) - to_floats(mean)) / np.sqrt(to_floats(variance)))
@@ -172,18 +142,18 @@ def regression_scores(
     Args:
         members: Predicted mean of each model, `[K, n]`, in the unit of `y`.
         y: Targets, `[n]`.
-        weights: Weight of each model in the ensemble, `[K]`, which sum to 1; None means 1/K.
+        weights: Weight of each model in the ensemble, `[K]`. The weights sum to 1. None means 1/K.
         variances: Predicted variance of each model, `[K, n]`. None means that the models predict no variance.
         noise: Variance of the observation noise, which is added to the variance over the models.
         residual: Variance of the residuals on the clients' training samples, as a mean over the clients. None means
             that it is unknown.
-        floor: Smallest variance of the prediction: `VARIANCE_FLOOR` times the square of the target's scale.
+        floor: Smallest variance of the prediction, which is `VARIANCE_FLOOR` times the square of the target's scale.
 
     Returns:
-        Scores of the ensemble: rmse, nll, crps, coverage_50, coverage_90, coverage_95, width_95, sharpness and
-        sharpness_geometric; all but rmse depend on `noise`. Scores over the members: rmse_min, rmse_mean and rmse_max.
-        If `residual` is given, there are also nll_none, the nll without noise, and nll_residual, the nll with
-        `residual` as the noise.
+        The scores rmse, nll, crps, coverage_50, coverage_90, coverage_95, width_95, sharpness and sharpness_geometric
+        of the ensemble. All of these except rmse depend on `noise`. The scores rmse_min, rmse_mean and rmse_max are
+        computed over the members. If `residual` is given, nll_none is the nll without noise, and nll_residual is the
+        nll with `residual` as the noise.
     """
     rows = to_floats(members)
     mean, spread = mixture_moments(rows, weights, variances)

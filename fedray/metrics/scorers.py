@@ -1,7 +1,6 @@
-"""Scores true and predicted values by a scorer of scikit-learn, or by a user's function `(y_true, y_score)`.
+"""Scores true and predicted values with a scorer of scikit-learn, or with a user's function `(y_true, y_score)`.
 
-Such a metric scores predictions for any samples: those of the ensemble or of a member for the test split, or those for
-one client.
+Such a metric can score predictions of the ensemble or of a member, for the test split or for one client.
 
 Example:
     >>> import numpy as np
@@ -32,7 +31,7 @@ LABELS = "y_pred"  # name of a second argument that takes predicted classes
 
 
 def second_argument(function: Any) -> str:
-    """Returns the name of the second argument of a function `(y_true, y_score)` or `(y_true, y_pred)`; else "".
+    """Returns the name of a function's second argument, if this is `y_score` or `y_pred`. Else returns an empty text.
 
     Example:
         >>> from sklearn.metrics import average_precision_score, f1_score
@@ -50,7 +49,7 @@ class SampleMetric(NamedTuple):
     """A metric of true and predicted values. For a scorer of scikit-learn, higher values are better.
 
     Attributes:
-        name: Name of the metric's column; without `function` the name of a scorer of scikit-learn.
+        name: Name of the metric's column. Without `function` it is the name of a scorer of scikit-learn.
         positive: Number of the positive class, if there are two classes.
         function: The user's function `(y_true, y_score)` or `(y_true, y_pred)`. None means scikit-learn's scorer.
     """
@@ -70,9 +69,10 @@ class SampleMetric(NamedTuple):
             weight: Weight of each sample, `[n]`. None means equal weights.
 
         Returns:
-            The value, or NaN if the metric is undefined. A metric of two classes is undefined for samples of one class
-            if scikit-learn warns of any prediction for such samples. Otherwise only those clients would count whose
-            predictions happen to cause no warning. A metric without `sample_weight` is undefined for unequal weights.
+            The value, or NaN if the metric is undefined. If scikit-learn warns of some prediction for samples of one
+            class, a metric of two classes is undefined for all such samples. Otherwise only those clients would count
+            whose predictions happen to cause no warning. A metric without `sample_weight` is undefined for unequal
+            weights.
 
         Raises:
             BadInput: The metric cannot score these targets, or the user's function returns no number.
@@ -101,7 +101,7 @@ class SampleMetric(NamedTuple):
         return math.nan if lacks and not math.isfinite(found) else found
 
     def _compute(self, y: Any, prediction: FloatArray, given: dict[str, Any]) -> float:
-        """Returns the metric, with further arguments; of two classes, class 1 is the positive one."""
+        """Returns the metric, with further arguments. If there are two classes, class 1 is the positive class."""
         classes = prediction.shape[1] if prediction.ndim == 2 else 0
         if self.function is None:
             return float(_find_scorer(self.name, classes)(_predictor(classes), prediction, y, **given))
@@ -151,7 +151,7 @@ def _list_parameters(metric: SampleMetric) -> frozenset[str]:
 
 @cache
 def _accepts_one_class(metric: SampleMetric) -> bool:
-    """Returns whether a metric of two classes is defined for samples of one class, whatever is predicted for them."""
+    """Returns whether a metric of two classes is defined for samples of one class, for all predictions."""
     told = np.array([[0.8, 0.2], [0.6, 0.4]])
     cases = [(np.full(2, y), prediction) for y in (0, 1) for prediction in (told, told[:, ::-1])]
     with warnings.catch_warnings():
@@ -164,7 +164,7 @@ def _accepts_one_class(metric: SampleMetric) -> bool:
 
 @cache
 def _find_scorer(name: str, classes: int) -> Any:
-    """Returns a scorer of scikit-learn; a scorer of probabilities gets all C classes, even if `y` lacks some."""
+    """Returns a scorer of scikit-learn. A scorer of probabilities gets all C classes, even if `y` lacks some."""
     from sklearn.metrics import get_scorer, make_scorer
 
     scorer = get_scorer(name)
@@ -177,7 +177,7 @@ def _find_scorer(name: str, classes: int) -> Any:
 
 @cache
 def _predictor(classes: int) -> Any:
-    """Returns a model of scikit-learn whose inputs are its predictions: probabilities `[n, C]`, or targets `[n]`."""
+    """Returns a model of scikit-learn that predicts its inputs, which are probabilities `[n, C]` or targets `[n]`."""
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
     class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The names of fedray's scores, a user's own metric, and the comparison of two runs over their seeds."""
+"""Names fedray's scores, computes a user's own metric, and compares two runs over their seeds."""
 
 import math
 from collections import defaultdict
@@ -16,12 +16,12 @@ from fedray.metrics.regression import regression_scores
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Compares two runs: differences of their scores over the seeds that both have, with a confidence interval.
+# Compares two runs by the differences of their scores over the seeds that both have, with a confidence interval.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Two runs with the same seed give the same samples to the same clients and begin with the same models. So chance has
-# similar effects on both runs, and the difference of their scores varies less than either score. A seed counts once:
-# with folds, the difference of a seed is the mean over the folds that both runs have. If the runs share a single seed,
+# similar effects on both runs, and the difference of their scores varies less than either score. A seed counts once.
+# With folds, the difference of a seed is the mean over the folds that both runs have. If the runs share a single seed,
 # its folds are the pairs. Folds share most of their training samples, so the interval may then be too narrow.
 
 WorldScores = Mapping[tuple[int, int], float]  # (seed, fold) -> score
@@ -35,8 +35,9 @@ class PairedDifference(NamedTuple):
     Attributes:
         mean: Mean of the differences (first minus second), in the score's unit. It is infinite or NaN if one of the
             differences is infinite or NaN.
-        low: Lower end of the confidence interval; NaN for a single pair or for infinite scores, which have no interval.
-        high: Upper end of the confidence interval; NaN as for `low`.
+        low: Lower end of the confidence interval. It is NaN for a single pair and for infinite scores, which have no
+            interval.
+        high: Upper end of the confidence interval. It is NaN if `low` is NaN.
         n: Number of pairs.
         over: Kind of the pairs: `seeds`, or `folds` if the runs have only one seed in common.
         level: Confidence level, which is the share of such intervals that contain the true mean difference.
@@ -53,7 +54,7 @@ class PairedDifference(NamedTuple):
 
     @property
     def missing_interval(self) -> str:
-        """Returns the reason why there is no interval, in two words; empty if there is an interval."""
+        """Returns the reason why there is no interval, in two words, or an empty text if there is an interval."""
         if self.n == 1:
             return "one pair"
         return "infinite scores" if math.isnan(self.low) else ""
@@ -65,17 +66,17 @@ class PairedDifference(NamedTuple):
 
 
 def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL) -> PairedDifference | None:
-    """Returns the mean of the paired differences d_i, with Student's interval: mean +- t(n - 1) * sd / sqrt(n).
+    """Returns the mean of the paired differences, with Student's interval mean +- t(n - 1) * sd / sqrt(n).
 
     A difference of at most 1e-12 times the larger score counts as 0, because it comes from rounding.
 
     Args:
-        first: Scores of the first run. A NaN score is left out; with an infinite score there is no interval.
+        first: Scores of the first run. A NaN score is left out. If a score is infinite, there is no interval.
         second: Scores of the second run.
         level: Confidence level of the interval, above 0 and below 1.
 
     Returns:
-        The difference, first minus second; None where the runs have no world (seed and fold) in common.
+        The difference, first minus second. It is None if the runs have no seed and fold in common.
 
     Source: Student, "The probable error of a mean", Biometrika 6 (1908).
 
@@ -124,10 +125,10 @@ def score_worlds(
     """Returns the score of each replicate and fold at its last evaluated round, in the form for `compare_paired`.
 
     Args:
-        seed: Seed of the scenario; replicate r has the seed `seed + r`.
+        seed: Seed of the scenario. Replicate r has the seed `seed + r`.
         replicate: Replicate of each row of `rounds.parquet`, `[n]`.
         fold: Fold of each row of the table, `[n]`.
-        values: Score in each row of the table, `[n]`; a row whose score is NaN does not count.
+        values: Score in each row of the table, `[n]`. A row whose score is NaN does not count.
         round: Round of each row of the table, `[n]`, or the server step if a run has no rounds.
         at: The quantity that `last` limits, such as virtual seconds, `[n]`. None means the round. If several rows have
             the same value, the row of the latest round counts.
@@ -151,10 +152,10 @@ def score_worlds(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The score of a run at a budget, interpolated between the evaluations around it if they are near enough.
-# A budget is a number of bytes, seconds or rounds. Two evaluations that are far apart say little about the scores
-# between them. So a score is interpolated only if the later evaluation cost at most twice as much as the earlier
-# evaluation. Otherwise the earlier evaluation counts if it had used 90 % of the budget; if not, there is no score.
+# The score of a run at a budget, interpolated between the evaluations around it if they are near enough. A budget is a
+# number of bytes, seconds or rounds. Two evaluations that are far apart say little about the scores between them. So a
+# score is interpolated only if the later evaluation cost at most twice as much as the earlier evaluation. Otherwise the
+# earlier evaluation counts if it had used 90 % of the budget, and else there is no score.
 
 LEAST_USED = 0.9  # share of a budget that an evaluation must have used to count alone
 MOST_APART = 2.0  # largest cost of the later evaluation, as a multiple of the cost of the earlier evaluation
@@ -165,9 +166,9 @@ class BudgetScore(NamedTuple):
 
     Attributes:
         value: the score.
-        used: Share of the budget that the last evaluation within the budget had used, in (0, 1].
-        after: If the score is interpolated, the share of the budget that the first evaluation beyond the budget had
-            used; else `used`.
+        used: Share of the budget that was used at the last evaluation within the budget, in (0, 1].
+        after: Share of the budget that was used at the first evaluation beyond the budget, if the score is
+            interpolated. Otherwise it equals `used`.
     """
 
     value: float
@@ -210,15 +211,13 @@ def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float)
 # The names of fedray's scores, the tasks and units that they belong to, and the input of a user's own metric.
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The meaning of a score's name: which task has the score, and whether lower values are better.
+# The meaning of a score's name, with the task that has the score, and whether lower values are better.
 
 
 def fits_task(name: str, classes: int) -> bool:
-    """Returns whether a task has a score; for example, a regression has no accuracy, and a classification no rmse.
+    """Returns whether a task has a score. For example, a regression has no accuracy, and a classification has no rmse.
 
-    Args:
-        name: Name of the score, with or without `hold_out_`.
-        classes: Number of classes. It is 0 for a regression.
+    The number of `classes` is 0 for a regression. The name may begin with `hold_out_`.
 
     Example:
         >>> [fits_task(name, classes=10) for name in ("rmse", "hold_out_rmse", "nll", "hold_out_nll")]
@@ -231,7 +230,7 @@ def fits_task(name: str, classes: int) -> bool:
 
 
 def lower_is_better(name: str) -> bool:
-    """Returns whether lower values of a score are better, also for scores of members and of held-out samples.
+    """Returns whether lower values of a score are better. Members and held-out samples may have the score, too.
 
     For a user's own metric, lower values are better if its name ends with `_error` or `_loss`. For a scorer of
     scikit-learn, higher values are always better, because its errors are negated (`neg_..._error`).
@@ -245,7 +244,7 @@ def lower_is_better(name: str) -> bool:
 
 
 def has_direction(name: str) -> bool:
-    """Returns whether high or low values of a score are better, or False for entropy and coverage, for example.
+    """Returns whether high or low values of a score are better. For entropy and coverage, neither is better.
 
     Example:
         >>> [has_direction(name) for name in ("accuracy", "hold_out_entropy", "coverage_90", "a_metric_of_mine")]
@@ -257,11 +256,6 @@ def has_direction(name: str) -> bool:
 
 def reaches_target(name: str, value: float, target: float) -> bool:
     """Returns whether the value of a score is at least as good as a target.
-
-    Args:
-        name: Name of the score, which determines whether lower values are better.
-        value: The measured value.
-        target: The required value.
 
     Example:
         >>> reaches_target("accuracy", 0.9, target=0.8), reaches_target("nll", 0.4, target=0.3)
@@ -306,7 +300,7 @@ def describe_score(name: str) -> Column | None:
 
 
 def is_fedrays(name: str) -> bool:
-    """Returns whether a name in `rounds.parquet` or `summary.json` is fedray's own; no user's metric may have it.
+    """Returns whether a name in `rounds.parquet` or `summary.json` is fedray's, so that no user's metric may have it.
 
     Example:
         >>> [is_fedrays(name) for name in ("round", "nll", "rounds_to_target", "hold_out_margin", "margin")]
@@ -317,24 +311,24 @@ def is_fedrays(name: str) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The input of a user's own metric: the predictions of an ensemble for the samples of a split.
+# The input of a user's own metric, which is the predictions of an ensemble for the samples of a split.
 
 
 class Scored(NamedTuple):
     """The predictions for the samples of a split by the models of one replicate and fold.
 
     Attributes:
-        prediction: Prediction of the ensemble: probabilities `[n, C]`, or the mean of the target `[n]` in the target's
-            unit.
+        prediction: Prediction of the ensemble, which is probabilities `[n, C]`, or the mean of the target `[n]` in the
+            target's unit.
         targets: True classes `[n]`, or true targets `[n]` in the target's unit.
-        members: Predictions of each model: probabilities `[K, n, C]`, or means `[K, n]`. Models of weight 0 are left
-            out. The members of a stack are its sub models.
+        members: Predictions of each model, which are probabilities `[K, n, C]` or means `[K, n]`. Models of weight 0
+            are left out. The members of a stack are its sub models.
         inputs: Inputs of the samples as the data set stores them, `[n, ...]`.
         split: The split, `test` or `hold_out`.
         replicate: Number of the replicate, from 0.
         fold: Number of the fold, from 0.
         variance: Variance of the ensemble's prediction in a regression, `[n]`, in the target's unit squared. It
-            includes the noise, as in the score `nll`. None for classes.
+            includes the noise, as in the score `nll`. For classes it is None.
 
     Example:
         >>> import numpy as np
@@ -358,11 +352,6 @@ class Scored(NamedTuple):
 
 def read_metric(name: str, function: Callable[[Scored], Any], scored: Scored) -> float:
     """Returns the value of a user's own metric.
-
-    Args:
-        name: Name of the metric's column in `rounds.parquet`.
-        function: The user's function, which computes the metric.
-        scored: The predictions and targets that the function takes.
 
     Raises:
         FedrayError: The function raises an error.

@@ -37,9 +37,6 @@ def hash_values(*things: Any) -> dict[str, str]:
 
     Values that are used by called functions are included.
 
-    Args:
-        things: functions, classes, partials, or objects that can be called.
-
     Returns:
         The digests by name. If a value is an object of the user's own class, there is also a digest of the source of
         this class, under a name such as "class Config of config"; the digest is an empty text if there is no source.
@@ -171,12 +168,7 @@ def mark(thing: Any) -> Any:
 
 
 def is_changed(thing: Any, before: Any) -> bool:
-    """Returns whether an object has changed since it was marked; entries added to a dict or list are no change.
-
-    Args:
-        thing: An object that `find_changeable` has found.
-        before: The record that `mark` returned for the object earlier.
-    """
+    """Returns whether an object has changed since it was marked; entries added to a dict or list are no change."""
     now = mark(thing)
     if isinstance(thing, dict):
         return any(key not in now or now[key] is not value for key, value in before.items())
@@ -336,13 +328,9 @@ def _are_close(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
 def check_fields(where: str, thing: Any, path: str = "") -> None:
     """Checks the numbers and words in the fields of a dataclass or a named tuple by the type hints of the fields.
 
-    A number must be finite and at least 0. Some counts, such as the number of models, must be at least 1.
-
-    Args:
-        where: the beginning of messages.
-        thing: the dataclass or named tuple; fields that hold functions are not checked here.
-        path: the path of `thing` inside the object that `where` names, with a dot at the end; empty for the object
-            itself.
+    A number must be finite and at least 0. Some counts, such as the number of models, must be at least 1. `thing` is
+    the dataclass or named tuple; fields that hold functions are not checked here. `path` is the path of `thing` inside
+    the object that `where` names, with a dot at the end; empty for the object itself.
 
     Raises:
         BadInput: a field has a wrong value. The message is one line.
@@ -413,10 +401,7 @@ class RecordedOptions(Mapping[str, Any]):
 def refuse_unread(section: str, name: str, options: RecordedOptions) -> None:
     """Refuses options that a user's function did not use when it was called.
 
-    Args:
-        section: The section of the scenario that holds the options, such as `method`.
-        name: The name of the function.
-        options: The options with which the function was called.
+    `section` is the section of the scenario that holds the options, such as `method`.
 
     Raises:
         BadInput: The function did not use an option. The message names the first such option.

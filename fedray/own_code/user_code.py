@@ -49,9 +49,6 @@ def name_callable(thing: Any) -> str:
 def hash_source(*things: Any) -> dict[str, str]:
     """Returns SHA-256 digests of the source of the given code, and of the user's code that it uses.
 
-    Args:
-        things: functions, classes, and objects that can be called.
-
     Returns:
         The digest of each function and class by its qualified name. The digest is an empty text if there is no source:
         for built-in functions, code typed into an interpreter, and two lambdas in the same line.
@@ -322,10 +319,7 @@ def name_type(value: Any) -> str:
 def takes_positional(thing: Callable[..., Any], number: int, keywords: Iterable[str] = ()) -> bool:
     """Returns whether an object can be called with the given arguments, or True if its signature is unknown.
 
-    Args:
-        thing: A function, a class, a partial, or an object that can be called.
-        number: The number of positional arguments.
-        keywords: The names of keyword arguments.
+    `thing` is A function, a class, a partial, or an object that can be called.
 
     Example:
         >>> takes_positional(lambda x, y: ..., 2), takes_positional(lambda x, *, y: ..., 1)
@@ -345,11 +339,8 @@ def explain_uncallable(
 ) -> str | None:
     """Returns why fedray cannot call a user's function, as words that follow "it" or a name, or None if it can.
 
-    Args:
-        thing: The object that the user gave as the function.
-        arguments: The positional arguments of the call, such as "state, stats, t"; empty for no arguments.
-        keywords: The names of keyword arguments.
-        classes: Whether a class is accepted as well; a call then makes an object of the class.
+    `arguments` are the positional arguments of the call, such as "state, stats, t"; empty for no arguments. `classes`
+    says whether a class is accepted as well; a call then makes an object of the class.
 
     Example:
         >>> explain_uncallable(lambda outputs, targets: ..., "outputs, targets, context")
@@ -392,12 +383,9 @@ def _shorten_path(file: str) -> str:
 def import_modules(modules: Iterable[str], where: str = "--import") -> None:
     """Imports modules in this process; modules in the working directory are found, too.
 
-    If any modules are given, the working directory is added to the import path.
-
-    Args:
-        modules: Names, such as `mine` or `package.mine`, or files, such as `code/mine.py`. If a file does not exist
-            here, as on another machine, Python looks for a module with the name of the file.
-        where: The option or the key that names the modules, for messages.
+    If any modules are given, the working directory is added to the import path. `modules` are the names, such as `mine`
+    or `package.mine`, or files, such as `code/mine.py`. If a file does not exist here, as on another machine, Python
+    looks for a module with the name of the file.
 
     Raises:
         BadInput: a module cannot be imported.
@@ -434,10 +422,6 @@ def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
 
     Digests do not depend on comments and docstrings. The started script (`__main__`) is left out: it may differ between
     the start of a run and its resumption.
-
-    Args:
-        modules: names or files of modules, as in `import_modules`.
-        things: functions, classes and objects.
     """
     code = [one for thing in things for one in list_code(thing) if one.__module__ != "__main__"]
     files = {name: hash_file(sys.modules[name].__file__) for name in _list_modules(modules, code) if name != "__main__"}
@@ -449,10 +433,6 @@ def find_module_places(modules: Iterable[str], things: Iterable[Any] = ()) -> li
 
     The result covers the given modules, the modules that define the given code, and every module of the user's that one
     of them names.
-
-    Args:
-        modules: names or files of modules, as in `import_modules`.
-        things: functions, classes and objects.
 
     Example:
         >>> find_module_places(["json"], [len])  # of Python itself

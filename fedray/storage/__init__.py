@@ -1,1 +1,1 @@
-"""The run directory: checkpoints, tables, drift scores, summary and manifest; and loggers."""
+"""Writes and reads checkpoints, tables, drift scores, summary and manifest of a run directory, and makes loggers."""

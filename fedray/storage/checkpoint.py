@@ -1,4 +1,4 @@
-"""Writes and reads what a run keeps while it trains: checkpoints, and the tables of rounds and clients.
+"""Writes and reads checkpoints and the tables of rounds and clients, which a run writes while it trains.
 
 A *study* is everything that a run needs, and a *world* is one seed of one fold of the data.
 """
@@ -46,9 +46,9 @@ def save_checkpoint(
         folder: The folder that holds the checkpoints of one run.
         progress: The progress of the run.
         private: The clients' private vectors by name. None means that there are no such vectors.
-        keep: How many checkpoints stay, at least 1. These are the new checkpoint and the newest of the others.
-        files: The list of the parts of the run's tables. The checkpoint keeps this list, and adds its own file with the
-            state to it.
+        keep: Number of checkpoints that stay, at least 1. These are the new checkpoint and the newest of the others.
+        files: The list of the parts of the run's tables. The checkpoint stores this list, together with its file of the
+            state.
 
     Returns:
         The folder of the checkpoint.
@@ -93,11 +93,8 @@ def save_checkpoint(
 def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[str, Any]) -> None:
     """Writes the two files of a checkpoint into a temporary folder, syncs the folder to the disk, and renames it.
 
-    Args:
-        final: The folder of the checkpoint.
-        tensors: The tensors of the state by name.
-        totals: The other entries of the checkpoint. The checksum of the file with the state is added to the list of
-            files in these entries.
+    `totals` has the other entries of the checkpoint. The list of files in these entries gets the checksum of the file
+    with the state.
     """
     part = final.with_name(f".{secrets.token_hex(12)}.part")
     try:
@@ -128,9 +125,7 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[
 def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, dict[str, torch.Tensor]]:
     """Returns the progress in a checkpoint, and the clients' private vectors that were saved with it.
 
-    Args:
-        folder: The folder that holds the checkpoints of one run.
-        round: The round of the checkpoint. None means the newest checkpoint.
+    If `round` is None, this is the newest checkpoint.
 
     Raises:
         Damaged: A file of the checkpoint is missing or was changed.
@@ -185,12 +180,8 @@ def hash_model(study: Study, state: State) -> str:
     """Returns the SHA-256 of all parameters and buffers of all models.
 
     For each tensor, the text `REPLICATE/FOLD/MODEL/NAME/(SHAPE)` and then the little-endian bytes are hashed. The
-    tensors are in the order of replicate, fold and model. Within a model, the trainable parameters come first, then
-    float buffers, then counters, each in the order of the module.
-
-    Args:
-        study: The study that was trained.
-        state: The state with the models of all worlds.
+    tensors are in the order of replicate, fold and model. In a model, the trainable parameters come first, then float
+    buffers, then counters, each in the order of the module.
     """
     tensors: dict[str, torch.Tensor] = {}
     layout = study.net.layout
@@ -206,13 +197,7 @@ def hash_model(study: Study, state: State) -> str:
 
 
 def hash_state(model: str, state: State, private: dict[str, torch.Tensor]) -> str:
-    """Returns the SHA-256 of the model hash, the server's further tensors and the clients' private vectors.
-
-    Args:
-        model: The model hash, from `hash_model`.
-        state: The state, of which only `extra` is hashed.
-        private: The clients' private vectors by name.
-    """
+    """Returns the SHA-256 of the model hash, the server's further tensors and the clients' private vectors."""
     rest = {f"extra/{n}": state.extra[n] for n in sorted(state.extra)}
     rest |= {f"private/{n}": private[n] for n in sorted(private)}
     return plain.hash_tensors({f"model_hash/{model}": torch.zeros(0), **rest})
@@ -226,11 +211,6 @@ def load_study_checkpoint(
     out: Path, study: Study, folder: str = "checkpoints"
 ) -> tuple[Progress, dict[str, torch.Tensor]]:
     """Returns the progress and the clients' private vectors in the newest checkpoint of a run directory.
-
-    Args:
-        out: The run directory.
-        study: The study that was trained.
-        folder: The folder in the run directory, `checkpoints` or `best`.
 
     Raises:
         Damaged: A file of the checkpoint is missing or was changed.
@@ -250,7 +230,7 @@ def load_study_checkpoint(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How `fedray resume` repairs a damaged run directory: damaged files are set aside and made again.
+# The repair of a damaged run directory by `fedray resume`, which sets damaged files aside and makes them again.
 #
 # Nothing is deleted. If a file is missing, truncated or changed, it is moved to `set-aside/1` (or 2, 3 ...) of the run
 # directory, together with all later files that depend on it. The run continues from the newest undamaged checkpoint
@@ -262,16 +242,15 @@ CHECKPOINTS, RATES = "checkpoints", "learning_rates.json"
 
 
 def warn_of_damage(out: Path) -> None:
-    """Sets damaged files of a run directory aside, and gives a `DamageWarning` for each of them."""
+    """Moves damaged files of a run directory to `set-aside`, and gives a `DamageWarning` for each file."""
     for line in mend_run_directory(out):
         warn_user(line, DamageWarning)
 
 
 def mend_run_directory(out: Path) -> list[str]:
-    """Sets damaged files of a run directory aside, so that the run can be resumed. The directory must be locked.
+    """Moves damaged files of a run directory to `set-aside`, so that the run can be resumed.
 
-    Args:
-        out: The run directory.
+    The directory must be locked.
 
     Returns:
         One line for each damaged file, which says what is wrong and where the file was moved. The list is empty if
@@ -347,7 +326,7 @@ FLUSH_ROWS = 200_000  # with more rows in memory, a part is written
 
 
 class RunRecorder:
-    """Writes the tables of one run: a row for each job, and a row for each world of each evaluated round.
+    """Writes the tables of one run, with a row for each job, and a row for each world of each evaluated round.
 
     A world is one seed of one fold of the data.
 
@@ -389,13 +368,7 @@ class RunRecorder:
         self._flushed = time.monotonic()
 
     def jobs(self, round: int | IntArray, plan: Plan, table: JobTable) -> None:
-        """Keeps the jobs of a round, or of several rounds, until the next flush.
-
-        Args:
-            round: The round, from 1, or the round of each job, `[J]`.
-            plan: The jobs, `[J]`.
-            table: The record of the jobs, in the order of the plan.
-        """
+        """Keeps the jobs of a round, or of several rounds, until the next flush."""
         n = len(plan.client)
         where = {
             "replicate": plan.world // self.study.per_replicate,
@@ -414,13 +387,7 @@ class RunRecorder:
         self._buffered += n
 
     def keep_clients(self, round: int, world: int, found: ClientScores) -> None:
-        """Keeps the scores of a world's clients until the next flush.
-
-        Args:
-            round: The round that was evaluated.
-            world: Index of the world.
-            found: The scores.
-        """
+        """Keeps the scores of a world's clients until the next flush."""
         n = len(found.client)
         replicate, fold = self.study.place(world)
         where = {"replicate": replicate, "fold": fold, "round": round}
@@ -526,7 +493,8 @@ def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
 def read_table(out: Path, name: str) -> pa.Table:
     """Returns a table of a run directory, `rounds`, `clients` or `client_scores`, sorted by replicate, fold and round.
 
-    A method without local training, such as `bayesian_linear`, has scores but no jobs: its table `clients` has no rows.
+    A method without local training, such as `bayesian_linear`, has scores but no jobs. So its table `clients` has no
+    rows.
 
     Raises:
         Damaged: A part of the table is missing or was changed.

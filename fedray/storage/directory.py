@@ -14,7 +14,7 @@ from fedray.files import plain, run_files
 from fedray.scenario.identity import IDENTITY_FILE
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Making, locking and shortening a run directory.
+# Functions that make, lock and shorten run directories.
 
 LOCK = ".lock"
 
@@ -46,13 +46,8 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
 def adopt_run(source: Path, out: Path, scenario_text: str) -> None:
     """Copies a run directory into a new one, where the run continues.
 
-    If the scenario differs, `identity.json` and the manifest are not copied. The scenario is written last, so that a
-    directory with a scenario is complete.
-
-    Args:
-        source: The run directory, to which no process writes.
-        out: The new run directory, which does not exist yet.
-        scenario_text: The scenario with which the run continues.
+    If the scenario differs, `identity.json` and the manifest are not copied. The scenario, with which the run
+    continues, is written last, so that a directory with a scenario is complete.
     """
     same = (source / "scenario.yaml").read_bytes() == scenario_text.encode()
     stale = () if same else ("manifest.json", IDENTITY_FILE)
@@ -75,11 +70,8 @@ def is_unborn(path: Path) -> bool:
 def discard_run_directory(out: Path, fresh: bool) -> None:
     """Removes a directory that `make_run_directory` has made, so that bad input leaves nothing on the disk.
 
-    A directory stays if the run has recorded rounds, or if a different process writes it.
-
-    Args:
-        out: The run directory.
-        fresh: Whether the directory did not exist before. If the directory existed, only its content is removed.
+    A directory stays if the run has recorded rounds, or if a different process writes it. `fresh` says whether the
+    command made the directory. If the directory existed before, only its content is removed.
     """
     if (out / "rounds.parquet").exists() or plain.is_locked(out / LOCK):
         return
@@ -89,20 +81,18 @@ def discard_run_directory(out: Path, fresh: bool) -> None:
 
 @contextmanager
 def lock_run_directory(out: Path, *, wait: bool = True) -> Iterator[Callable[[], None]]:
-    """Keeps other processes from writing a run directory. The lock ends with its process, even if that is killed.
+    """Keeps other processes from writing a run directory.
+
+    The lock ends with its process, even if the process is killed.
 
     If the command that started a run was killed, the actors of the run may still write for some seconds. So a resumed
-    run waits for the lock.
-
-    Args:
-        out: The run directory.
-        wait: Whether to wait some seconds for a process that still writes the directory.
+    run waits for the lock. `wait` says whether this waits for a process that still writes.
 
     Yields:
         A function to call before each write. It raises `Unwritable` if the directory was moved or deleted.
 
     Raises:
-        BadInput: Another process writes the directory.
+        BadInput: A different process writes the directory.
         Unwritable: The directory cannot be written.
     """
     try:
@@ -166,11 +156,7 @@ def require_run_directory(folder: Path) -> None:
 
 
 def refuse_taken(out: Path, *, force: bool = False) -> None:
-    """Raises an error if a new run cannot be written to a directory.
-
-    Args:
-        out: The directory.
-        force: Whether the run in the directory is to be replaced.
+    """Raises an error if a new run cannot be written to a directory. `force` says whether it may replace a run.
 
     Raises:
         BadInput: The directory holds files that are no run, a run that must not be replaced, or a run that a process is
@@ -197,9 +183,6 @@ def claim_numbered(wanted: Path) -> Iterator[Path]:
 
     The directory is removed at the end of the block if it is empty. Two processes that call this at the same time get
     two directories.
-
-    Args:
-        wanted: The directory that the first run gets.
 
     Yields:
         The directory.
@@ -264,10 +247,6 @@ def record_failure(out: Path, error: Exception) -> None:
 
     A failure to write the file, for example on a full disk, is ignored.
 
-    Args:
-        out: The run directory.
-        error: The error that ended the run.
-
     Example:
         >>> import tempfile
         >>> out = Path(tempfile.mkdtemp())
@@ -296,9 +275,6 @@ def forget_failure(out: Path) -> None:
 def read_failure(out: Path) -> FedrayError | None:
     """Returns the error that ended a run, or None if the run is finished or a process still writes it.
 
-    Args:
-        out: The run directory.
-
     Raises:
         Damaged: `failure.json` cannot be read.
     """
@@ -326,10 +302,6 @@ def has_sweep(folder: Path) -> bool:
 
 def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
     """Raises an error if a sweep cannot be written to a directory.
-
-    Args:
-        folder: The directory of the sweep.
-        resume: Whether the user wants to continue the sweep in `folder`.
 
     Raises:
         BadInput: The directory holds a sweep that is not to be continued, or something other than a sweep.

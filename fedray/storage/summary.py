@@ -75,11 +75,11 @@ def pool_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float
 
 
 def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
-    """Returns the metrics that depend on several evaluated rounds of a world, one dictionary for each world.
+    """Returns the metrics that depend on several evaluated rounds of a world, as a dict for each world.
 
-    A world is one seed of one fold. If the method has phases, only the rounds of the last phase count. The first metric
-    is the mean score over the last 3 evaluated rounds (Fed-ensemble, section V). The others are the round, the virtual
-    second and the sent bytes at which the target was first reached. They are absent if the target was not reached.
+    If the method has phases, only the rounds of the last phase count. The first metric is the mean score over the last
+    3 evaluated rounds (Fed-ensemble, section V). The other metrics are the round, the virtual second and the sent bytes
+    at which the target was first reached. These are absent if the target was not reached.
     """
     found, first = [], study.last_phase + 1 if study.last_phase else 0
     rows = read_table(out, "rounds").to_pylist()
@@ -105,12 +105,9 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
 
 
 def count_lost_models(out: Path) -> int:
-    """Returns the number of models that clients should train in a run, but whose uploads the server never used.
+    """Returns the number of models that clients should train in a run, but of which the server never used an upload.
 
     This is the number in the replicate and fold with the most such models.
-
-    Args:
-        out: The run directory, with all its jobs.
 
     Raises:
         Damaged: A part of the table `clients` lacks a column, or a column has values of a wrong type.
@@ -138,10 +135,6 @@ def count_drawn_answers(study: Study, progress: Progress) -> int:
     Models are counted only if the method or the schedule is the user's own. For fedray's methods `fedray.advice` finds
     such models before the run.
 
-    Args:
-        study: The study that was trained.
-        progress: The progress at the end of the run.
-
     Returns:
         The number in the replicate and fold with the most such models. It is 0 for a run without rounds, and for a
         stack with a method of fedray.
@@ -161,22 +154,14 @@ def count_drawn_answers(study: Study, progress: Progress) -> int:
 
 
 def _find_drawn(study: Study, state: State) -> BoolArray:
-    """Returns for each model of a state whether it equals one of the initial models, `[worlds * K]`."""
+    """Returns whether each model of a state equals one of the initial models, `[worlds * K]`."""
     first = draw_first_state(study, study.method.phase).models
     drawn = {row.numpy().tobytes() for row in first}
     return np.array([row.numpy().tobytes() in drawn for row in state.models.to(first.dtype)])
 
 
 def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, state_hash: str) -> dict[str, Any]:
-    """Returns the content of `summary.json`: final metrics over replicates and folds, totals, and hashes.
-
-    Args:
-        study: The study that was trained.
-        progress: The progress at the end of the run.
-        out: The run directory, with all its tables.
-        model_hash: The model hash, from `checkpoint.hash_model`.
-        state_hash: The state hash, from `checkpoint.hash_state`.
-    """
+    """Returns the content of `summary.json`, which is final metrics over replicates and folds, totals, and hashes."""
     metrics = {**pool_metrics(progress.metrics), **pool_metrics(collect_course_metrics(study, out))}
     more: dict[str, Any] = {"stopped": progress.stopped} if progress.stopped else {}
     if lost := count_lost_models(out):
@@ -226,7 +211,7 @@ def find_most_frequent(study: Study) -> dict[str, Any]:
 
 
 def make_manifest(extra: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of the manifest: versions, machine, commit, and the entries of `extra`.
+    """Returns the content of the manifest, which is versions, machine, commit, and the entries of `extra`.
 
     Environment variables are not written, because they may hold secrets.
     """
@@ -281,10 +266,6 @@ def describe_partition(study: Study) -> str:
 def write_partition(out: Path, study: Study) -> None:
     """Writes which client holds which training samples in every world, unless the file already has this content.
 
-    Args:
-        out: The run directory.
-        study: The study that is trained.
-
     Raises:
         BadInput: The file exists, but this user may not read it.
     """
@@ -306,13 +287,7 @@ DRIFT_FILE = "drift.parquet"
 
 
 def write_drift(out: Path, study: Study, worlds: Sequence[Drift]) -> None:
-    """Writes the table `drift.parquet`.
-
-    Args:
-        out: The run directory.
-        study: The study that was trained.
-        worlds: The drift scores of the clients in each world.
-    """
+    """Writes the table `drift.parquet`."""
     tables = []
     for world, drift in enumerate(worlds):
         client = np.arange(len(drift.total))
@@ -407,11 +382,6 @@ def mlflow(uri: str, experiment: str = "fedray", name: str | None = None) -> Log
 def look_on(what: str, do: Callable[..., object], tell: Callable[[str], object]) -> Callable[..., None]:
     """Wraps a function that only watches a run. If it fails, a line is printed and the function is not called again.
 
-    Args:
-        what: Name of the function, for the warning.
-        do: The function.
-        tell: A function that prints a line.
-
     Example:
         >>> look = look_on("a gauge", lambda value: 1 / value, print)
         >>> look(0), look(0)
@@ -445,8 +415,8 @@ def build_loggers(names: Iterable[str], out: Path, tell: Callable[[str], object]
     """Returns the loggers that a user requests by name. A logger that fails later does not end the run.
 
     Args:
-        names: The scenario's `loggers`: `tensorboard`, `wandb` or `mlflow`. A name may end with `:VALUE`, which sets
-            the directory, the project or the URI.
+        names: The scenario's `loggers`, which are `tensorboard`, `wandb` or `mlflow`. A name may end with `:VALUE`,
+            which sets the directory, the project or the URI.
         out: The run directory. Loggers write their files into it, and name their runs after it.
         tell: A function that prints a line about a logger that fails.
 
@@ -512,10 +482,7 @@ _PARTS = {  # parts that must not differ, each with the message if it differs
 def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] = tell_user) -> None:
     """Writes the identity of a new run. If the run has an identity or a checkpoint, checks the identity instead.
 
-    Args:
-        out: The run directory.
-        digests: Digests of what is to be trained.
-        tell: A function that prints a line. The line names values that have changed since the run began.
+    `tell` prints a line, which names values that have changed since the run began.
 
     Raises:
         BadInput: The run began with different data, a different network or different code.
@@ -540,12 +507,8 @@ def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] 
 def check_identity(out: Path, digests: Digests) -> None:
     """Checks, before the models of a run predict, that nothing has changed since the run began.
 
-    A run without an identity is not checked.
-
-    Args:
-        out: The run directory.
-        digests: Digests of what is used to predict. Of the values that the user's code uses, only those of networks and
-            partitions are compared.
+    A run without an identity is not checked. `digests` describes everything that predictions depend on. Of the values
+    that the user's code uses, only those of networks and partitions are compared.
 
     Raises:
         BadInput: Something has changed, which the message names.
@@ -581,10 +544,7 @@ def read_keys(out: Path) -> dict[str, Any]:
 def confirm_digests(out: Path, digests: Digests, *, fresh: bool) -> None:
     """Writes or checks the digests of a directory that has no scenario, such as the directory of a sweep.
 
-    Args:
-        out: The directory.
-        digests: Digests of what all trainings in the directory have in common.
-        fresh: Whether nothing was trained yet. Then the digests are written first.
+    `fresh` says whether nothing was trained yet. If so, the digests are written first.
 
     Raises:
         BadInput: Something has changed, which the message names.
@@ -624,11 +584,7 @@ def read_identity(out: Path) -> dict[str, Any]:
 def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
     """Returns the value of `lanes` for a run that continues.
 
-    If the scenario says `auto`, this is the value with which the run began.
-
-    Args:
-        lanes: The value in the scenario.
-        out: The run directory.
+    If the scenario has `auto`, this is the value with which the run began.
 
     Raises:
         BadInput: The run began with compiled kernels, which this machine does not have.
@@ -647,10 +603,7 @@ def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
 def recall_device(out: Path) -> str | None:
     """Returns the devices with which a run began, such as `cuda` or `cpu, cuda`, or None for a new run.
 
-    If the run directory does not name devices, an early version of fedray wrote it, and the result is `cpu`.
-
-    Args:
-        out: The run directory.
+    If the run directory does not name devices, an early version of fedray made it, and the result is `cpu`.
     """
     began = read_identity(out)
     if not began and not run_files.find_checkpoints(out / "checkpoints"):
@@ -660,10 +613,6 @@ def recall_device(out: Path) -> str | None:
 
 def extend_rounds(out: Path, rounds: int) -> None:
     """Sets the number of rounds in `scenario.yaml` and `identity.json`, to make a run longer. The run may be finished.
-
-    Args:
-        out: The run directory.
-        rounds: The new number of rounds, including the rounds that are already done.
 
     Raises:
         BadInput: The run has done more rounds, the method is a stack or an ensemble of learners, or the longer run
@@ -691,10 +640,7 @@ def extend_rounds(out: Path, rounds: int) -> None:
 def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: int) -> None:
     """Raises an error if a longer run would differ from a run that had this length from the start.
 
-    Args:
-        tree: The scenario of the run.
-        totals: The content of `progress.json` in the newest checkpoint. It is empty if there is no checkpoint.
-        rounds: The new number of rounds.
+    `totals` has the content of `progress.json` in the newest checkpoint. It is empty if there is no checkpoint.
     """
     done, stopped = totals.get("round", 0), totals.get("stopped")
     if stopped:
@@ -719,14 +665,7 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
 
 
 def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callable[[str], object]) -> None:
-    """Raises an error if digests have changed since the run began. Prints a line if only values or devices changed.
-
-    Args:
-        out: The directory.
-        began: The identity of the run.
-        digests: The digests to compare.
-        tell: A function that prints a line.
-    """
+    """Raises an error if digests have changed since the run began. Prints a line if only values or devices changed."""
     for part, said in _PARTS.items():
         if changed := _list_changes(part, began, digests):
             raise BadInput(f"{out}: {said.format(', '.join(changed))}, or start a new run")
@@ -743,8 +682,9 @@ def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callab
 def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]:
     """Lists in words what differs in one part of the digests. An empty digest equals every other digest.
 
-    A missing digest is a difference only in the parts `data` and `source`. In other parts digests may be missing, for
-    two reasons: earlier versions kept more digests of a network, and a process may use only some modules and values.
+    A missing digest is a difference only in the parts `data` and `source`. In other parts digests may be missing,
+    because earlier versions stored more digests of a network, and because a process may use only some modules and
+    values.
     """
     found, gone = now.get(part, {}), None if part in ("data", "source") else ""
     pairs = [(key, old, found.get(key, gone)) for key, old in began.get(part, {}).items() if part in now]
@@ -755,9 +695,6 @@ def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str
 
 def refuse_missing_names(out: Path) -> None:
     """Raises an error if a run or a sweep used a name of the user that no module has registered in this process.
-
-    Args:
-        out: The directory of the run or of the sweep.
 
     Raises:
         BadInput: A name is missing. The message has the first such name and the file that registered it.
