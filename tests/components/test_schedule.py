@@ -96,7 +96,7 @@ def test_round_t_alone_is_round_t_after_all_rounds_before(case: Case, kind: str,
 
 
 @given(cases(), st.sampled_from(sorted(KINDS)), st.sampled_from(sorted(PEOPLE)), st.integers(0, 20))
-def test_every_participant_trains_its_tiers_number_of_different_models(
+def test_participants_are_counted_by_tier_and_train_its_number_of_different_models(
     case: Case, kind: str, people: str, t: int
 ) -> None:
     rows = "stratum" if people == "strata" else "client"
@@ -106,18 +106,11 @@ def test_every_participant_trains_its_tiers_number_of_different_models(
     assert len(set(triples(plan))) == len(plan.client), "a client trains a model twice in one round"
     for world, seed in enumerate(case.seeds):
         mine = plan.client[plan.world == world]
-        chosen = who(seed, t).client
+        chosen, slot = who(seed, t).client, who(seed, t).slot
+        number = [tier.number for tier in case.clients.tiers] if people == "full" else list(case.per_tier)
+        assert np.bincount(case.clients.tier_of(chosen), minlength=2).tolist() == number
+        assert len(set(chosen.tolist())) == len(chosen) and slot.tolist() == list(range(len(chosen)))
         assert sorted(mine.tolist()) == sorted(np.repeat(chosen, models_a_round(case, chosen)).tolist())
-
-
-@given(cases(), st.sampled_from(["sampled", "strata"]), st.integers(0, 50))
-def test_participants_are_distinct_and_counted_per_tier(case: Case, people: str, t: int) -> None:
-    for seed in case.seeds:
-        chosen = PEOPLE[people](case)(seed, t)
-        assert len(set(chosen.client.tolist())) == len(chosen.client)
-        tier = case.clients.tier_of(chosen.client)
-        assert np.bincount(tier, minlength=2).tolist() == list(case.per_tier)
-        assert chosen.slot.tolist() == list(range(len(chosen.client)))
 
 
 @settings(max_examples=20)
