@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import torch
 from own_names import forgetting_names
-from small import copy_run, models, rows, run_command, scenario
+from small import copy_run, models, run_command, scenario
 from torch import Tensor
 
 import fedray
 from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
-from fedray.core.method import RateSchedule
 from fedray.methods import (
     LossContext,
     Method,
@@ -179,15 +178,10 @@ def test_objects_are_passed_as_they_are(tmp_path: Path) -> None:
         ({"kind": "cosine", "rounds": 2, "restart": True}, [1.0, 0.5, 1.0]),
         ({"kind": "linear", "rounds": 1, "restart": True, "warmup": 2}, [0.5, 1.0, 1.0]),
         ({"warmup": 2}, [0.5, 1.0, 1.0]),
+        ({"kind": "constant"}, [1.0, 1.0, 1.0]),
     ],
 )
 def test_a_schedule_is_a_factor_of_the_rate(keys: dict[str, Any], factors: list[float]) -> None:
     """To the bit what a rate of each round gives; with every engine, since it changes nothing but the rate."""
     study = build_study(read_scenario({"local": {"lr": 0.05, "schedule": keys}, "clients": {"number": 3}}))
     assert [round(study.method.phase.local.lr_at(t) / 0.05, 9) for t in range(3)] == factors
-
-
-def test_a_constant_schedule_changes_no_bit() -> None:
-    assert RateSchedule().factor(7) == 1.0
-    one, other = run_local({"schedule": "constant"}), run_local({})
-    assert rows(one.rounds) == rows(other.rounds)

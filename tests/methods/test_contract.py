@@ -20,6 +20,7 @@ import pytest
 import torch
 import yaml
 from columns import find_uncatalogued
+from method_cases import CASES
 from safetensors.torch import load_file
 from small import copy_run, of_method, rows
 
@@ -230,24 +231,17 @@ def test_known_clients_are_answered_as_they_were_scored(run: fedray.Run) -> None
     assert min(right) == pytest.approx(last["personal_worst"])
 
 
-BASES = [{"name": "mlp", "hidden": [6]}, {"name": "mlp", "hidden": [4], "models": 2}]
-NO_MODEL: dict[str, Any] = {"name": None, "hidden": None}
-VARIANTS: dict[str, dict[str, Any]] = {  # parts of methods that their defaults do not reach, by method
-    "fedag omc": {"method": {"sampling": "omc", "samples": 3}},
-    "fedbe dirichlet": {"method": {"sampler": "dirichlet", "samples": 3}},
-    "feddf noise": {"method": {"inputs": "noise", "teacher": "confidence", "input_rows": 50}},
-    "feddf networks": {"method": {"networks": [BASES[0], {"name": "linear"}]}, "model": NO_MODEL},
-    "shefl proximal": {"method": {"mu": 0.1}},
-    "shefl corrected": {"method": {"alpha": 0.1}},
-    "stacking bases": {"method": {"bases": BASES}, "model": NO_MODEL},
-    "stacking within": {"method": {"bases": BASES, "folds": "within", "meta": "mlp"}, "model": NO_MODEL},
-    "stacking classifiers": {
-        "method": {"bases": [BASES[0], {"name": "sklearn/decision_tree", "max_depth": 3}]}, "model": NO_MODEL,
+NO_MODEL: dict[str, Any] = {"model": {"name": None, "hidden": None}}
+VARIANTS: dict[str, dict[str, Any]] = {  # parts of methods that their defaults do not reach
+    **{
+        name: CASES[name]
+        for name in (
+            "fedag omc", "fedbe dirichlet", "feddf noise", "shefl fedprox", "shefl feddyn", "fens class_weights",
+            "fens label_shares", "beta_predbayes product", "random_walk failures",
+        )
     },
+    **{name: CASES[name] | NO_MODEL for name in ("feddf networks", "stacking within", "stacking classifiers")},
     "adaboost_f weights": {"method": {"draw": "weights"}},
-    **{f"fens {kind}": {"method": {"aggregator": kind}} for kind in ("class_weights", "client_weights", "voting")},
-    "beta_predbayes product": {"method": {"beta": 1, "server_data": 0}},
-    "random_walk failures": {"graph": {"kind": "watts_strogatz", "node_failure": 0.2, "edge_failure": 0.1}},
 }  # fmt: skip
 
 
@@ -265,7 +259,7 @@ def test_every_method_has_the_bits_of_one_process_in_two_actors(name: str, tmp_p
     method, change = name.split()[0], VARIANTS.get(name, {})
     kept: dict[str, Any] = {"compress": {"error_feedback": False}} if change else {}
     sets: dict[str, Any] = {"evaluate": {"clients": "all"}, "predict": {"gamma": None, "conformal": {"alpha": 0.5}}}
-    tree = combined(method, "permutation", replicates=1, **sets, **kept, **change)
+    tree = combined(method, "permutation", replicates=1, **sets, **(kept | change))
     actors: dict[str, Any] = {"runtime": "ray", "clients__actors": 1 if method in ONE_CLIENT else 2}
     ray, inline = fedray.run(tree, out=tmp_path / "ray", **actors), fedray.run(tree, out=tmp_path / "inline")
     for key in ("model_hash", "state_hash", "metrics"):

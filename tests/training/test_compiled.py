@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -61,17 +61,28 @@ def library() -> native.Library:
     return found
 
 
-@st.composite
-def networks(draw: st.DrawFn) -> tuple[Net, int]:
-    """Perceptrons of 1 to 4 layers of any width and bias; their input size."""
-    widths = draw(st.lists(st.integers(1, 40), min_size=2, max_size=5))
-    bias, activation = draw(st.booleans()), draw(st.sampled_from([nn.ReLU, nn.Tanh]))
+def network(
+    widths: Sequence[int],
+    activation: type[nn.Module] = nn.ReLU,
+    objective: Objective = "cross_entropy",
+    *,
+    bias: bool = True,
+) -> Net:
+    """A perceptron whose layers have so many inputs and outputs."""
 
     def make() -> nn.Module:
         layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b, bias=bias), activation())]
         return nn.Sequential(*layers[:-1])
 
-    return net_of(make, "drawn", "half_mse", widths[-1]), widths[0]
+    return net_of(make, "own", objective, widths[-1])
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[Net, int]:
+    """Perceptrons of 1 to 4 layers of any width and bias; their input size."""
+    widths = draw(st.lists(st.integers(1, 40), min_size=2, max_size=5))
+    bias, activation = draw(st.booleans()), draw(st.sampled_from([nn.ReLU, nn.Tanh]))
+    return network(widths, activation, "half_mse", bias=bias), widths[0]
 
 
 @settings(max_examples=40, deadline=None)
@@ -305,28 +316,13 @@ INPUTS = 40
 STILL_SIZES = [7, 3, 1, 12]  # their batches are 7, 3, 1 and 16 samples wide: a block each
 
 
-def network(
-    hidden: tuple[int, ...] = (6,),
-    activation: type[nn.Module] = nn.ReLU,
-    objective: Objective = "cross_entropy",
-    *,
-    bias: bool = True,
-) -> Net:
-    def make() -> nn.Module:
-        widths = (INPUTS, *hidden, 4)
-        layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b, bias=bias), activation())]
-        return nn.Sequential(*layers[:-1])
-
-    return net_of(make, "still", objective, 4)
-
-
 NETS = {
-    "relu": network(),
-    "tanh": network(activation=nn.Tanh),
-    "deep": network((9, 5)),
-    "without bias": network(bias=False),
-    "one layer": network(()),
-    "regression": network(objective="half_mse"),
+    "relu": network((INPUTS, 6, 4)),
+    "tanh": network((INPUTS, 6, 4), nn.Tanh),
+    "deep": network((INPUTS, 9, 5, 4)),
+    "without bias": network((INPUTS, 6, 4), bias=False),
+    "one layer": network((INPUTS, 4)),
+    "regression": network((INPUTS, 6, 4), objective="half_mse"),
 }
 
 
