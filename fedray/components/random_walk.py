@@ -108,7 +108,7 @@ class Outages(NamedTuple):
     table: IntArray = np.empty((0, 4), dtype=np.int64)
 
     def nodes(self, seed: IntArray, t: int, node: IntArray) -> Mask:
-        """Returns for each of the given nodes (of any shape) whether it has failed in step t.
+        """Returns for each of the nodes `node`, an array of any shape, whether the node has failed in step t.
 
         `seed` is the seed of each world, in a shape that broadcasts to the shape of `node`.
         """

@@ -292,9 +292,9 @@ def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], S
 def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
     """Returns the weights of a client's samples. If they are too large to be added, a power of two divides them.
 
-    If some clients did not take part in a round, the weights of all samples may add up to more than 1. For example, a
-    learner is never wrong on the participants' samples. The learner's weight alpha is then 23 or more. If the learner
-    is wrong on samples of an absent client, the weights of these samples grow by e^23.
+    If some clients did not take part in a round, the weights of all samples may add up to more than 1. For example, if
+    a learner is never wrong on the participants' samples, its weight alpha is 23 or more. If it is wrong on samples of
+    an absent client, the weights of these samples are then multiplied by e^23.
 
     Args:
         log: Logarithms of the multipliers by which the weights have changed, `[n]`.

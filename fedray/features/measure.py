@@ -176,8 +176,8 @@ def _read_rows(site: Site, client: int, world: int, place: IntArray) -> Iterator
 def sum_curvature(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
     """Returns the sum of the Fisher diagonals of n samples, `[d]` float64. The entries of float buffers are 0.
 
-    The network with the parameters and buffers `row` `[d]` is in evaluation mode. `kind` is `model` or `empirical`, as
-    in `Curvature`. The targets `y` are not used for `model`.
+    The network has the parameters and buffers `row` `[d]`, and is in evaluation mode. `kind` is `model` or `empirical`,
+    as in `Curvature`. The targets `y` are not used for `model`.
     """
     net.module.eval()
     total = row.new_zeros(net.layout.d, dtype=torch.float64)

@@ -72,8 +72,8 @@ class Mixture(Piece):
 def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
     """Returns each model's share in each sample, `q_j(m)` in proportion to `pi_m exp(-l(h_m(x_j), y_j))`, `[K, n]`.
 
-    This is the E step. The shares of all models in a sample add up to 1, apart from the lower bound `LEAST_SHARE`. A
-    loss is a negative log-likelihood, `[K, n]`. The weights pi are at least 0, `[K]`.
+    This is the E step. The shares of all models in a sample add up to 1, apart from the lower bound `LEAST_SHARE`. The
+    losses `[K, n]` are negative log-likelihoods. The weights pi `[K]` are at least 0.
 
     Source: Marfoq et al. 2021, equation 11.
     """
@@ -87,8 +87,8 @@ def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
 def fit_weights(losses: ArrayLike, steps: int = STEPS) -> FloatArray:
     """Returns a client's weights of K fixed models, `[K]`.
 
-    The weights start equal. Each E step replaces the weight of a model by its mean share in the client's samples. The
-    losses of each model on each sample are `[K, n]`. Without samples the weights stay equal.
+    The weights start equal. Each E step replaces the weight of a model by the model's mean share in the client's
+    samples. `losses` holds the loss of each model on each sample, `[K, n]`. Without samples the weights stay equal.
 
     Example:
         >>> fit_weights([[0.0, 0.0], [3.0, 3.0]]).round(3).tolist()

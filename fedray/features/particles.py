@@ -85,7 +85,7 @@ class Particles(Piece):
     def end(self, update: Update) -> Update:
         """Moves the clients' own particles, so that they represent what the training has changed.
 
-        They continue from their last positions, with the optimizer of the training and without its memory.
+        The particles continue from their last positions. A new optimizer with the settings of the training moves them.
         """
         assert update.block is not None and update.final is not None
         own, received, trained = update.own[PARTICLES], update.block.start, update.final

@@ -121,7 +121,9 @@ def keep_channels(width: float, channels: int) -> int:
 
 
 def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
-    """Returns the layers of a network that have weights, from the first to the last. `who` is a name for messages.
+    """Returns the layers of a network that have weights, from the first to the last.
+
+    `who` is the name of the method that slices the network, for messages.
 
     Raises:
         BadInput: The network has layers that cannot be cut by channels.

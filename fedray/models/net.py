@@ -537,7 +537,7 @@ class Samples(nn.Module):
     """
 
     def __init__(self, net: nn.Module, number: int, name: str = "module") -> None:
-        """Makes M = `number` samples. Each sample equals the initial parameters of the network."""
+        """Makes M samples, where M is `number`. Each sample equals the initial parameters of the network."""
         nn.Module.__init__(self)
         first, self._weights = take_out_weights(net, name)
         self.samples = nn.Parameter(first.repeat(number, 1))

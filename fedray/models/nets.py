@@ -637,7 +637,7 @@ def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who:
 
 
 def keep_exits(net: Net, depth: int, heads: Sequence[int]) -> Net:
-    """Returns the network of the first `depth` blocks, with the heads of the blocks `heads`, from 0.
+    """Returns the network of the first `depth` blocks. It keeps the heads of the blocks whose indices `heads` lists.
 
     The network's module must be an `Exits`.
     """

@@ -499,7 +499,9 @@ def join_rows(tensors: Sequence[Tensor], lanes: int) -> Tensor:
 def make_optimizer(
     local: Local, lr: float, anchor: Sequence[Tensor], offset: Sequence[Tensor], velocities: list[Tensor] | None = None
 ) -> Step:
-    """Returns a function `step(params, grads, lanes)` that updates the first `lanes` lanes in place, or all for None.
+    """Returns a function `step(params, grads, lanes)` that updates the first `lanes` lanes in place.
+
+    None for `lanes` means all lanes.
 
     Args:
         local: The optimizer and its settings.

@@ -49,7 +49,7 @@ class Engine:
         outputs: A function (network, models `[M, d]`, counters `[M, c]`, inputs `[M, n, ...]`) -> outputs `[M, n, C]`.
         min_lanes: Smallest number of lanes that may be trained together.
         jobs: Largest number of lanes in a block if the width is 1.
-        evaluates: `compiled` if compiled kernels compute `outputs`, or `torch`.
+        evaluates: The library that computes `outputs`: `compiled` (the compiled kernels) or `torch`.
     """
 
     name: str
@@ -270,7 +270,7 @@ def check_invariance(
     """Returns whether five small lanes have the same results, bit for bit, in one block and in smaller blocks.
 
     The smaller blocks have two and three lanes. For an engine that trains one lane after another the result is always
-    True. `example` is one network input, and `dtype` the type of the models' parameters. K is `models`.
+    True. `example` is one network input, `dtype` is the type of the models' parameters, and `models` is K.
 
     Example:
         >>> from fedray.models.nets import build_net

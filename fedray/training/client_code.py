@@ -387,7 +387,7 @@ Buffers = dict[str, Tensor]
 
 
 def train_client_loop(net: Net, block: Block) -> Trained:
-    """Trains every lane `[W, d]` of a block, one after another.
+    """Trains every lane of a block, one after another.
 
     Example:
         One lane makes one step with torch's optimizer Adam.
@@ -493,9 +493,9 @@ def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
 
 
 def train_client_lanes(net: Net, block: Block) -> Trained:
-    """Trains every lane `[W, d]` of a block. Each step is one call for all lanes.
+    """Trains every lane of a block. Each step is one call for all lanes.
 
-    The network has no buffers. Its module and the code of the lanes can be mapped over lanes.
+    The network must have no buffers. It must be possible to map its module and the code in local training over lanes.
 
     Example:
         Half the loss changes the models by half as much.
@@ -582,8 +582,8 @@ def mixes_targets(net: Net, local: method.Local) -> bool:
 def find_code_refusal(net: Net, example: Tensor, local: method.Local, models: int = 1) -> str | None:
     """Returns why a local training with code cannot be mapped over lanes. None means that it can be mapped.
 
-    The reason is found by a trial with two lanes. The network itself can be mapped over lanes. `example` is one network
-    input, whose values do not matter, and `models` is K.
+    The reason is found by a trial with two lanes. The network itself must be one that can be mapped over lanes.
+    `example` is one network input, whose values do not matter, and `models` is K.
 
     Example:
         >>> from fedray.core.method import Local, LocalLoss

@@ -166,7 +166,9 @@ def has_optimizer(local: Local) -> bool:
 
 
 def train_compiled(net: Net, block: Block) -> Trained:
-    """Trains every lane `[W, d]` of a block in main memory by a compiled kernel, which can compute the network.
+    """Trains every lane of a block by a compiled kernel. A kernel must be able to compute the network.
+
+    The block must be in main memory.
 
     Example:
         Two lanes train on the same data from different models. The second lane is also trained alone.
@@ -543,7 +545,8 @@ def ask_compiled(net: Net, row: Tensor, x: Tensor) -> Tensor:
 def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
     """Returns a function that trains a student. This is `StudentEngine.begin` of the compiled engine.
 
-    `find_student_kernel` returns a kernel for the network. The student starts from `start` `[d]`, in main memory.
+    There must be a kernel for the network (`find_student_kernel`). The student starts from `start` `[d]`, in main
+    memory.
 
     Example:
         >>> from fedray.models.nets import build_net

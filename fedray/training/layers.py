@@ -118,7 +118,7 @@ def write_rows(params: LayerStack, out: Tensor, a: int, b: int) -> None:
 
 
 def run_layers(shape: LayerShape, params: LayerStack, x: Tensor, lanes: int) -> list[Tensor]:
-    """Returns the inputs `[lanes, B, .]` of every layer, from `x` on, and the outputs of the last layer.
+    """Returns the inputs of every layer, the first of which is `x`, and the outputs of the last layer, `[lanes, B, .]`.
 
     Only the first `lanes` lanes of the stack are computed.
     """
@@ -292,7 +292,7 @@ def _backward_activation(activation: type[nn.Module] | None, g: Tensor, h: Tenso
 
 
 def train_mlp(net: Net, block: Block) -> Trained:
-    """Trains every lane `[W, d]` of a block of networks for which `read_shape` returns a form.
+    """Trains every lane of a block. The network must be one for which `read_shape` returns a form.
 
     Example:
         Each of two lanes makes one step of plain SGD on two samples.
@@ -342,7 +342,7 @@ def train_mlp(net: Net, block: Block) -> Trained:
 def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
     """Returns raw outputs `[M, n, C]` of M models of linear layers, each on its own inputs `[M, n, ...]`.
 
-    `read_shape` returns a form for the network. Such networks have no integer buffers.
+    The network must be one for which `read_shape` returns a form. Such networks have no integer buffers.
     """
     shape = read_shape(net.module)
     assert shape is not None
@@ -454,7 +454,7 @@ def choose_lanes(channels: int, device: str) -> int:
 
 
 def train_conv(net: Net, block: Block) -> Trained:
-    """Trains every lane `[W, d]` of a block of networks that `split_net` can cut."""
+    """Trains every lane of a block. The network must be one that `split_net` can cut."""
     cut = split_net(net.module)
     assert cut is not None
 
@@ -497,8 +497,8 @@ def train_conv(net: Net, block: Block) -> Trained:
 def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
     """Returns raw outputs `[M, n, C]` of M models with convolutions, each on its own inputs.
 
-    `split_net` can cut the network. The inputs are `[M, n, channels, height, width]`. Only some models and some inputs
-    are computed at a time.
+    The network must be one that `split_net` can cut. The inputs are `[M, n, channels, height, width]`. Only some models
+    and some inputs are computed at a time.
     """
     cut = split_net(net.module)
     assert cut is not None

@@ -141,7 +141,7 @@ class RecordedStep:
 
 
 def train_loop(net: Net, block: Block) -> Trained:
-    """Trains every lane `[W, d]` of a block, one after another."""
+    """Trains every lane of a block, one after another."""
     block = block._replace(read=lru_cache(maxsize=1)(block.read))  # all lanes of a piece are read at once
     last = any(len(shape) == 4 for shape in net.layout.shapes)
     if last:
@@ -403,9 +403,9 @@ def find_refusal(net: Net, example: Tensor) -> str | None:
 
 
 def train_vmap(net: Net, block: Block) -> Trained:
-    """Trains every lane `[W, d]` of a block. Each step is one call for all lanes.
+    """Trains every lane of a block. Each step is one call for all lanes.
 
-    `find_refusal` and `find_mixing` accept the network.
+    The network must be one that can be mapped over lanes (`find_refusal`, `find_mixing`).
     """
     layout, names = net.layout, net.layout.names
     tensors = split_rows(layout, block.start)

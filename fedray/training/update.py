@@ -35,7 +35,10 @@ RowKey = tuple[int, int, int]  # (world, client, model)
 
 
 class Private:
-    """The private vectors of the clients of one worker. A row that was never written is 0."""
+    """The private vectors of the clients of one worker.
+
+    A row is the vector of one client for one model of one world. A row that was never written is 0.
+    """
 
     def __init__(self, d: int, dtype: torch.dtype) -> None:
         self._zero = torch.zeros(d, dtype=dtype)
@@ -158,7 +161,7 @@ class Jobs(NamedTuple):
         return Jobs(self.plan.take(first), size, steps, key, row, flight)
 
     def turn(self, t: int) -> int | IntArray:
-        """Returns the number for the round in the jobs' random keys: t, or `[J]` numbers in asynchronous training."""
+        """Returns the number that stands for the round in random keys: t, or one for each job without rounds, `[J]`."""
         return t if self.flight is None else self.flight.turn
 
 
