@@ -1,4 +1,4 @@
-"""Measures the rows of the benchmark's table, each in a process of its own, so that memory is counted for each row."""
+"""Measures each row of the benchmark's table in a separate process, so that memory is counted for each row."""
 
 import gc
 import json
@@ -46,9 +46,9 @@ def pin_to_one_core() -> None:
 
 
 def measure_lap(work: Work, rounds: int, clock: Callable[[], float] = time.process_time) -> Cost:
-    """Measures the mean cost of a round over one lap (several rounds that are timed together).
+    """Measures the mean cost of a round over one lap, which is several rounds that are timed together.
 
-    `clock` is A function that returns the CPU seconds so far.
+    `clock` returns the CPU seconds so far.
 
     Example:
         >>> rounds = []
@@ -68,10 +68,11 @@ def take_turns(
     clock: Callable[[], float] = time.process_time,
     choose: Callable[[Iterable[float]], float] = statistics.median,
 ) -> list[Cost]:
-    """Measures laps of several works in turns (A B A B), after a lap to warm up. Returns the median cost of each work.
+    """Measures laps of several works in turns (A B A B), after a warm-up lap. Returns the median cost of each work.
 
-    `clock` is A function that returns the CPU seconds so far. `choose` is A function that combines the costs of all
-    laps of a work into one cost. On a busy machine `min` varies less than the median, because load only adds time.
+    `works` are pairs of a work and the number of rounds of a lap. `clock` returns the CPU seconds so far. `choose`
+    combines the costs of all laps of a work into one cost. On a busy machine `min` varies less than the median, because
+    load only adds time.
     """
     laps: list[list[Cost]] = [[] for _ in works]
     for turn in range(repeats + 1):
@@ -83,7 +84,7 @@ def take_turns(
 
 
 def measure_peak() -> float:
-    """Measures the flop/s of a float32 product of 1024 x 1024 matrices on one core, the best of ten tries."""
+    """Measures the flop/s of a float32 product of 1024 x 1024 matrices on one core. Returns the best of ten tries."""
     a, b = torch.arange(2.0 * 1024**2).view(2, 1024, 1024) / 1024**2
 
     def product(rounds: int) -> None:
@@ -98,9 +99,9 @@ class Process(NamedTuple):
 
     Attributes:
         id: the number of the process.
-        parent: the number of the process that started this one.
+        parent: the number of the parent process.
         command: the command line of the process.
-        cpu: the CPU seconds of the process and of the children that it waited for.
+        cpu: the CPU seconds of the process and of all child processes that it waited for.
         resident: the memory of the process in bytes.
     """
 
@@ -135,7 +136,7 @@ def _read_process(folder: Path) -> Process | None:
 
 
 def measure_tree_cpu() -> float:
-    """Measures the CPU seconds of the whole process tree (in steps of a clock tick)."""
+    """Measures the CPU seconds of the whole process tree, in steps of a clock tick."""
     return sum(one.cpu for one in list_tree())
 
 
@@ -161,11 +162,11 @@ class BenchResult(NamedTuple):
     Attributes:
         what: the measured work, in words.
         measured: the measured value.
-        unit: the unit of `measured`; empty for a ratio.
-        target: the largest acceptable value of `measured`, or with `at_least` the smallest. None means that no target
-            was set.
+        unit: the unit of `measured`. It is empty for a ratio.
+        target: the largest acceptable value of `measured`. With `at_least` it is the smallest acceptable value. None
+            means that there is no target.
         at_least: whether `target` is a lower bound.
-        wall: the ratio of wall times if `measured` is a ratio of CPU seconds; else None.
+        wall: the ratio of wall times if `measured` is a ratio of CPU seconds. Otherwise it is None.
         note: details for the last column of the table.
     """
 
@@ -179,7 +180,7 @@ class BenchResult(NamedTuple):
 
     @property
     def meets_target(self) -> bool:
-        """Returns whether the measured value reaches its target, or True without a target."""
+        """Returns whether the measured value reaches the target, or True if there is no target."""
         if self.target is None:
             return True
         return self.measured >= self.target if self.at_least else self.measured <= self.target
@@ -257,7 +258,7 @@ ROWS = {
 
 
 def find_row(name: str) -> Callable[[bool], list[BenchResult]]:
-    """Returns the function that measures a row; the argument of this function is whether to measure quickly."""
+    """Returns the function that measures a row. Its argument says whether to measure quickly."""
     found: Callable[[bool], list[BenchResult]] = getattr(import_module("fedray.bench.works"), ROWS[name])
     return found
 
@@ -265,8 +266,8 @@ def find_row(name: str) -> Callable[[bool], list[BenchResult]]:
 def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None]) -> str:
     """Measures rows and returns the table of their results.
 
-    `only` are the names of the rows to measure; empty means all rows. `show` is A function that is called with each
-    line of the table as soon as the line is known.
+    `only` has the names of the rows to measure. If it is empty, all rows are measured. `show` is called with each line
+    of the table as soon as the line is known.
 
     Raises:
         BadInput: `only` has a name that is no row.

@@ -1,4 +1,4 @@
-"""What the benchmark measures. A *work* is a scenario, and the same network for a plain PyTorch loop.
+"""Defines and measures works. A *work* is a scenario for fedray, and the same network for a plain PyTorch loop.
 
 Example:
     >>> _note(Cost(cpu=0.0138, wall=0.0071), Cost(cpu=0.0084, wall=0.0041))
@@ -51,7 +51,7 @@ BOSTON = (506, 13, 20)  # samples, features, folds
 
 
 class BenchWork(NamedTuple):
-    """What one row of the benchmark's table times: a scenario in fedray, and the same network in a plain PyTorch loop.
+    """A scenario for fedray, and the same network for a plain PyTorch loop. A row of the table measures both.
 
     Attributes:
         scenario: the scenario to simulate.
@@ -69,12 +69,12 @@ class BenchWork(NamedTuple):
 
 
 def plain_mlp() -> nn.Module:
-    """Makes a network of 64 inputs, 64 hidden units and 10 classes: 4,810 parameters."""
+    """Makes a network of 64 inputs, 64 hidden units and 10 classes, with 4,810 parameters."""
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
 def small_cnn() -> nn.Module:
-    """Makes a convolutional network of 10 and 20 channels and 50 hidden units: 22,000 parameters."""
+    """Makes a convolutional network of 10 and 20 channels and 50 hidden units, with 22,000 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 10, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(10, 20, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(320, 50), nn.ReLU(), nn.Linear(50, 10),
@@ -82,7 +82,7 @@ def small_cnn() -> nn.Module:
 
 
 def plain_wide_cnn() -> nn.Module:
-    """Makes a convolutional network of 32 and 64 channels and 128 hidden units: 1.2 million parameters."""
+    """Makes a convolutional network of 32 and 64 channels and 128 hidden units, with 1.2 million parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10),
@@ -90,17 +90,14 @@ def plain_wide_cnn() -> nn.Module:
 
 
 def boston_mlp() -> nn.Module:
-    """Makes a network of 13 inputs, 50 hidden units and one target: 751 parameters."""
+    """Makes a network of 13 inputs, 50 hidden units and one target, with 751 parameters."""
     return nn.Sequential(nn.Linear(13, 50), nn.ReLU(), nn.Linear(50, 1))
 
 
 def noise(samples: int, shape: tuple[int, ...], tested: int = 100) -> Dataset:
-    """Draws standard normal inputs and labels 0 to 9 at random: only the size of the data matters here.
+    """Draws standard normal inputs and labels 0 to 9 at random, because only the size of the data matters here.
 
-    Args:
-        samples: the number of training samples.
-        shape: the shape of an input.
-        tested: the number of training samples that are also used as test samples.
+    The first `tested` training samples are also used as test samples.
     """
     random = rng.stream(0, "bench data")
     x = random.standard_normal((samples, *shape), dtype=np.float32)
@@ -111,10 +108,7 @@ def noise(samples: int, shape: tuple[int, ...], tested: int = 100) -> Dataset:
 def images(module: Callable[[], nn.Module], per_round: int = 10, **more: Any) -> BenchWork:
     """Makes a work of 100 clients with 100 images of 28 x 28 each, in batches of 10.
 
-    Args:
-        module: a function that makes the network.
-        per_round: the number of participants of a round.
-        more: sections of the scenario to change.
+    `more` has sections of the scenario to change.
     """
     keys = fedavg_scenario(100, per_round, batch_size=10) | more
     return BenchWork(read_scenario(keys), UserObjects(data=noise(10_000, (1, 28, 28)), model=module), module)
@@ -123,11 +117,7 @@ def images(module: Callable[[], nn.Module], per_round: int = 10, **more: Any) ->
 def small_clients(number: int, per_round: int, method: dict[str, Any] | None = None, **local: Any) -> BenchWork:
     """Makes a work of clients with 20 samples of 64 features each, in batches of 10.
 
-    Args:
-        number: the number N of clients.
-        per_round: the number of participants of a round.
-        method: the section `method` of the scenario. None means plain FedAvg.
-        local: further keys of the section `local`.
+    `method` is the section `method` of the scenario. None means plain FedAvg. `local` has keys of the section `local`.
     """
     keys = fedavg_scenario(number, per_round, batch_size=10, **local)
     keys["method"] = method or keys["method"]
@@ -137,12 +127,8 @@ def small_clients(number: int, per_round: int, method: dict[str, Any] | None = N
 def buffered_clients(number: int, concurrency: int, goal: int) -> BenchWork:
     """Makes a work of clients as in `small_clients`, but without rounds.
 
-    What is called a round here is a server step, which uses `goal` uploads.
-
-    Args:
-        number: the number N of clients; their speeds are log-normal.
-        concurrency: the number of clients that train at the same time.
-        goal: the number of uploads of a server step.
+    A round of this work is a server step, which uses `goal` uploads. `concurrency` clients with log-normal speeds train
+    at the same time.
     """
     keys = fedavg_scenario(number, number, batch_size=10)
     keys["participation"] = {"mode": "buffered", "concurrency": concurrency, "goal": goal}
@@ -152,7 +138,7 @@ def buffered_clients(number: int, concurrency: int, goal: int) -> BenchWork:
 
 
 def generated(number: int, per_round: int) -> BenchWork:
-    """Makes a work of clients with 20 samples each, which are generated when they are needed."""
+    """Makes a work of clients with 20 samples each, which are generated when needed."""
     keys = fedavg_scenario(number, per_round, batch_size=10) | {"data": {"name": "synthetic"}}
     return BenchWork(read_scenario(keys), UserObjects(model=plain_mlp), plain_mlp)
 
@@ -168,13 +154,7 @@ def boston(epochs: int, fold: int | str = "all") -> BenchWork:
 
 
 def ensemble_of(module: Callable[[], nn.Module], shape: tuple[int, ...], tested: int) -> BenchWork:
-    """Makes a work of five models of one network, with test samples.
-
-    Args:
-        module: a function that makes the network.
-        shape: the shape of an input.
-        tested: the number of test samples.
-    """
+    """Makes a work of five models of one network, with `tested` test samples."""
     keys = fedavg_scenario(5, 5, batch_size=10) | {"method": {"name": "fed_ensemble", "models": 5}}
     return BenchWork(read_scenario(keys), UserObjects(data=noise(tested, shape, tested), model=module), module)
 
@@ -194,20 +174,14 @@ def like_boston(n: int = BOSTON[0], folds: int = BOSTON[2]) -> Dataset:
 
 
 def digits_study(replicates: int) -> BenchWork:
-    """Makes a small work: 100 clients with handwritten digits, 10 of which train in a round."""
+    """Makes a small work of 100 clients with handwritten digits, of which 10 clients train in a round."""
     keys = fedavg_scenario(100, 10, batch_size=10) | {"data": {"name": "digits"}, "replicates": replicates}
     keys["model"] = {"name": "mlp", "hidden": [64]}
     return BenchWork(read_scenario(keys), UserObjects(), plain_mlp)
 
 
 def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]:
-    """Makes the scenario from which the scenarios of all rows start.
-
-    Args:
-        number: the number N of clients.
-        per_round: the number of participants of a round.
-        local: keys of the section `local`.
-    """
+    """Makes the scenario from which the scenarios of all rows start. `local` has keys of the section `local`."""
     return {
         "rounds": 1,
         "runtime": "inline",
@@ -236,11 +210,9 @@ class Unrecorded:
 
 
 def simulate(study: Study, runtime: Runtime | None = None) -> tuple[Work, Progress]:
-    """Makes a function that simulates further rounds of a study, and the progress that the function updates.
+    """Returns a function that simulates further rounds of a study, and the progress that the function updates.
 
-    Args:
-        study: the study to simulate; it is neither evaluated nor saved.
-        runtime: the runtime of the jobs. None means this process.
+    The rounds are neither evaluated nor saved. `runtime` is the runtime of the jobs. None means this process.
 
     Example:
         >>> more, progress = simulate(small_clients(4, per_round=2).study())
@@ -267,7 +239,7 @@ def simulate(study: Study, runtime: Runtime | None = None) -> tuple[Work, Progre
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The plain PyTorch loop that fedray is compared with: one model, `torch.optim.SGD`, batches by index, no DataLoader.
+# The plain PyTorch loop for the comparison, with one model, `torch.optim.SGD`, batches by index and no DataLoader.
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 DealBatches = Callable[[int, int], Iterable[Tensor]]  # (round, client) -> indices of samples, per batch
@@ -278,7 +250,7 @@ class Federation(NamedTuple):
     """One global model and the data of its clients.
 
     Attributes:
-        model: the global model, trained in place.
+        model: the global model, which is trained in place.
         clients: `(x, y)` of each client, in the form that the network takes.
         loss: a function from outputs and targets to the mean loss of a batch.
         local: the settings of local training, of which the loop uses the optimizer and FedProx's proximal term.
@@ -294,13 +266,9 @@ PlainRound = Callable[[Federation, int, ChooseClients, DealBatches], None]
 
 
 def plain_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatches) -> None:
-    """Runs a round of FedAvg: every chosen client trains the global model, which becomes the mean of the results.
+    """Runs a round of FedAvg. Chosen clients train the global model, which becomes the mean of the results.
 
-    Args:
-        world: the model and the clients.
-        t: the number of the round, from 0.
-        choose: a function that returns the clients of a round.
-        deal: a function that returns the batches of a client.
+    `t` is the number of the round, from 0. `choose` returns the clients of a round, and `deal` the batches of a client.
     """
     model, start = world.model, {name: value.clone() for name, value in world.model.state_dict().items()}
     total: dict[str, Tensor] = {}
@@ -321,7 +289,7 @@ def plain_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatc
 
 
 def lean_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatches) -> None:
-    """Runs a round as `plain_round` does, with the least that PyTorch needs: no optimizer and no state dicts.
+    """Runs a round as `plain_round` does, but without an optimizer and state dicts, which PyTorch does not need.
 
     The local optimizer is SGD without momentum, decay and proximal term. The network has no buffers.
     """
@@ -348,7 +316,7 @@ def make_torch_optimizer(model: nn.Module, local: Local) -> torch.optim.Optimize
 
 
 def pull_gradients(model: nn.Module, start: dict[str, Tensor], pull: float) -> None:
-    """Adds FedProx's term to the gradients: `pull (w - w_start)`."""
+    """Adds FedProx's term `pull (w - w_start)` to the gradients."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.grad is not None:
@@ -366,13 +334,9 @@ def half_mse(z: Tensor, y: Tensor) -> Tensor:
 
 
 def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 0, device: str = "cpu") -> Federation:
-    """Makes one world (one seed of one fold) of a study for the plain loop: initial model and standardized data.
+    """Makes one world of a study for the plain loop, with the initial model and standardized data.
 
-    Args:
-        study: the study to take the world from.
-        module: a function that makes the network.
-        world: the number of the world, from 0.
-        device: the device of the model and the data.
+    `world` is the number of the world, from 0. A world is one seed of one fold.
     """
     model = module().to(study.dtype)
     layout = study.net.layout
@@ -391,7 +355,7 @@ def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 
 
 
 def _to_type(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Converts numbers to the type of the networks; tokens and labels stay integers."""
+    """Converts numbers to the type of the networks. Tokens and labels stay integers."""
     return x.to(dtype) if x.is_floating_point() else x
 
 
@@ -410,7 +374,7 @@ def draw_at_random(world: Federation, study: Study) -> tuple[ChooseClients, Deal
 
 
 def draw_as_simulated(study: Study, world: int) -> tuple[ChooseClients, DealBatches]:
-    """Returns the clients and batches that fedray draws; with these the plain loop must reach the same weights."""
+    """Returns the clients and batches that fedray draws, with which the plain loop must reach the same weights."""
     phase = study.method.phase
 
     def choose(t: int) -> Sequence[int]:
@@ -493,14 +457,14 @@ def measure_ratio(
 ) -> list[BenchResult]:
     """Measures fedray and two plain loops in turns, and returns the ratios of their costs.
 
-    The first ratio is to the usual loop, the second to the lean loop.
+    The first ratio is fedray's cost divided by the cost of the usual loop, and the second by that of the lean loop.
 
     Args:
         what: the work in words.
-        target: the largest ratio that is acceptable. None means that no target was set.
-        work: the work that fedray and the plain loop train.
+        target: the largest acceptable ratio. None means that there is no target.
+        work: the work that fedray and the plain loops train.
         laps: the numbers of laps and rounds.
-        brief: a shorter work, after which the weights of both are compared. None means `work` itself.
+        brief: a shorter work, after which the weights are compared. None means `work` itself.
     """
     bench.pin_to_one_core()
     study = work.study()
@@ -610,7 +574,7 @@ def measure_overhead(quick: bool) -> list[BenchResult]:
 
 
 def measure_scaling(quick: bool) -> list[BenchResult]:
-    """Measures the speedup by a second actor: the ratio of the wall times of a round with one actor and with two."""
+    """Measures the speedup by a second actor, the ratio of the wall times of a round with one actor and with two."""
     from fedray.runtime.ray.connection import open_ray
 
     work = images(small_cnn, per_round=40)
@@ -627,8 +591,8 @@ def _note(one: Cost, other: Cost) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows on a GPU: wall seconds of a round after warming up, divided by those of the plain loop on the same GPU.
-# Both keep the networks and the clients' samples on the GPU. The plain loop trains one client after another, as usual.
+# Rows on a GPU: wall seconds of a round after warming up, divided by those of the plain loop on the same GPU. Networks
+# and samples stay on the GPU. The plain loop trains one client after the other, as usual.
 
 
 class GpuWork(NamedTuple):
@@ -644,12 +608,12 @@ class GpuWork(NamedTuple):
 
 
 def small_resnet() -> nn.Module:
-    """Makes a ResNet-18 with BatchNorm for images of 32 x 32: 11 million parameters."""
+    """Makes a ResNet-18 with BatchNorm for images of 32 x 32, with 11 million parameters."""
     return resnet18((3, 32, 32), 10)
 
 
 def color_pictures() -> BenchWork:
-    """Makes a work of 20 clients with 160 images of 32 x 32 in three colors each, 10 per round, batches of 16."""
+    """Makes a work of 20 clients with 160 color images of 32 x 32 each, with 10 clients per round and batches of 16."""
     keys = fedavg_scenario(20, 10, batch_size=16)
     data = noise(20 * 160, (3, 32, 32))
     return BenchWork(read_scenario(keys), UserObjects(data=data, model=small_resnet), small_resnet)
@@ -711,7 +675,7 @@ def measure_folds(quick: bool) -> list[BenchResult]:
 
 
 def measure_buffered(quick: bool) -> list[BenchResult]:
-    """Measures the ratio of the CPU times of a job without rounds (clients do not wait) and of a job in rounds."""
+    """Measures the ratio of the CPU times of a job in training without rounds and of a job in rounds."""
     bench.pin_to_one_core()
     in_rounds, flying = small_clients(1000, 100), buffered_clients(1000, 100, goal=10)
     laps = [(simulate(in_rounds.study())[0], 10), (simulate(flying.study())[0], 100)]
@@ -796,7 +760,7 @@ local: {lr: 0.3, batch_size: 10, epochs: 10, lr_decay: 0.99, lr_decay_every: 10}
 
 
 def measure_small_study(quick: bool) -> list[BenchResult]:
-    """Measures the ratio of the CPU times of a whole study, from command to report, and of a plain training loop."""
+    """Measures the ratio of the CPU times of a study, from command to report, and of a plain training loop."""
     rounds, seeds = (10, 2) if quick else (50, 5)
     scenario = read_scenario(SCENARIO, {"rounds": rounds, "replicates": seeds, "runtime": "inline"})
     work = BenchWork(scenario, UserObjects(), lambda: nn.Sequential(nn.Flatten(), *plain_mlp().children()))
@@ -824,7 +788,7 @@ def _measure_call(arguments: list[str]) -> Cost:
 
 
 def _children_cpu() -> float:
-    """Measures the CPU seconds of the processes that this one has started and waited for."""
+    """Measures the CPU seconds of the processes that this process has started and waited for."""
     import resource
 
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -848,7 +812,7 @@ def measure_evaluation(quick: bool) -> list[BenchResult]:
 
 
 def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], repeats: int) -> BenchResult:
-    """Measures how long fedray takes to evaluate a work, divided by the time of a plain loop."""
+    """Measures the time in which fedray evaluates a work, divided by the time of a plain loop."""
     bench.pin_to_one_core()
     plain, fedray, _ = make_evaluations(work)
     slow, fast = bench.take_turns([(plain, rounds[0]), (fedray, rounds[1])], repeats)
@@ -857,7 +821,7 @@ def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], re
 
 
 def make_evaluations(work: BenchWork) -> tuple[Work, Work, dict[str, float]]:
-    """Returns an evaluation by a plain loop, one by fedray, and a dict with the latest accuracy of each.
+    """Returns an evaluation by a plain loop, an evaluation by fedray, and a dict with the latest accuracy of both.
 
     Example:
         >>> work = ensemble_of(plain_mlp, (64,), tested=20)

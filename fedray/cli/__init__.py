@@ -1,1 +1,1 @@
-"""The command line; `fedray.cli.commands.main` is the program."""
+"""Defines the command line. `fedray.cli.commands.main` is the program."""

@@ -1,4 +1,4 @@
-"""The command line. Large modules are imported inside the commands, so `fedray --help` prints at once."""
+"""Defines the commands. Large modules are imported inside the commands, so that `fedray --help` prints at once."""
 
 import errno
 import logging
@@ -72,10 +72,9 @@ def clean_command(yes: bool) -> None:
 
 
 def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
-    """Lists the folders of runs and sweeps without `out`; with `yes`, removes the folders that no process uses.
+    """Lists the folders of runs and sweeps without `out`, and returns whether each folder can be removed.
 
-    Returns:
-        For each folder, whether it can be removed.
+    With `yes`, removes the folders that no process uses.
     """
     free = []
     for folder in plain.find_temporary(places):
@@ -333,7 +332,7 @@ _WRONG_PATH = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELO
 
 @contextmanager
 def exit_with_one_line() -> Iterator[None]:
-    """Ends the program with one line instead of a traceback; exits with 2 for bad input, with 1 for other failures."""
+    """Ends the program with one line instead of a traceback. The status is 2 for bad input and 1 for other failures."""
     try:
         yield
     except FedrayError as error:
@@ -378,7 +377,7 @@ for _command in (  # in the order of `fedray --help`
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the program; wrong arguments are reported in one line too.
+    """Runs the program, and also reports wrong arguments in one line.
 
     Example:
         >>> main(["list", "partitions"])  # doctest: +ELLIPSIS

@@ -1,4 +1,4 @@
-"""The options that commands share, and the commands about one scenario: `fedray run`, `resume` and `check`.
+"""Defines the options that commands share, and commands about one scenario and about finished runs.
 
 Example:
     >>> @click.command()
@@ -44,17 +44,17 @@ if TYPE_CHECKING:  # torch and Optuna are slow to import
 
 
 def path(text: str) -> Path:
-    """Converts the text of an argument or option to a path; expands `~`, which no shell does in `--out=~/run`."""
+    """Converts the text of an argument or option to a path. Expands `~`, which no shell does in `--out=~/run`."""
     return expand_user_path("the path", text)
 
 
 def complete_path(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Returns the completions of Tab for a path: the files that the shell finds."""
+    """Returns the completions of Tab for a path, which are the files that the shell finds."""
     return [CompletionItem(typed, type="file")]
 
 
 def complete_file(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Returns the completions of Tab for a scenario or a sweep: files, and the names that come with fedray."""
+    """Returns the completions of Tab for a scenario or a sweep, which are files and the names that come with fedray."""
     from fedray.scenario.shipped import list_shipped
 
     wanted = {"sweep": ("tune",), "scenario": ("run", "table")}.get(parameter.name or "", ("run", "table", "tune"))
@@ -128,7 +128,7 @@ def current_phase() -> Heard:
 
 
 def say_line(text: str) -> None:
-    """Prints a line about the progress to stderr; with `--quiet` prints nothing."""
+    """Prints a line about the progress to stderr, unless `--quiet` is set."""
     if log.level <= logging.INFO:
         current_phase().speak()
         click.echo(text, err=True)
@@ -283,8 +283,8 @@ def docs_command(key: str | None) -> None:
 def _show_summary(folder: Path, *, drawn: bool) -> None:
     """Prints the result in a few lines.
 
-    If the lines cannot be written, the exit status stays 0, because the result is in the run directory, and a script
-    that sees a different status would train again.
+    If the lines cannot be printed, the exit status stays 0. The result is in the run directory, and a script that sees
+    a different status would train again.
     """
     lines = _describe_summary(folder, drawn=drawn)
     try:

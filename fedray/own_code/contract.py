@@ -22,10 +22,10 @@ from fedray.core.errors import BadInput, quote_value, suggest_nearest
 from fedray.own_code import user_code
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Digests of the values that code uses: the arguments of a partial, the attributes of an object, and the values in
-# the closure, in the module and in default arguments. The values that called functions use are included. The digest
-# of a tensor or an array depends on its bytes. The digest of a table or of a user's own object depends on its content.
-# The digest of any other object depends on its type alone.
+# Digests of the values that code uses. These are the arguments of a partial, the attributes of an object, and the
+# values in the closure, in the module and in default arguments. The values that called functions use are included. The
+# digest of a tensor or an array depends on its bytes. The digest of a table or of a user's own object depends on its
+# content. The digest of any other object depends only on its type.
 
 MOST_DEPTH = 4  # levels of tables and objects inside each other
 MOST_VALUES = 10_000  # values of a table that are included
@@ -35,11 +35,9 @@ _PLAIN_VALUES = bool | int | float | complex | str | bytes | np.generic
 def hash_values(*things: Any) -> dict[str, str]:
     """Returns a SHA-256 digest of each value that the given code uses, by the name of the value in the code.
 
-    Values that are used by called functions are included.
-
-    Returns:
-        The digests by name. If a value is an object of the user's own class, there is also a digest of the source of
-        this class, under a name such as "class Config of config"; the digest is an empty text if there is no source.
+    Values that called functions use are included. If a value is an object of the user's own class, there is also a
+    digest of the source of this class, under a name such as "class Config of config". This digest is an empty text if
+    there is no source.
 
     Example:
         >>> def make(weights):
@@ -79,7 +77,7 @@ def _list_read(thing: Any) -> list[tuple[str, Any]]:
 
 
 def _write(value: Any, depth: int) -> str:
-    """Returns a value as text; for a value that cannot be compared, the name of its type."""
+    """Returns a value as text. For a value that cannot be compared, this is the name of the type."""
     if isinstance(value, Tensor | np.ndarray):
         return _write_array(value)
     if value is None or isinstance(value, _PLAIN_VALUES | Number | torch.dtype | torch.device):
@@ -121,7 +119,7 @@ def _write_array(value: Tensor | np.ndarray[Any, Any]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The objects that code can reach and change: variables of closures, tensors, arrays and tables.
+# The objects that code can reach and change, which are variables of closures, tensors, arrays and tables.
 
 _TABLES = (Tensor, np.ndarray, dict, list, set)
 _MOST_COMPARED = 100_000  # evenly spread values of an array that are compared
@@ -168,7 +166,7 @@ def mark(thing: Any) -> Any:
 
 
 def is_changed(thing: Any, before: Any) -> bool:
-    """Returns whether an object has changed since it was marked; entries added to a dict or list are no change."""
+    """Returns whether an object has changed since it was marked. New entries of a dict or list are no change."""
     now = mark(thing)
     if isinstance(thing, dict):
         return any(key not in now or now[key] is not value for key, value in before.items())
@@ -178,7 +176,7 @@ def is_changed(thing: Any, before: Any) -> bool:
 
 
 def _walk(thing: Any, skipped: type | tuple[type, ...]) -> Iterator[tuple[str, Any]]:
-    """Yields every object that can be reached, with its name; objects other than plain values are yielded once."""
+    """Yields every object that can be reached, with its name. Only plain values may be yielded more than once."""
     seen: dict[int, Any] = {}  # also keeps temporary objects alive: Python could otherwise use their `id` again
     waiting: list[tuple[str, Any]] = [("", thing)]
     while waiting:
@@ -214,8 +212,8 @@ def _look_into(thing: Any) -> list[tuple[str, Any]] | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks of every function that a user writes: its arguments, its results, and whether a second call with the same
-# arguments returns the same result.
+# Checks of a user's function, with its arguments, its results, and a second call with the same arguments, which must
+# return the same result.
 
 Returns = Callable[..., str | None]  # (result of a function, its arguments) -> the error in words, or None
 _CLOSE = 1e-6  # tolerance relative to the largest number: rounding may depend on where numbers lie in memory
@@ -231,24 +229,25 @@ def contract(
     again: bool = False,
     remedy: str = "",
 ) -> Callable[..., Any]:
-    """Returns a user's function with checks: exceptions and wrong results become errors of one line.
+    """Returns a user's function with checks, so that exceptions and wrong results become errors of one line.
 
-    With `again`, the result of the function must depend on its arguments alone. Every machine of a run calls the
-    function, and a resumed run calls it again; all of them must get the same result. To check this, the first call in
+    With `again`, the result of the function must depend only on its arguments. Every machine of a run calls the
+    function, a resumed run calls it again, and all calls must return the same result. To check this, the first call in
     each process is made twice, the second time with copies of the arguments.
 
     Args:
         where: the beginning of messages.
         function: the user's function.
-        returns: a function from the result and the arguments to what is wrong with the result, in words, or None.
+        returns: a function of the result and the arguments that says in words what is wrong with the result, or returns
+            None.
         arguments: the arguments of the function, such as "state, stats, t". None means that they are not checked here.
-        again: whether the result has to depend on the arguments alone.
+        again: whether the result has to depend only on the arguments.
         remedy: the end of the message if the user's code used None where a value is required.
 
     Raises:
-        BadInput: the function cannot be called with these arguments. In later calls: its result is wrong, or two equal
-            calls return different results.
-        FedrayError: in later calls: the function raises an exception.
+        BadInput: the function cannot be called with these arguments. The returned function raises this error, too, if a
+            result is wrong, or if two equal calls return different results.
+        FedrayError: raised by the returned function if the user's function raises an exception.
 
     Example:
         >>> seen = []
@@ -293,7 +292,7 @@ def contract(
 
 
 def is_alike(one: Any, other: Any) -> bool:
-    """Returns whether two results are equal up to rounding; functions inside the results are not compared.
+    """Returns whether two results are equal up to rounding. Functions inside the results are not compared.
 
     Example:
         >>> is_alike({"a": np.ones(2)}, {"a": np.ones(2)}), is_alike((1, [2.0]), (1, [2.5]))
@@ -328,9 +327,9 @@ def _are_close(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
 def check_fields(where: str, thing: Any, path: str = "") -> None:
     """Checks the numbers and words in the fields of a dataclass or a named tuple by the type hints of the fields.
 
-    A number must be finite and at least 0. Some counts, such as the number of models, must be at least 1. `thing` is
-    the dataclass or named tuple; fields that hold functions are not checked here. `path` is the path of `thing` inside
-    the object that `where` names, with a dot at the end; empty for the object itself.
+    A number must be finite and at least 0. Some counts, such as the number of models, must be at least 1. Fields that
+    hold functions are not checked here. `path` is the path of `thing` inside the object that `where` names, with a dot
+    at the end. It is empty for the object itself.
 
     Raises:
         BadInput: a field has a wrong value. The message is one line.
@@ -367,7 +366,7 @@ def _read_hints(kind: Any) -> dict[str, Any]:
 
 
 class RecordedOptions(Mapping[str, Any]):
-    """A mapping that records which of its keys are used; iteration over the mapping counts as use of all keys.
+    """A mapping that records which keys are used. Iteration over the mapping counts as use of all keys.
 
     Example:
         >>> options = RecordedOptions({"sigma": 0.1, "tau": 2})
@@ -378,7 +377,7 @@ class RecordedOptions(Mapping[str, Any]):
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        """Copies the options; none of them counts as used yet."""
+        """Copies the options. No option counts as used yet."""
         self.options = dict(options)
         self.asked: set[str] = set()
 
@@ -401,7 +400,7 @@ class RecordedOptions(Mapping[str, Any]):
 def refuse_unread(section: str, name: str, options: RecordedOptions) -> None:
     """Refuses options that a user's function did not use when it was called.
 
-    `section` is the section of the scenario that holds the options, such as `method`.
+    `section` is the section of the scenario that holds the options.
 
     Raises:
         BadInput: The function did not use an option. The message names the first such option.

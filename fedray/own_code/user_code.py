@@ -18,14 +18,14 @@ from typing import Any
 from fedray.core.errors import BadInput, FedrayError
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Digests of the source of a user's functions and classes: they change when the source changes.
+# Digests of the source of a user's functions and classes, which change when the source changes.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A digest covers the given object and all of the user's functions and classes that the object holds or names, directly
 # or through other code. The object may hold them in a partial, a closure, a default value or an attribute. For example,
 # a network's `forward` may call a function in the same file, or in a different file of the user. Some code is not
-# named, such as a function that is looked up in a table. `hash_files` covers this code: it hashes whole files of
-# modules.  Digests do not depend on comments, docstrings, the position of the code in its file, or the code of
+# named, such as a function that is looked up in a table. `hash_files` covers this code, because it hashes whole files
+# of modules. Digests do not depend on comments, docstrings, the position of the code in its file, or the code of
 # installed packages. `fedray.own_code.contract.hash_values` covers values. Files that the code opens are not covered.
 
 INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages
@@ -33,7 +33,9 @@ MOST_PARTS = 1_000  # parts of an object that are searched
 
 
 def name_callable(thing: Any) -> str:
-    """Returns the module and the qualified name of a function or a class; for any other object, those of its class.
+    """Returns the module and the qualified name of a function or a class.
+
+    For any other object, takes those of its class.
 
     Example:
         >>> from textwrap import dedent
@@ -47,11 +49,10 @@ def name_callable(thing: Any) -> str:
 
 
 def hash_source(*things: Any) -> dict[str, str]:
-    """Returns SHA-256 digests of the source of the given code, and of the user's code that it uses.
+    """Returns SHA-256 digests of the source of the given code and of the user's code that it uses, by qualified name.
 
-    Returns:
-        The digest of each function and class by its qualified name. The digest is an empty text if there is no source:
-        for built-in functions, code typed into an interpreter, and two lambdas in the same line.
+    The digest of a function or class is an empty text if there is no source. This happens for built-in functions, code
+    typed into an interpreter, and two lambdas in the same line.
 
     Example:
         >>> from textwrap import dedent
@@ -66,9 +67,9 @@ def hash_source(*things: Any) -> dict[str, str]:
 
 
 def list_code(thing: Any) -> list[Any]:
-    """Lists the functions and classes of an object, and all of the user's code that they hold or name.
+    """Lists the functions and classes of an object, and the user's code that they hold or name.
 
-    Code that is held or named by other code in the list is included.
+    Code that listed code holds or names is included.
 
     Args:
         thing: a function, a class, a partial, or an object that can be called.
@@ -106,7 +107,7 @@ def _list_parts(thing: Any) -> list[Any]:
 
 
 def _list_held(thing: Any) -> list[Any]:
-    """Returns the functions and classes that a function or a class holds or names; for a class, its bases too."""
+    """Returns the functions and classes that a function or a class holds or names, including the bases of a class."""
     if inspect.isclass(thing):
         functions = [function for value in vars(thing).values() for function in _functions_of(value)]
         return [*thing.__mro__[1:], *(held for function in functions for held in _list_held(function))]
@@ -142,7 +143,7 @@ def list_names(code: CodeType) -> Iterator[str]:
 
 
 def read_closure(function: FunctionType) -> dict[str, Any]:
-    """Returns the values of a function's closure by name; variables that are not set yet are left out.
+    """Returns the values of a function's closure by name. Leaves out variables that are not set yet.
 
     Example:
         >>> def make(mu):
@@ -174,7 +175,7 @@ def _read_source(thing: Any) -> str | None:
 
 
 def strip_docstrings(tree: ast.AST) -> ast.AST:
-    """Returns a syntax tree without its docstrings; the tree is changed in place."""
+    """Removes the docstrings from a syntax tree in place, and returns the tree."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
     for node in ast.walk(tree):
         if isinstance(node, kinds) and ast.get_docstring(node, False):
@@ -192,7 +193,7 @@ def hash_file(path: str | None) -> str | None:
 
 
 def is_own_module(name: str) -> bool:
-    """Returns whether a module is the user's: a file outside of Python, fedray and installed packages."""
+    """Returns whether a module is the user's, so that its file is outside of Python, fedray and installed packages."""
     if name == "__main__":
         return True
     if name.partition(".")[0] in (*sys.stdlib_module_names, "fedray"):
@@ -248,7 +249,7 @@ MOST_TEXT = 300  # characters of an exception's text
 
 @contextmanager
 def blame_user_code(what: str, of_none: str = "") -> Iterator[None]:
-    """Turns an exception in the `with` block into an error of one line; errors of fedray are raised unchanged.
+    """Turns an exception in the `with` block into an error of one line. Errors of fedray are raised unchanged.
 
     Args:
         what: The user's object in words, such as `method.name = mine`.
@@ -319,8 +320,6 @@ def name_type(value: Any) -> str:
 def takes_positional(thing: Callable[..., Any], number: int, keywords: Iterable[str] = ()) -> bool:
     """Returns whether an object can be called with the given arguments, or True if its signature is unknown.
 
-    `thing` is A function, a class, a partial, or an object that can be called.
-
     Example:
         >>> takes_positional(lambda x, y: ..., 2), takes_positional(lambda x, *, y: ..., 1)
         (True, False)
@@ -339,8 +338,8 @@ def explain_uncallable(
 ) -> str | None:
     """Returns why fedray cannot call a user's function, as words that follow "it" or a name, or None if it can.
 
-    `arguments` are the positional arguments of the call, such as "state, stats, t"; empty for no arguments. `classes`
-    says whether a class is accepted as well; a call then makes an object of the class.
+    `arguments` has the positional arguments of the call, such as "state, stats, t". It is empty if there are none.
+    `classes` says whether a class is accepted, too. If so, a call makes an object of the class.
 
     Example:
         >>> explain_uncallable(lambda outputs, targets: ..., "outputs, targets, context")
@@ -369,7 +368,7 @@ def _is_users(file: str) -> bool:
 
 
 def _shorten_path(file: str) -> str:
-    """Returns a path relative to the working directory; a path outside of this directory stays as it is."""
+    """Returns a path relative to the working directory. A path outside of this directory stays as it is."""
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, OSError):
@@ -381,11 +380,11 @@ def _shorten_path(file: str) -> str:
 
 
 def import_modules(modules: Iterable[str], where: str = "--import") -> None:
-    """Imports modules in this process; modules in the working directory are found, too.
+    """Imports modules in this process, also from the working directory.
 
-    If any modules are given, the working directory is added to the import path. `modules` are the names, such as `mine`
-    or `package.mine`, or files, such as `code/mine.py`. If a file does not exist here, as on another machine, Python
-    looks for a module with the name of the file.
+    If there are modules, the working directory is added to the import path. `modules` has names, such as `mine` or
+    `package.mine`, or files, such as `code/mine.py`. If a file does not exist, as on a different machine, Python looks
+    for a module with the name of the file.
 
     Raises:
         BadInput: a module cannot be imported.
@@ -418,10 +417,10 @@ def import_modules(modules: Iterable[str], where: str = "--import") -> None:
 
 
 def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
-    """Returns a SHA-256 digest of the file of each module of the user's that the given code needs, by module name.
+    """Returns a SHA-256 digest of the file of each of the user's modules that the given code needs, by module name.
 
-    Digests do not depend on comments and docstrings. The started script (`__main__`) is left out: it may differ between
-    the start of a run and its resumption.
+    Digests do not depend on comments and docstrings. The started script (`__main__`) is left out, because it may differ
+    between the start of a run and its resumption.
     """
     code = [one for thing in things for one in list_code(thing) if one.__module__ != "__main__"]
     files = {name: hash_file(sys.modules[name].__file__) for name in _list_modules(modules, code) if name != "__main__"}
@@ -429,10 +428,10 @@ def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
 
 
 def find_module_places(modules: Iterable[str], things: Iterable[Any] = ()) -> list[Path]:
-    """Returns the user's files and package folders that another process needs to run the given code.
+    """Returns the user's files and package folders that a different process needs to run the given code.
 
-    The result covers the given modules, the modules that define the given code, and every module of the user's that one
-    of them names.
+    The result covers the given modules, the modules that define the given code, and all of the user's modules that
+    these modules name.
 
     Example:
         >>> find_module_places(["json"], [len])  # of Python itself
