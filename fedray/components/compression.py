@@ -163,7 +163,7 @@ def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress
 def error_feedback(compress: Compress) -> Compress:
     """Returns the compression with error feedback (Stich et al. 2018, Alg. 1).
 
-    The client adds the part of its delta that was not sent to its next delta.
+    The part of a client's delta that was not sent is added to the client's next delta.
     """
 
     def apply(uploads: Uploads) -> Compressed:

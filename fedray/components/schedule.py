@@ -438,7 +438,8 @@ def schedule(
 ) -> Schedule:
     """Joins a participation and an assignment rule into a schedule over all worlds.
 
-    `seeds` holds the seed of each world. Replicate r has seed `seed + r` in fold 0, and other seeds in its other folds.
+    `seeds` holds the seed of each world. Replicate r has seed `seed + r` in fold 0, and a different seed in each
+    further fold.
 
     Example:
         >>> from fedray.core.types import Tier

@@ -154,7 +154,7 @@ def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -
 
 
 def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
-    """Returns the state in which a delta was added to each model, and counters were merged (`merge_counters`).
+    """Returns the state with a delta added to each model, and with merged counters (`merge_counters`).
 
     Args:
         state: The state before the step.

@@ -175,7 +175,7 @@ class Tuning(Piece):
     in every evaluation. A client without training samples predicts with the server's models.
 
     Attributes:
-        phase: The training. Its `local` describes the steps of fine-tuning.
+        phase: The training, whose `local` describes the steps of fine-tuning.
 
     Source: Wang, Mathews, Kiddon, Eichner, Beaufays, Ramage, *Federated Evaluation of On-device Personalization*,
     arXiv 1910.10252, 2019.

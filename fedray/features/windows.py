@@ -45,7 +45,7 @@ class Windows(Piece):
     Attributes:
         combine: A function (parameters at the start `[p]`, means of the windows `[l, p]`), both float64 -> the change
             of the parameters that the client sends, `[p]`.
-        number: Number of windows, l. If fewer than l steps are left for windows, each of them is one window.
+        number: Number of windows, l. If fewer than l steps are left for windows, each of these steps is one window.
         mixing: Fraction of the steps of a local training that come before the first window, in [0, 1).
         burn_in: Number of rounds at the start of the run in which there are no windows.
     """

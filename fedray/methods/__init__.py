@@ -1,8 +1,7 @@
 """Defines the methods of papers as compositions of schedules, local training, compression and servers.
 
-A file of this folder holds one method, or the methods of one paper. The table `SPECS` of a file says what scenarios
-know about each of these methods. A function with the name of the method composes it. `METHODS` maps the name of each
-method to this function, which takes a `Setting` and returns a `Method`.
+A file holds one method, or the methods of one paper. The file's table `SPECS` describes each method for scenarios. The
+function with a method's name takes a `Setting` and returns the `Method`. `METHODS` maps names to these functions.
 
 The building blocks for a user's own method are here, too, such as `federated`. The stub `kit.pyi` lists their names.
 Each building block is loaded when it is first used.

@@ -161,7 +161,7 @@ def depthfl(setting: kit.Setting) -> kit.Method:
 def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
     """Returns the loss of a client, a function of the logits of its heads, `[B, b, C]`.
 
-    The options `consistency` (c) and `ramp` (T) say how much the heads teach each other.
+    The options `consistency` (c) and `ramp` (T) determine the weight of the term by which the heads teach each other.
     """
     c, ramp = options["consistency"], options["ramp"]
 

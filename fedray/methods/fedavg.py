@@ -20,9 +20,8 @@ Formulas of fedprox:
 
 Deviations:
     1. An upload's weight is the number of samples of its client, as in FedAvg's line 7. `server.weighting: uniform`
-       gives equal weights. The paper's FedProx draws clients with odds p_k and averages uniformly. Here participants
-       are
-       drawn uniformly, so uploads of FedProx are weighted, too.
+       gives equal weights. The paper's FedProx draws clients with probabilities p_k and averages uniformly. Here
+       participants are drawn uniformly, so uploads of FedProx are weighted, too.
     2. In FedProx every client does all of its local work. The paper's variable inexactness (gamma) is not simulated.
 
 Example:

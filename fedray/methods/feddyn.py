@@ -90,7 +90,7 @@ def feddyn_ensemble(setting: kit.Setting) -> kit.Method:
 
 
 def correct_clients(local: kit.Local, alpha: float, trainable: int) -> tuple[kit.Local, kit.Correction]:
-    """Returns how clients train in FedDyn, and the piece that updates `h_i <- h_i - alpha (u - w_start)`.
+    """Returns FedDyn's local training, and the piece that updates `h_i <- h_i - alpha (u - w_start)`.
 
     The local objective is `F_i(w) - <h_i, w> + alpha / 2 |w - w_start|^2`. The first `trainable` parameters of a model
     are trained.

@@ -3,9 +3,9 @@ r"""FENS: the clients' networks stay fixed, and a small network learns by federa
 Source: Allouah, Dhasade, Guerraoui, Gupta, Kermarrec, Pinot, Pires, Sharma, *Revisiting Ensembling in One-Shot
 Federated Learning*, NeurIPS 2024, arXiv 2411.07182.
 
-In phase 1 the clients train the networks. In phase 2 they train an aggregator, with FedAdam. The aggregators `mean`,
-`label_shares` and `voting` have no parameters. They need no phase 2, and no sample is withheld for them. As in the
-authors' script, a client's weight is the number of its samples.
+In phase 1 each client trains its own network. In phase 2 the clients train an aggregator with FedAdam. The aggregators
+`mean`, `label_shares` and `voting` have no parameters. They need no phase 2, and no sample is withheld for them. As in
+the authors' script, a client's weight is the number of its samples.
 
 Formulas of fens:
     Client $i$ withholds a random share `proxy` of its samples (their number is rounded down). It trains its own network

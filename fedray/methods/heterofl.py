@@ -33,7 +33,7 @@ Deviations:
        are averaged only over the clients that have this class.
     3. After a Flatten layer, a channel of a convolution stands for all its pixels. The paper's convolutions end in a
        global pooling, after which a channel is one value.
-    4. A client stays in its tier (the paper's "fix"). The paper's variant "dynamic" draws widths anew in every round.
+    4. A client stays in its tier (the paper's "fix"). The paper's variant "dynamic" draws widths in every round.
     5. The paper counts operations but no time.
     6. A client of the run predicts with its own slice (`personal_accuracy`), and a new client with the whole network.
     7. All uploads have the same weight, as in the paper. With `server.weighting: examples` the weight is the number of

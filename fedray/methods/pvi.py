@@ -5,8 +5,6 @@ and Continual Learning*, 2018, arXiv 1811.11206, Alg. 1; Ashman, Bui, Nguyen, Ma
 *Partitioned Variational Inference: A Framework for Probabilistic Federated Learning*, 2022, arXiv 2202.12275, in the
 variant in which all clients train at once. Details follow the code MattAshman/pvi.
 
-
-
 A row of the state holds q (means and rhos), the client's factor (natural parameters), and one value that tells whether
 q is still the prior. The factor stays with the client.
 
