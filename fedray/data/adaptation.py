@@ -35,12 +35,12 @@ class Form(NamedTuple):
 
     Attributes:
         name: Name of the form in messages.
-        is_it: Function that returns whether an object has this form. If the object is a `Path`, the path exists.
+        is_it: Function that returns whether an object has this form. If the object is a `Path`, it must exist.
         open: Function that reads an object of this form with the given options.
-        options: Names of the options that act on this form; other options are refused. None means that `open` itself
-            refuses options.
-        join: Function that joins the data of several clients. The data of each client have this form, or a different
-            form with the same function. None means that the data of a single client cannot have this form.
+        options: Names of the options that act on this form. Other options are refused. None means that the function
+            `open` refuses options.
+        join: Function that joins the data of several clients. The forms of these data must have the same function. None
+            means that the data of a single client cannot have this form.
     """
 
     name: str
@@ -409,7 +409,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
-    """Returns a name and a key that identify data without reading the samples, or None if there is no such key."""
+    """Returns a name and a key that identify data, without reading the samples, or None if this is not possible."""
     if not all(is_plain(value) for value in reading):
         return None
     if isinstance(thing, Path) and reading.test is None and reading.tokenizer is None:

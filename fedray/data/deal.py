@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # The columns are `replicate`, `fold`, `row` (index of the training sample, from 0), `client` and `split`. The values of
 # `split` are `train`, `hold_out`, `server` for samples that the server holds instead of the client, and `test` for
 # samples of a client that never trains. If the true clusters of clients are known, the column `cluster` has the cluster
-# of the client; fedray writes this column but never reads it. The samples of a client are in the order in which the
+# of the client. fedray writes this column but never reads it. The samples of a client are in the order in which the
 # client holds them. The metadata describe the data set. A file from a different tool needs only the columns `row` and
 # `client`.
 
@@ -101,7 +101,7 @@ def pack_partition(
 
 
 def _list_rows(dealt: Dealt, world: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Returns row, client and split of all samples of a world, `[n]` each. The training samples come first."""
+    """Returns index, client and split of all samples of a world, `[n]` each. The training samples come first."""
     cuts = [dealt.kept[world], *([dealt.held[world]] if dealt.held else [])]
     rows, owners = [cut.rows for cut in cuts], [cut.owner for cut in cuts]
     if dealt.ids:
@@ -248,13 +248,13 @@ def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
 
 
 def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callable[[IntArray, int], Cut]) -> Cut:
-    """Deals the copy of each group of clients to the clients of this group.
+    """Deals each group's copy of the samples to the clients of the group.
 
     Args:
         rows: Indices of the samples to deal, `[n]`.
         copy: Index of the copy to which each sample belongs, `[n]`.
         cluster: Group of each client, `[N]`.
-        deal: A function (indices of samples, number of clients) -> a cut. The `rows` of this cut are positions in the
+        deal: A function (indices of samples, number of clients) -> cut. The `rows` of this cut are positions in the
             array of indices.
 
     Raises:
@@ -354,9 +354,9 @@ def _pool(dealt: Dealt) -> Dealt:
 def _leave_out(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray]) -> tuple[Dataset, list[int]]:
     """Returns the data set with a fold for each different world, and the fold of each world.
 
-    The training samples of a fold are all samples except those of the clients that are kept out. The statistics that
-    standardize samples are computed from the training samples of the fold. Columns that the data set does not
-    standardize (mean 0, standard deviation 1) stay so.
+    The training samples of a fold are the samples of all clients that are not kept out. The training samples of the
+    fold give the statistics that standardize samples. Columns that the data set does not standardize (mean 0, standard
+    deviation 1) stay unstandardized.
     """
     first = {world: i for i, world in reversed(list(enumerate(worlds)))}
     places = sorted(first.values())
@@ -421,8 +421,7 @@ def build_shards(
         name: Name of the partition.
         options: Options of the partition, of wrong labels, and of shifts.
         clients: Number of clients, N. None means that the partition determines the number.
-        seeds: Seed of each replicate. The random numbers for world `r * F + f` are those of
-            `stream(seeds[r], "partition")`.
+        seeds: Seed of each replicate. `stream(seeds[r], "partition")` draws the random numbers for world `r * F + f`.
         folds: The F folds to run. None means only the first fold.
         hold_out: Share of each client's samples that is withheld for validation, at least 0 and below 1.
         server: Share of all samples that the server holds, without labels, instead of the clients.

@@ -22,7 +22,7 @@ from fedray.own_code.user_code import describe_exception, name_callable, name_ty
 
 
 class Cut(NamedTuple):
-    """The result of a partition of samples: client i holds the samples `rows[offsets[i]:offsets[i + 1]]`.
+    """The result of a partition, in which client i holds the samples `rows[offsets[i]:offsets[i + 1]]`.
 
     Attributes:
         rows: Indices of the samples, client after client, `[n]`.
@@ -122,7 +122,7 @@ def name_owners(cut: Cut, column: Array | None) -> tuple[str, ...]:
 
 
 def count_withheld(size: IntArray, fraction: float) -> IntArray:
-    """Returns how many samples of each client are withheld: `size * fraction`, rounded down.
+    """Returns the number of each client's samples that are withheld, which is `size * fraction`, rounded down.
 
     A fraction of 0.29 of 100 samples gives 29 samples despite rounding errors.
     """
@@ -131,7 +131,7 @@ def count_withheld(size: IntArray, fraction: float) -> IntArray:
 
 
 def share_with_server(cut: Cut, fraction: float, generator: np.random.Generator) -> tuple[Cut, IntArray]:
-    """Takes a random share of all samples from the clients. A client that has samples keeps at least one of them.
+    """Takes a random share of all samples from the clients. A client with samples keeps at least one sample.
 
     The number of taken samples is rounded down.
 
@@ -295,7 +295,7 @@ def domain(
     A domain g with n_g samples gets `1 + (N - G) n_g / n` of the N clients, rounded by largest remainders. The clients
     are numbered domain after domain.
 
-    Source: Peng et al. 2020 (federated adversarial domain adaptation). In the paper each domain is one client; here a
+    Source: Peng et al. 2020 (federated adversarial domain adaptation). In the paper each domain is one client. Here a
     domain may have several clients.
 
     There must be at least as many clients as domains. A data set that joins several data sets has the column `domain`.
@@ -434,8 +434,8 @@ def dirichlet_clients(
         clients: Number of clients, N.
         generator: Random generator that draws the partition.
         alpha: Parameter of the Dirichlet distribution, 0.0001 to 1e9. Clients differ more if alpha is smaller.
-        sizes: Either the exact sizes, N numbers, or the name of a law of sizes. The laws are `equal`, and `lognormal`,
-            `power_law` and `exponential` as in the partitions of these names.
+        sizes: The N exact sizes, or the name of a law of sizes. The laws are `equal`, and `lognormal`, `power_law` and
+            `exponential` as in the partitions of these names.
         skew: Parameter of the law: `sigma`, `exponent` or `rate` of the partition with the name of the law.
         min_rows: Smallest number of samples of a client, if the sizes follow a law.
     """
@@ -611,8 +611,8 @@ def dirichlet(
         alpha: Parameter of the Dirichlet distribution, 0.0001 to 1e9. Clients differ more if alpha is smaller.
         allow_empty: Whether clients may be left without samples.
         min_rows: Smallest number of samples of a client. Missing samples are taken from the largest clients. None means
-            1, or 0 with `allow_empty`.
-        cap: Whether a client that has n / N samples or more gets no samples of later classes. Classes are dealt in the
+            1, but with `allow_empty` it means 0.
+        cap: Whether a client with at least n / N samples gets no samples of later classes. Classes are dealt in the
             order of their labels.
     """
     y = check_labels(labels, "dirichlet")

@@ -79,7 +79,7 @@ class Standardization(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """The statistics that standardize the samples of each world; R is the number of worlds.
+    """The statistics that standardize the samples of each of the R worlds.
 
     Attributes:
         kind: Kind of the inputs: `images`, `features` or `tokens`.
@@ -201,7 +201,7 @@ class Shards(Protocol):
         ...
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the test samples of a world: raw inputs `[n, *sample]`, and labels or raw targets."""
+        """Returns the test samples of a world, as raw inputs `[n, *sample]` and labels or raw targets."""
         ...
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
@@ -571,7 +571,7 @@ def _hash_text(text: str) -> str:
 def count_held_labels(shards: Shards, world: int) -> IntArray:
     """Returns the number of each client's training samples of each class, `[N, C]`.
 
-    The labels are those with which clients train. Only the first `EVALUATED_CLIENTS` clients are counted.
+    Clients train with these labels. Only the first `EVALUATED_CLIENTS` clients are counted.
 
     Raises:
         BadInput: The data set is a regression and has no classes.

@@ -127,7 +127,7 @@ def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
 
     Returns:
         The converted inputs of each part, and the subtracted constants. Images of integers become bytes if the values
-        of all parts fit into bytes; all other numbers become float32. The constants are `[*s]`, or `[C, 1, 1]` for
+        of all parts fit into bytes. All other numbers become float32. The constants are `[*s]`, or `[C, 1, 1]` for
         images (one for each channel). They are None if all constants are 0.
 
     Example:
@@ -294,7 +294,7 @@ class Population(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """A data set: its samples, the names of classes and columns, and statistics of the training samples.
+    """A data set, with samples, names of classes and columns, and statistics of the training samples.
 
     In fold f of F, the network's input is `(x - shift[f]) / scale[f]`. Tokens are not changed. The shape of one sample
     is `[*s]`.

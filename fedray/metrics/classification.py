@@ -100,7 +100,7 @@ def member_votes(outputs: ArrayLike, kind: AverageKind) -> FloatArray:
 
 
 class ClassAnswer(NamedTuple):
-    """The probabilities that an ensemble of classifiers predicts, and those that each member predicts.
+    """The probabilities that an ensemble of classifiers and each of its members predict.
 
     Attributes:
         members: Probabilities of each model, `[K, n, C]`.
@@ -114,7 +114,7 @@ class ClassAnswer(NamedTuple):
 def answer_classes(
     outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None
 ) -> ClassAnswer:
-    """Returns the probabilities that an ensemble of classifiers predicts, and those that each member predicts.
+    """Returns The probabilities that an ensemble of classifiers and each of its members predict.
 
     Args:
         outputs: Logits of each model, `[K, n, C]`.
@@ -434,8 +434,8 @@ def f1_scores(probs: ArrayLike, y: ArrayLike) -> dict[str, float]:
 def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | None = None) -> dict[str, float]:
     """Returns all scores of an ensemble of classifiers.
 
-    `members` has the probabilities of each model, `[K, n, C]`, and `answer` those of the ensemble, `[n, C]`. If
-    `answer` is None, the mean over the members is used.
+    `members` has the probabilities of each model, `[K, n, C]`. `answer` has the probabilities of the ensemble,
+    `[n, C]`. None means the mean over the members.
 
     Returns:
         The scores accuracy, f1_weighted, f1_macro, nll, brier, ece and entropy of the ensemble. The scores

@@ -181,7 +181,7 @@ def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float)
 
     Args:
         cost: Cost up to each evaluation of trained models, in ascending order, `[n]`. If several evaluations have the
-            same cost, the last of them counts.
+            same cost, the last one counts.
         score: Score of each evaluation, `[n]`.
         budget: The budget, at least 0. Infinity means that the last evaluation counts.
 

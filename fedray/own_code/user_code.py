@@ -35,7 +35,7 @@ MOST_PARTS = 1_000  # parts of an object that are searched
 def name_callable(thing: Any) -> str:
     """Returns the module and the qualified name of a function or a class.
 
-    For any other object, takes those of its class.
+    For any other object, uses the object's class.
 
     Example:
         >>> from textwrap import dedent
@@ -303,7 +303,7 @@ def find_user_line(error: BaseException) -> str | None:
 
 
 def name_type(value: Any) -> str:
-    """Returns the type of a value with an article, for messages: "None", "a tuple", "the class Dataset".
+    """Returns the type of a value with an article, for messages, such as "None", "a tuple" or "the class Dataset".
 
     Example:
         >>> name_type(None), name_type((1, 2)), name_type(int), name_type(3)

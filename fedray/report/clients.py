@@ -363,7 +363,7 @@ def sort_clients(values: FloatArray | None) -> tuple[FloatArray, list[int]] | No
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Accuracy by class and by tier, which a mean over all clients hides; also by tier over the rounds (`evaluate.clients`).
+# Accuracy by class and by tier, which a mean over all clients hides, and by tier over rounds (`evaluate.clients`).
 
 WIDE_FROM = 16  # classes drawn at most
 Z = 1.96  # normal quantile of a 95 % interval

@@ -79,7 +79,7 @@ def format_budget(over: str, value: float) -> str:
 
 
 def find_axis(runs: Sequence[ReadRun]) -> str:
-    """Returns the axis that runs have in common: rounds, or virtual seconds if a run has no rounds.
+    """Returns the axis that runs have in common, which is rounds, or virtual seconds if a run has no rounds.
 
     Example:
         >>> keys = [{}, {"participation": {"mode": "buffered"}}]
@@ -254,10 +254,10 @@ def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks whether the regressions of several runs treat the noise of the observations in the same way.
-# The variance of an ensemble is the spread of its models, unless `predict.noise` adds noise. A single model has no
-# spread; its variance is the residual variance. So NLL and coverage of an ensemble and of a single model cannot be
-# compared directly.
+# Checks whether the regressions of several runs treat the noise of the observations in the same way. The variance of an
+# ensemble is the spread of its models, unless `predict.noise` adds noise. A single model has no spread, and its
+# variance is the residual variance. So NLL and coverage of an ensemble and of a single model cannot be compared
+# directly.
 
 
 def list_noise_notes(runs: Sequence[ReadRun]) -> list[str]:
@@ -303,7 +303,7 @@ OOD_METRICS = ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95")
 
 
 def list_compared_metrics(runs: Sequence[ReadRun]) -> tuple[str, ...]:
-    """Lists the scores by which runs are compared: the usual scores, and the user's metrics that all runs have.
+    """Lists the scores by which runs are compared, which are usual scores, and the user's metrics that all runs have.
 
     Scores of out-of-distribution inputs are listed if all runs have the same inputs of this kind (`evaluate.ood`).
 

@@ -1,4 +1,4 @@
-"""Finds the keys of a scenario that decide the results of a run, and those that changed since the run began.
+"""Finds the keys of a scenario that decide the results of a run, and the keys that changed since the run began.
 
 The file `identity.json` of a run directory holds these keys with their values. So fedray notices a changed
 `scenario.yaml` when the run is resumed.

@@ -424,7 +424,7 @@ def refuse_scenario(where: str, tree: Any) -> None:
     """Refuses a file with the keys of a scenario, because a sweep is required.
 
     Raises:
-        BadInput: the keys are those of a scenario.
+        BadInput: the file has the keys of a scenario.
     """
     keys = tree.keys() if isinstance(tree, Mapping) else set()
     if keys & set(section_fields("")) and not keys & {"scenario", "space"}:
@@ -574,7 +574,7 @@ def spell_imports(tree: Tree, folder: Path | None) -> Tree:
 def import_first(source: Mapping[str, Any] | str | Path, modules: Sequence[str] = ()) -> tuple[str, ...]:
     """Imports the given modules and the modules that a scenario names (`import`). Returns the names of all modules.
 
-    Reading a scenario imports nothing; only commands that run the scenario import its modules.
+    Reading a scenario imports nothing. Only commands that run the scenario import its modules.
 
     Raises:
         BadInput: the scenario cannot be read, or a module cannot be imported.

@@ -140,7 +140,7 @@ def value_at(scenario: Scenario, key: str) -> Any:
 
 
 def is_stack(scenario: Scenario) -> bool:
-    """Returns whether the method trains several networks: bases that a rule combines, or the architectures of FedDF.
+    """Returns whether the method trains several networks, which a rule combines, or which are architectures of FedDF.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -194,7 +194,7 @@ class Row(NamedTuple):
     """A row of the table, with some keys and the condition under which they have no effect or a wrong value.
 
     Attributes:
-        keys: the dotted keys, separated by spaces. Inside a key, `*` stands for the name of a tier; at the end, `*`
+        keys: the dotted keys, separated by spaces. Inside a key, `*` stands for the name of a tier. At the end, `*`
             stands for all keys of the section.
         where: a function that returns a true value if the condition holds. In `why`, `{found}` stands for this value.
         why: the reason, which follows "because" or "but" in the message. `{name}` stands for the method, `{s}` for the

@@ -155,8 +155,8 @@ class PredictKeys:
             the clients. With `fixed` it is 1, for targets in standardized units.
         conformal: the section for conformal prediction. Its sets of labels, or its intervals, contain the true value
             with a given probability.
-        dropout_at_test: whether dropout stays on when the models predict. The public code of Fed-ensemble may
-            keep dropout on; no paper describes this.
+        dropout_at_test: whether dropout stays on when the models predict. The public code of Fed-ensemble may leave
+            dropout on. No paper describes this.
     """
 
     average: AverageKind = opt.key("probabilities", opt.one_of("probabilities", "logits"))
@@ -295,7 +295,7 @@ def _list_keys(kind: Any) -> tuple[str, ...]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A scenario is made from its keys. The field of each key checks the value; an error is one line.
+# A scenario is made from its keys. The field of each key checks the value. An error is one line.
 
 
 def validate_scenario(tree: Mapping[str, Any]) -> Scenario:

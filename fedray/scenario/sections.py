@@ -181,7 +181,7 @@ class ScheduleKeys:
             is a client (default with full participation). With `slot` a row is a position among the participants of a
             round, who are drawn uniformly (default otherwise). With `stratum` a row is a position that is filled from a
             fixed set of clients, as in SHEFL. With `client` and partial participation, a client trains only the models
-            of those rounds in which it takes part.
+            of the rounds in which it takes part.
     """
 
     kind: str = opt.key("permutation", opt.text)

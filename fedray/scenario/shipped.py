@@ -94,7 +94,7 @@ def _read_method(keys: Mapping[str, Any]) -> tuple[MethodSpec, Mapping[str, Any]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A wheel holds copies of `scenarios/` and `tune/`; in a checkout the folders themselves are used.
+# A wheel holds copies of `scenarios/` and `tune/`. In a checkout the folders themselves are used.
 
 _PACKAGE = Path(__file__).parents[1]
 FOLDERS = {"": "scenarios", "tune/": "tune"}  # beginning of a name -> folder of the file

@@ -245,8 +245,8 @@ class EvaluateKeys:
             clients (`personal_nll`). The scores are likelihood, Brier score, calibration and conformal sets, or RMSE
             and intervals.
         ood: the out-of-distribution inputs, given as `noise` or as the name of a data set with inputs of the same
-            shape. The predictions for these inputs should be less certain than those for test samples. None means no
-            such inputs.
+            shape. The predictions for these inputs should be less certain than predictions for test samples. None means
+            no such inputs.
         metrics: names of further metrics, which are scorers of scikit-learn (`roc_auc`, `average_precision`,
             `balanced_accuracy`, ...) and metrics that your module registers. A scorer also scores every member
             (`NAME_min`, `NAME_mean`, `NAME_max`). With `clients` or `personal` it scores clients, and with `by_tier`

@@ -46,7 +46,8 @@ def save_checkpoint(
         folder: The folder that holds the checkpoints of one run.
         progress: The progress of the run.
         private: The clients' private vectors by name. None means that there are no such vectors.
-        keep: Number of checkpoints that stay, at least 1. These are the new checkpoint and the newest of the others.
+        keep: Number of checkpoints that stay, at least 1. These are the new checkpoint and the newest other
+            checkpoints.
         files: The list of the parts of the run's tables. The checkpoint stores this list, together with its file of the
             state.
 

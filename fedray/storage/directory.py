@@ -20,7 +20,7 @@ LOCK = ".lock"
 
 
 def make_run_directory(out: Path, scenario_text: str) -> None:
-    """Makes a new run directory. If several processes try this at the same time, only one of them succeeds.
+    """Makes a new run directory. If several processes try this at the same time, only one process succeeds.
 
     Raises:
         BadInput: The directory already holds something.

@@ -463,7 +463,7 @@ def _finite_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
 #
 # They must not change during the run. The file holds the scenario's keys that decide results, the number of rounds, and
 # digests of the data, of the network, of the source of the user's own code, and of the values that this code uses. If
-# one of these values or the device of the clients has changed, there is a warning; every other change is an error. The
+# one of these values or the device of the clients has changed, there is a warning. Every other change is an error. The
 # file is written before the first round, and changed only if the run is made longer. The manifest records that the file
 # exists, so that a lost file is noticed. Run directories of earlier versions of fedray without such a file are not
 # checked, and digests of the user's code by earlier versions are not compared.
@@ -507,8 +507,8 @@ def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] 
 def check_identity(out: Path, digests: Digests) -> None:
     """Checks, before the models of a run predict, that nothing has changed since the run began.
 
-    A run without an identity is not checked. `digests` describes everything that predictions depend on. Of the values
-    that the user's code uses, only those of networks and partitions are compared.
+    A run without an identity is not checked. `digests` describes everything that predictions depend on. The values that
+    the user's code uses are compared only for networks and partitions.
 
     Raises:
         BadInput: Something has changed, which the message names.

@@ -320,7 +320,7 @@ def explain_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective],
 def list_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], ends: Sequence[str]) -> list[str]:
     """Lists the keys of a space that change the ensemble's predictions but no objective.
 
-    The arguments are those of `explain_idle_keys`.
+    The arguments are as in `explain_idle_keys`.
     """
     metrics = [*(objective.metric for objective in objectives), *ends]
     used = {key for metric in metrics for key in find_inference_keys(metric)}

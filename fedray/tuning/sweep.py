@@ -424,10 +424,10 @@ def _base(given: Mapping[str, Any], folder: Path, imports: bool) -> Tree:
 
 
 def read_objectives(given: Any) -> tuple[SweepObjective, ...]:
-    """Reads the objectives of a sweep file: one objective, or a list of objectives.
+    """Reads the objectives of a sweep file, which has one objective or a list of objectives.
 
     Raises:
-        BadInput: there is no objective, one is wrong, or one is named twice.
+        BadInput: there is no objective, an objective is wrong, or an objective is named twice.
     """
     entries = [given] if isinstance(given, str | Mapping) else given
     if not isinstance(entries, list) or not entries:

@@ -183,8 +183,8 @@ def refuse_coarse_targets(parts: Sequence[NDArray[Any]], where: str) -> None:
     """Refuses targets that float32 rounds by more than a thousandth of their standard deviation.
 
     fedray stores targets in float32, and would compare predictions with the rounded targets. Constant targets may be
-    rounded. `parts` has the targets of each part, `[n, q]` or `[n]`. The rounding of a part is compared with the larger
-    of two standard deviations: of this part, and of the first part.
+    rounded. `parts` has the targets of each part, `[n, q]` or `[n]`. The rounding of a part is compared with the
+    standard deviation of this part or of the first part, whichever is larger.
 
     Raises:
         BadInput: A target would be rounded too much.
@@ -402,7 +402,7 @@ def _read_number_text(parts: list[NDArray[Any]], task: str) -> tuple[list[NDArra
 
 
 def _find_kind(parts: list[NDArray[Any]], task: str) -> str:
-    """Returns the kind of labels: `targets`, `one-hot` or `classes`."""
+    """Returns the kind of labels, `targets`, `one-hot` or `classes`."""
     first, shape = parts[0], list(parts[0].shape)
     if first.ndim > 2 or any(part.shape[1:] != first.shape[1:] for part in parts):
         other = "" if first.ndim > 2 else f", those of the test rows {list(parts[-1].shape)}"

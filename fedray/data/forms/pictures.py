@@ -217,7 +217,7 @@ def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Data
 
     Args:
         folder: A folder that holds a folder for each class, directly or in folders of parts or clients
-            (`fedray.files.layout`); or a mapping from clients to such folders.
+            (`fedray.files.layout`). Or a mapping from clients to such folders.
         reading: The options for reading. `reading.test` is the name of the test part, or a folder with the test
             pictures.
 

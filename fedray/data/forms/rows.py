@@ -62,7 +62,7 @@ def tokenize(texts: Iterable[Sequence[Any]], tokenizer: Any, length: int | None)
 
 
 def is_missing(value: Any) -> bool:
-    """Returns whether a value is missing: None, NaN, or pandas' NA."""
+    """Returns whether a value is missing, which is None, NaN or pandas' NA."""
     return value is None or str(value) == "<NA>" or bool(value != value)
 
 
@@ -141,7 +141,7 @@ class RawRows(NamedTuple):
     """The raw samples of one part, before missing values are treated and labels are converted.
 
     Attributes:
-        x: The inputs, `[n, ...]`; missing numbers are NaN.
+        x: The inputs, `[n, ...]`. Missing numbers are NaN.
         y: The labels or targets, of any type, `[n]` or `[n, q]`.
         group: The natural client of each sample, `[n]` int64. None means that there are no natural clients.
         columns: Further columns by name, `[n]` each.
