@@ -28,32 +28,25 @@ from fedray.runtime.ray.actors import ClientActors
 from fedray.runtime.ray.cluster import ClusterChanged
 
 
-@pytest.fixture
-def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of the sessions."""
-    folder = tmp_path_factory.mktemp("ray")
-    monkeypatch.setenv("RAY_TMPDIR", str(folder))
-    return folder
-
-
 @pytest.mark.parametrize("error", [TimeoutError("raylet\ndid not start"), SystemExit(1)])
 def test_a_ray_that_cannot_start_is_one_line_with_the_remedy(
-    error: BaseException, place: Path, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is tried twice, and leaves no folder; it was a traceback of Ray's."""
     tried = []
 
     def fail(**_options: Any) -> None:
-        tried.append(list(place.iterdir()))
+        tried.append(list(tmp_path.iterdir()))
         raise error
 
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setattr(ray, "init", fail)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(FedrayError, match="try again when") as caught, connection.open_local_ray(1):
         pass
     assert len(str(caught.value).splitlines()) == 1
     assert [len(folders) for folders in tried] == [1, 1]
-    assert list(place.iterdir()) == [] and leftovers.MARK not in os.environ
+    assert list(tmp_path.iterdir()) == [] and leftovers.MARK not in os.environ
     assert signal.getsignal(signal.SIGTERM) == before
 
 

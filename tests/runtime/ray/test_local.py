@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from faulty import NATURAL, marked_images, model_of
@@ -27,52 +27,27 @@ from fedray.core.errors import BadInput, FedrayError
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
-class BothRuntimes(NamedTuple):
-    """One scenario on both runtimes.
+def test_two_actors_change_no_bit_and_no_row(tmp_path: Path) -> None:
+    """In a directory whose name is not ASCII; a watcher sees every evaluated round once.
 
-    Attributes:
-        inline: Its run in this process.
-        ray: Its run in two actors.
-        watched: The rounds that the watcher of the run in actors was shown.
+    The manifest is the client actors' own: engine, width and self-test of what ran there.
     """
-
-    inline: fedray.Run
-    ray: fedray.Run
-    watched: list[int]
-
-
-@pytest.fixture(scope="module")
-def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> BothRuntimes:
-    """Actors take seconds to start: one run of them serves several tests."""
-    request.getfixturevalue("cluster")
-    folder, watched = tmp_path_factory.mktemp("both"), list[int]()
-    sets = {"gamma": 0.1, "conformal": {"alpha": 0.5, "score": "aps"}}
     scored: dict[str, Any] = {
         "evaluate": {"clients": "all", "ood": "noise", "personal": True, "metrics": ["roc_auc_ovr", "neg_log_loss"]},
-        "predict": sets,
+        "predict": {"gamma": 0.1, "conformal": {"alpha": 0.5, "score": "aps"}},
         "data": {"hold_out": 0.25},
     }
-    actors: dict[str, Any] = {"clients": {"actors": 2}}
-    out = folder / "\xfcber Ray"  # every run of such a name died at its first round
-    in_actors = run(scored, actors, out=out, watch=lambda shown: watched.append(shown["round"]))
-    return BothRuntimes(run(scored, runtime="inline", out=folder / "inline"), in_actors, watched)
-
-
-def test_two_actors_change_no_bit_and_no_row(both: BothRuntimes) -> None:
-    """In a directory whose name is not ASCII; a watcher sees every evaluated round once."""
-    assert hashes(both.ray) == hashes(both.inline)
-    assert rows(both.ray.rounds) == rows(both.inline.rounds)
-    assert rows(both.ray.clients) == rows(both.inline.clients)
-    assert both.ray.client_scores.equals(both.inline.client_scores)
-    assert both.ray.path.name == "\xfcber Ray" and both.watched == [0, 1, 2, 3, 4]
-
-
-def test_the_manifest_is_the_client_actors_own(both: BothRuntimes) -> None:
-    """What ran there: engine, width, self-test; not what the coordinator would have run."""
-    inline, ray = (json.loads((one.path / "manifest.json").read_text()) for one in (both.inline, both.ray))
-    assert inline["engine"] == ray["engine"]
-    assert ray["engine"]["name"] == ("mlp-c" if native.is_available() else "mlp")
-    assert (ray["runtime"], ray["actors"], ray["lanes_independent"]) == ("ray", 2, True)
+    out, watched = tmp_path / "\xfcber Ray", list[int]()  # every run of such a name died at its first round
+    ray = run(scored, {"clients": {"actors": 2}}, out=out, watch=lambda shown: watched.append(shown["round"]))
+    inline = run(scored, runtime="inline", out=tmp_path / "inline")
+    assert hashes(ray) == hashes(inline)
+    assert rows(ray.rounds) == rows(inline.rounds) and rows(ray.clients) == rows(inline.clients)
+    assert ray.client_scores.equals(inline.client_scores)
+    assert ray.path == out and watched == [0, 1, 2, 3, 4]
+    here, there = (json.loads((one.path / "manifest.json").read_text()) for one in (inline, ray))
+    assert here["engine"] == there["engine"]
+    assert there["engine"]["name"] == ("mlp-c" if native.is_available() else "mlp")
+    assert (there["runtime"], there["actors"], there["lanes_independent"]) == ("ray", 2, True)
 
 
 TORCH: dict[str, Any] = {"lanes": "torch"}
