@@ -9,8 +9,6 @@ import yaml
 from small import run_command, scenario
 
 import fedray
-from fedray.core.errors import BadInput
-from fedray.files.plain import confirm_writable
 
 
 @pytest.fixture
@@ -39,11 +37,3 @@ def test_a_tilde_is_the_home_directory_wherever_a_path_is_given(home: Path) -> N
     assert fedray.resume("~/python").path == again.path == home / "python"
     assert again.export("~/own")[0].parent == home / "own"
     assert list(Path.cwd().iterdir()) == []
-
-
-def test_what_cannot_be_written_is_found_without_a_trace(tmp_path: Path) -> None:
-    """A directory that is still to be made is looked for where it would be made."""
-    confirm_writable("--out", tmp_path / "a" / "b" / "c")
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(BadInput, match="--out /proc/run cannot be written"):
-        confirm_writable("--out", Path("/proc/run"))

@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import scenario
 
-import fedray
 from fedray.core.errors import BadInput
 from fedray.data.deal import build_shards
 from fedray.data.shards import StoredShards
@@ -48,17 +46,6 @@ def test_the_index_lists_are_those_of_flwr_datasets(name: str) -> None:
     assert dealt(options={"partitioner": name, **PARTITIONERS[name]}) == wanted
     more = {} if name == "IidPartitioner" else {"partition_by": "label"}
     assert dealt(own=getattr(flwr, name)(num_partitions=N, **more, **PARTITIONERS[name])) == wanted
-
-
-def test_a_partitioner_as_a_name_and_as_an_object_give_the_same_run() -> None:
-    keys = scenario({"rounds": 1, "report": False})
-    named = {"name": "flower", "partitioner": "DirichletPartitioner", "alpha": 1.0, "min_partition_size": 1}
-    one = fedray.run({**keys, "data": {**keys["data"], "partition": named}})
-    del keys["data"]["partition"]
-    own = flwr.DirichletPartitioner(num_partitions=6, partition_by="label", alpha=1.0, min_partition_size=1)
-    two = fedray.run({**keys, "clients": {}}, partition=own)
-    assert one.summary["model_hash"] == two.summary["model_hash"]
-    assert two.study.clients.number == 6
 
 
 @pytest.mark.parametrize(

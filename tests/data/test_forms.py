@@ -16,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from small import run_quietly, scenario
+from small_data import Pairs
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
@@ -51,16 +52,6 @@ X, Y = take_digits()
 FLAT = X.reshape(200, 64)
 FRAME = pd.DataFrame({**{f"p{i}": FLAT[:, i] for i in range(64)}, "digit": Y})
 NAMES = [str(c) for c in range(10)]
-
-
-class Pairs(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
-    """The digits as a map-style data set."""
-
-    def __len__(self) -> int:
-        return len(Y)
-
-    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
-        return torch.from_numpy(X[i]), int(Y[i])
 
 
 def write_pictures(home: Path) -> Path:
@@ -104,7 +95,7 @@ def test_pictures_are_the_same_in_every_form(tmp_path: Path) -> None:
         "one-hot": (X, np.eye(10)[Y]),
         "1 to 10": (X, Y + 1),
         "whole numbers": (X.astype(np.int64), Y.astype(np.int16)),
-        "torch": Pairs(),
+        "torch": Pairs(list(torch.from_numpy(X)), Y),
         "TensorDataset": TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)),
         "folder": folder,
         "Hugging Face": pictures,

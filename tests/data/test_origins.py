@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -74,20 +73,6 @@ def test_what_was_subtracted_is_kept_with_the_rows(tmp_path: Path, cache: Path) 
         new = pd.DataFrame({"time": TIMES[:3], "b": [1.5] * 3})
         both = read_inputs(data, new), read_inputs(data, new.to_numpy())
         assert all((x[:, 0] == [-19950.0, -19850.0, -19750.0]).all() for x in both)
-
-
-def test_an_export_was_to_subtract_what_training_did_not(tmp_path: Path) -> None:
-    """Of the shift in the file `(x - shift) / scale` gives what the network got."""
-    run = fedray.run(scenario(SCENARIO), data=(REAL, LATE), clients__number=4)
-    run.export(tmp_path)
-    numbers = json.loads((tmp_path / "models.json").read_text())["standardization"]["0"]
-    seen = (REAL - np.array(numbers["shift"])) / np.array(numbers["scale"])
-    data = run.study.shards.data
-    assert data.origin is not None
-    np.testing.assert_allclose(
-        np.sort(np.concatenate([data.train.x, data.test.x]), axis=0), np.sort(REAL - data.origin, axis=0)
-    )
-    np.testing.assert_allclose(seen, (REAL - data.origin - data.shift[0]) / data.scale[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from small import scenario
+from small_data import Pairs
 
 import fedray
 from fedray.core.errors import FedrayWarning
@@ -26,19 +26,6 @@ LABELS = np.arange(40) // 20
 SCENARIO: dict[str, Any] = {
     "rounds": 10, "method": {"name": "fedavg"}, "clients": {"number": 4}, "report": False, "local": {"lr": 0.1},
 }  # fmt: skip
-
-
-class Pairs(torch.utils.data.Dataset[tuple[Any, int]]):
-    """PIL images with labels."""
-
-    def __init__(self, pictures: list[Any], labels: Array) -> None:
-        self.pictures, self.labels = pictures, labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, i: int) -> tuple[Any, int]:
-        return self.pictures[i], int(self.labels[i])
 
 
 def make_hub(pictures: list[Any], labels: Array) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedray.core.types import FloatArray, IntArray
 from fedray.data.types import Dataset, Split, classification
@@ -22,6 +24,19 @@ def pictures(n: int = 240) -> Dataset:
     """Two thirds of them are training rows."""
     (x, y), half = draw_pictures(n), 2 * n // 3
     return classification("pictures", Split(x[:half], y[:half]), Split(x[half:], y[half:]), ("a", "b", "c"))
+
+
+class Pairs(torch.utils.data.Dataset[tuple[Any, int]]):
+    """Rows with labels as a map-style data set of torch."""
+
+    def __init__(self, rows: Sequence[Any], labels: IntArray) -> None:
+        self.rows, self.labels = rows, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, i: int) -> tuple[Any, int]:
+        return self.rows[i], int(self.labels[i])
 
 
 def write_table(path: Path, invert: bool) -> None:

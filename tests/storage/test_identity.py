@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import linecache
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import yaml
 from small import copy_run, run_command, scenario
+from small_data import pictures
 from torch import nn
 
 import fedray
@@ -22,20 +22,9 @@ from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import FedrayError
 from fedray.data.synthetic import GeneratedShards
-from fedray.data.types import Dataset, Split, classification
 from fedray.report.read import read_run
 from fedray.scenario.identity import VALUES_OF_BEFORE, find_changed_key, list_result_keys
 from fedray.scenario.loader import read_scenario, to_plain
-from fedray.storage.summary import write_identity
-
-
-def pictures(sign: int = 1) -> Dataset:
-    """Rows of the shape of digits; with another sign the labels are inverted."""
-    generator = np.random.default_rng(0)
-    x = generator.integers(0, 17, (300, 1, 8, 8)).astype(np.uint8)
-    y = x.reshape(300, -1).astype(np.int64).sum(1) % 10
-    y = y if sign > 0 else 9 - y
-    return classification("mine", Split(x[:240], y[:240]), Split(x[240:], y[240:]), tuple("0123456789"))
 
 
 def test_a_run_that_began_before_a_key_existed_goes_on() -> None:
@@ -81,16 +70,16 @@ def study_of(path: Path, **objects: Any) -> object:
 def test_resume_trained_on_digits_after_a_run_on_own_data(tmp_path: Path) -> None:
     run = fedray.run(scenario(OWN), out=tmp_path / "run", data=pictures())
     recorded = yaml.safe_load((run.path / "scenario.yaml").read_text())["data"]
-    assert recorded["object"] == "mine"
-    assert "name" not in recorded
+    assert recorded["object"] == "pictures" and "name" not in recorded
     half = copy_run(run, tmp_path / "half", 2)
     assert "started with a Python object as its data: pass the same data=" in line_of(fedray.resume, half)
     assert "pass the same data=" in line_of(partial(study_of, half))
     assert run_command("resume", half).status == 2
-    wrong = line_of(fedray.resume, half, data=pictures(-1))
+    inverted = [part._replace(y=2 - part.y) for part in (pictures().train, pictures().test)]
+    wrong = line_of(fedray.resume, half, data=pictures()._replace(train=inverted[0], test=inverted[1]))
     assert "(training labels, test labels, the clients' rows)" in wrong
     assert fedray.resume(half, data=pictures()).summary["state_hash"] == run.summary["state_hash"]
-    assert run.summary["data"] == "mine"
+    assert run.summary["data"] == "pictures"
 
 
 def test_predict_answered_with_another_network_of_equal_layout(tmp_path: Path) -> None:
@@ -195,15 +184,6 @@ def test_a_lost_or_damaged_identity_let_another_scenario_go_on(plain: fedray.Run
     (half / "manifest.json").unlink()
     assert fedray.resume(half).summary["rounds"] == 4
     assert fedray.resume(half, rounds=5).summary["rounds"] == 5  # the manifest is made again
-
-
-def test_a_scenario_has_the_same_keys_in_yaml_of_any_reader(plain: fedray.Run) -> None:
-    """The report reads YAML 1.1, everything else YAML 1.2."""
-    before = json.loads((plain.path / "identity.json").read_text())
-    parts = {part: found for part, found in before.items() if isinstance(found, dict) and part != "scenario"}
-    write_identity(plain.path, parts)
-    assert json.loads((plain.path / "identity.json").read_text()) == before
-    read_run(plain.path)
 
 
 def test_a_million_generated_clients_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
