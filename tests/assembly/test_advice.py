@@ -53,11 +53,6 @@ def test_models_whose_clients_were_all_lost_are_those_that_equal_their_first_wei
     assert run.summary["untrained_models"] == int(untrained.max()) > 0
 
 
-def test_a_run_in_which_every_model_took_an_upload_says_nothing_of_them(tmp_path: Path) -> None:
-    run = fedray.run(keys(2, 2, participation={}), out=tmp_path / "run", runtime="inline", report=False)
-    assert "untrained_models" not in run.summary
-
-
 @pytest.mark.parametrize("heard", [False, True], ids=["weight 0", "equal weights"])
 def test_models_that_a_users_own_method_gives_to_nobody_are_said_if_they_answer(heard: bool) -> None:
     def first_two(_models: int, _rows: str) -> Any:

@@ -35,11 +35,8 @@ def write_run(
     jobs = pa.concat_tables(tables)
     table = _rounds(rng, jobs, name, replicates, models=models, rounds=rounds, lift=lift)
     for label, rows in (("clients", jobs), ("rounds", table)):
-        half = pa.compute.less_equal(rows["round"], rounds // 2)
         (out / f"{label}.parquet").mkdir()
-        pq.write_table(rows.filter(half), out / f"{label}.parquet" / f"part-{rounds // 2:09d}.parquet")
-        rest = rows.filter(pa.compute.invert(half))
-        pq.write_table(rest, out / f"{label}.parquet" / f"part-{rounds:09d}.parquet")
+        pq.write_table(rows, out / f"{label}.parquet" / f"part-{rounds:09d}.parquet")
     scenario = {
         "seed": 7,
         "rounds": rounds,

@@ -129,24 +129,22 @@ def smooth(outputs: torch.Tensor, targets: torch.Tensor, context: Any) -> torch.
 
 
 @pytest.mark.parametrize(
-    ("module", "options"),
+    ("module", "rest", "own"),
     [
-        (perceptron, {}),  # compiled, where there are kernels
-        (perceptron, {"lanes": "torch"}),
-        (normed, {}),  # mapped over lanes
-        (random, {}),  # one lane after another
-        (perceptron, {"local_loss": smooth}),
+        (perceptron, {}, {}),  # compiled, where there are kernels
+        (perceptron, {"lanes": "torch"}, {}),
+        (normed, {}, {}),  # mapped over lanes
+        (random, {}, {}),  # one lane after another
+        (perceptron, {}, {"loss": smooth}),
     ],
     ids=["mlp-c", "mlp", "vmap", "loop", "code"],
 )
-def test_a_step_of_a_component_is_that_of_its_weighted_samples(module: Any, options: dict[str, Any]) -> None:
+def test_a_step_of_a_component_is_that_of_its_weighted_samples(module: Any, rest: Any, own: Any) -> None:
     """theta_m - lr sum_j q_j(m) grad l_j / n, whatever engine trains; pi is the mean of q."""
-    loss = {"loss": options["local_loss"]} if "local_loss" in options else {}
-    rest = {key: value for key, value in options.items() if key != "local_loss"}
     lone = {"clients": {"number": 1}, "local": {"epochs": None, "steps": 1, "batch_size": "full", "lr": 0.5}}
     keys = scenario({"method": {"name": "fedem", "models": 2}, "data": {"partition": None}, "rounds": 1}, lone, rest)
-    done = fedray.run(keys, model=module, **loss)
-    start = fedray.run(keys, model=module, rounds=0, **loss)
+    done = fedray.run(keys, model=module, **own)
+    start = fedray.run(keys, model=module, rounds=0, **own)
     x, y = done.study.pool_rows(0)
     nets = [{name: value.clone().requires_grad_() for name, value in one.items()} for one in start.models]
     net = module().eval()

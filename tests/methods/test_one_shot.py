@@ -242,11 +242,3 @@ def test_the_samples_go_up_once_and_beta_nowhere(ends: dict[Any, fedray.Run]) ->
         assert one.summary["rounds"] == (2 if beta == "fit" else 1)
     last = ends["fit"].clients.to_pandas().iloc[-1]
     assert (last["round"], last["client"], last["samples"], last["up_bytes"]) == (2, 0, 48, 0)  # a fifth of 240 rows
-
-
-def test_the_server_takes_its_rows_from_the_clients() -> None:
-    study = build_study(read_scenario(keys(server_data=0.25)))
-    held = study.shards.sizes(np.zeros(BAYES_N, dtype=int), np.arange(BAYES_N)).sum()
-    assert (held, len(study.shards.server(0)[1])) == (180, 60)
-    fit = study.parts[1].study.shards
-    assert fit.sizes(np.zeros(BAYES_N, dtype=int), np.arange(BAYES_N)).tolist() == [60, 0, 0, 0, 0, 0]

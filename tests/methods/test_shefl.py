@@ -221,13 +221,6 @@ def test_bytes_of_the_jobs_add_up_to_those_of_the_rounds(how: dict[str, Any]) ->
         assert done.summary["totals"][name] == rows.loc[rows["round"] == 5, name].sum() > 0
 
 
-def test_virtual_time_is_a_function_of_scenario_and_seed() -> None:
-    """How the training goes does not show in it."""
-    seconds = [run(**ROUGH, local__lr=lr).summary["totals"]["sim_seconds"] for lr in (0.1, 0.01)]
-    assert seconds[0] == seconds[1]
-    assert run(**ROUGH, seed=14).summary["totals"]["sim_seconds"] != seconds[0]
-
-
 def test_time_and_bytes_to_accuracy_are_those_of_the_first_row_that_has_it() -> None:
     """In each world, read from the table of rounds; the summary has their mean."""
     done = run(rounds=8, evaluate__target={"metric": "accuracy", "value": 0.3})
