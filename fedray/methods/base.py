@@ -80,7 +80,7 @@ def federated_each(
     Each network is trained by the clients that have this network. The arguments are those of `federated`.
 
     Raises:
-        BadInput: the scenario has no list `method.networks`.
+        BadInput: The scenario has no list `method.networks`.
     """
     if setting.stack is None:
         raise BadInput("setting.stack is None, because method.networks is empty: call federated(setting) there")

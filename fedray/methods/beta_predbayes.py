@@ -44,9 +44,9 @@ Formulas of beta_predbayes:
     \mid x) + (1 - \beta) \log Q(y' \mid x)}
     $$
 
-    where $1 - \beta$ is replaced by 0 if $\beta > 1$. `beta: fit` finds the $\beta$ with the
-    smallest $-\sum \log p_\beta(y \mid x)$ on the server's samples. It uses Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$),
-    starts at 0.5, and makes `beta_epochs` passes in batches of `beta_batch` samples.
+    where $1 - \beta$ is replaced by 0 if $\beta > 1$. `beta: fit` finds the $\beta$ with the smallest $-\sum \log
+    p_\beta(y \mid x)$ on the server's samples. It uses Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$), starts at 0.5, and
+    makes `beta_epochs` passes in batches of `beta_batch` samples.
 
     Between 0 and 1 the log loss is a convex function of $\beta$. The fit may give more than 1; the prediction is then
     $P^\beta$, normalized to sum 1. A step of Adam moves $\beta$ by about `beta_lr`. If the server has few samples, a
@@ -106,7 +106,7 @@ def join_samples(net: kit.types.Net, clients: int, classes: int, rounds: int, op
     """Returns the stack of β-Predictive Bayes. Its base holds each client's samples, and its meta model is beta.
 
     Raises:
-        BadInput: the server has no samples to which it could fit beta.
+        BadInput: The server has no samples to which it could fit beta.
     """
     fitted = options["beta"] == FIT
     if fitted and not options["server_data"]:

@@ -86,8 +86,8 @@ def check_learner(value: Any, read: ReadSections) -> dict[str, Any]:
     """Checks the option `learner`, which is a name or a section. Only decision trees can be sent as plain values.
 
     Raises:
-        ValueError: the value is neither a name nor a section.
-        BadInput: the learner is no decision tree, or an option is wrong. The message names the key.
+        ValueError: The value is neither a name nor a section.
+        BadInput: The learner is no decision tree, or an option is wrong. The message names the key.
     """
     given = {"name": value} if isinstance(value, str) else value
     if not isinstance(given, Mapping):

@@ -125,7 +125,7 @@ def depthfl(setting: kit.Setting) -> kit.Method:
     """Composes K networks `[K, d]` of D blocks over clients in tiers. The paper has K = 1.
 
     Raises:
-        BadInput: the scenario sets `local.loss`, or the data have no classes.
+        BadInput: The scenario sets `local.loss`, or the data have no classes.
     """
     nets, layout, alpha = [tier.net for tier in setting.tier_nets], setting.layout, setting.options["alpha"]
     if setting.local.loss is not None:

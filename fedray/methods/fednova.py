@@ -1,8 +1,7 @@
 r"""FedNova: normalized averaging, in which a client does not count more because it makes more local steps.
 
 Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
-Optimization*, NeurIPS 2020, eq. 7 with SGD. Without momentum `a_i = (1, ..., 1)`, and `|a_i|_1 = tau_i` is the number
-of local steps.
+Optimization*, NeurIPS 2020, eq. 7 with SGD.
 
 Formulas of fednova:
     Client $i$ takes $\tau_i$ local steps of SGD. The server averages the clients' mean steps, not the sums of their
@@ -56,7 +55,7 @@ def fednova(setting: kit.Setting) -> kit.Method:
     """Composes one or K models `[K, d]` over N clients.
 
     Raises:
-        BadInput: clients do not train with SGD, or the scenario sets a different way to average uploads.
+        BadInput: Clients do not train with SGD, or the scenario sets a different way to average uploads.
     """
     local = setting.local
     kit.base.require(

@@ -30,12 +30,11 @@ Formulas of fedpa:
     $$
 
     where $A_\ell$ is stored as the vectors $v_t$ with their coefficients. This takes $\ell^2 d$ operations and $\ell$
-    vectors.
-    With $\ell = 1$ or $\rho = 0$ FedPA is FedAvg with averaged iterates.
+    vectors. With $\ell = 1$ or $\rho = 0$ FedPA is FedAvg with averaged iterates.
 
     Along a direction in which the samples vary by $\sigma^2$, a client's step is multiplied by $(1 + (\ell - 1) \rho) /
-    (1 + (\ell - 1) \rho \, \sigma^2)$. If samples vary by much less than 1, as samples of networks do, this factor is
-    nearly $1 + (\ell - 1) \rho$ in all directions. A larger $\rho$ then mainly means a larger server step: tune both
+    (1 + (\ell - 1) \rho \, \sigma^2)$. Samples of networks usually vary by much less than 1. This multiplier is then
+    nearly $1 + (\ell - 1) \rho$ in all directions, and a larger $\rho$ mainly means a larger server step. Tune both
     together.
 
 Deviations:

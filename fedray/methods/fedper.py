@@ -100,7 +100,7 @@ def fedrep(setting: kit.Setting) -> kit.Method:
     """Composes FedRep: a client trains its private layers first, and its shared layers in the last epochs.
 
     Raises:
-        BadInput: clients do not train with SGD, or no layer is private, or no step is left for the head.
+        BadInput: Clients do not train with SGD, or no layer is private, or no step is left for the head.
     """
     local, body, epochs = setting.local, setting.options["body_epochs"], setting.local.epochs or 10
     kit.base.require("FedRep", local__optimizer=(local.optimizer_name, "sgd"), local__nesterov=(local.nesterov, False))

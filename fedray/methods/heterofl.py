@@ -31,8 +31,8 @@ Deviations:
     2. The loss runs over all classes, and every upload enters the mean of the last layer. The paper's loss sets the
        logits of classes that a client does not have to 0. In the paper's code the last layer's parameters of a class
        are averaged only over the clients that have this class.
-    3. After a Flatten layer, a channel of a convolution stands for all its pixels. The paper's convolutions end in a
-       global pooling, after which a channel is one value.
+    3. After a Flatten layer, a channel of a convolution has one value for each pixel. The paper's convolutions end in a
+       global pooling, after which a channel has a single value.
     4. A client stays in its tier (the paper's "fix"). The paper's variant "dynamic" draws widths in every round.
     5. The paper counts operations but no time.
     6. A client of the run predicts with its own slice (`personal_accuracy`), and a new client with the whole network.

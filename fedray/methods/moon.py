@@ -55,7 +55,7 @@ def moon(setting: kit.Setting) -> kit.Method:
     """Composes K models `[K, d]` over N clients. Each client keeps the model `[d]` that it trained last.
 
     Raises:
-        BadInput: the scenario sets `local.loss`.
+        BadInput: The scenario sets `local.loss`.
     """
     if setting.local.loss is not None:
         raise BadInput(f"local.loss = {setting.local.loss.name}, but moon is a loss by itself: leave it out")

@@ -109,7 +109,7 @@ def pfedbayes(setting: kit.Setting) -> kit.Method:
     """Composes K Gaussians over N clients. Each job receives and sends 2 p values (means and rhos).
 
     Raises:
-        BadInput: clients train with an optimizer other than Adam or SGD, with weight decay, or with a proximal term.
+        BadInput: Clients train with an optimizer other than Adam or SGD, with weight decay, or with a proximal term.
     """
     local, options, p = setting.local, setting.options, setting.layout.trainable // kit.net.PARTS
     kit.base.check_own_prior(local, "pFedBayes", "method.zeta")

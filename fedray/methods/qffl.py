@@ -58,7 +58,7 @@ def qffl(setting: kit.Setting) -> kit.Method:
     """Composes one model `[1, d]` over N clients.
 
     Raises:
-        BadInput: clients do not train with SGD. Only the learning rate of SGD determines L.
+        BadInput: Clients do not train with SGD. Only the learning rate of SGD determines L.
     """
     local, q = setting.local, setting.options["q"]
     kit.base.require("q-FFL", local__optimizer=(local.optimizer_name, "sgd"))  # the learning rate is 1 / L

@@ -22,9 +22,9 @@ class Robust:
     """A robust server (`server.robust`).
 
     Attributes:
-        kind: median, trimmed_mean, krum, multi_krum, or none.
-        trim: b, how many values a trimmed mean drops at each end.
-        byzantine: f, how many bad clients Krum tolerates.
+        kind: One of median, trimmed_mean, krum, multi_krum and none.
+        trim: Number of values that a trimmed mean drops at each end, b.
+        byzantine: Number of bad clients that Krum tolerates, f.
     """
 
     kind: str = "none"
@@ -37,11 +37,11 @@ class Optimizer:
     """A server optimizer (`server.optimizer`).
 
     Attributes:
-        kind: momentum, adam, yogi, or none.
-        lr: learning rate of the server optimizer, above 0.
-        momentum: the coefficient beta of momentum, or beta_1 of Adam and Yogi, in [0, 1).
-        tau: the constant that is added in the denominator of Adam and Yogi, above 0.
-        schedule: a multiplier of the learning rate for each round. None means the multiplier 1.
+        kind: One of momentum, adam, yogi and none.
+        lr: Learning rate of the server optimizer, above 0.
+        momentum: The coefficient beta of momentum, or beta_1 of Adam and Yogi, in [0, 1).
+        tau: The constant that is added in the denominator of Adam and Yogi, above 0.
+        schedule: A multiplier of the learning rate for each round. None means the multiplier 1.
     """
 
     kind: ServerOptimizerKind = "none"
@@ -56,52 +56,53 @@ class Setting:
     """The objects from which a method is composed.
 
     Attributes:
-        models: number of models, K.
-        layout: the order of the d parameters and buffers of one model in a row of the state.
-        clients: all clients, in tiers.
-        seeds: the seed of each world. A world is one seed of one fold of the data.
-        participation: decides which clients take part in a round.
-        local: how a client trains.
-        outputs: function (models `[S, d]`, network inputs `[n, ...]`) -> raw outputs `[S, n, C]` in evaluation mode.
+        models: Number of models, K.
+        layout: The order of the d parameters and buffers of one model in a row of the state.
+        clients: All clients, in tiers.
+        seeds: The seed of each world. A world is one seed of one fold of the data.
+        participation: Decides which clients take part in a round.
+        local: How a client trains.
+        outputs: A function (models `[S, d]`, network inputs `[n, ...]`) -> raw outputs `[S, n, C]` in evaluation mode.
             Gradients flow through this function. The server may call it (`Server.step`, `Method.answer`).
-        server_rows: function: world -> network inputs `[n, ...]` and targets of the samples that the server holds
+        server_rows: A function: world -> network inputs `[n, ...]` and targets of the samples that the server holds
             instead of the clients. The option `server_data` sets their share of all samples. Your own method may
             declare this option.
-        server_inputs: function: world -> network inputs `[n, ...]` of the server, without labels. They are the inputs
+        server_inputs: A function: world -> network inputs `[n, ...]` of the server, without labels. They are the inputs
             of `server_rows`, noise, or the inputs of a data set. The options `inputs` and `input_rows` choose among
             these. Your own method may declare both options.
-        label_counts: function: world -> how many training samples of each class each client holds, `[N, C]`, by the
+        label_counts: A function: world -> how many training samples of each class each client holds, `[N, C]`, by the
             client's own labels. The function covers only the first 10,000 clients, and no bytes are counted for it. For
             a regression it raises `BadInput`.
-        assign: the kind of schedule (permutation, random, balanced, adaptive), or a user's own function. None means
+        assign: The kind of schedule (permutation, random, balanced, adaptive), or a user's own function. None means
             that the method decides.
-        rows: what has its own row in the schedule: each client, slot or stratum.
-        weighting: weights of the uploads in a mean: uniform or examples.
-        coefficients: weights of the tiers in a mean: equal_groups, paper_eq2, or fedavg (no weights of tiers). None
+        rows: What has its own row in the schedule: each client, slot or stratum.
+        weighting: Weights of the uploads in a mean: uniform or examples.
+        coefficients: Weights of the tiers in a mean: equal_groups, paper_eq2, or fedavg (no weights of tiers). None
             means that the method decides.
-        robust: the robust rule that replaces the mean.
-        optimizer: the server optimizer, which acts on the mean delta.
-        compress: function: layout -> the compression of models with this layout. None means that the method decides.
-        hold_out: whether clients withhold samples for validation.
-        participants: the largest number of clients that take part in a round.
-        features: function: network inputs -> features `[n, p]`. It is None if the network is not linear in its weights.
-        distil: function (world, start `[d]`, teachers `[S, d]`, key of the random numbers) -> student `[d]`. It is None
-            if the server holds no inputs.
-        distil_work: function: number of teachers -> number of steps that train a student at the server, and number of
+        robust: The robust rule that replaces the mean.
+        optimizer: The server optimizer, which acts on the mean delta.
+        compress: A function: layout -> the compression of models with this layout. None means that the method decides.
+        hold_out: Whether clients withhold samples for validation.
+        participants: The largest number of clients that take part in a round.
+        features: A function: network inputs -> features `[n, p]`. It is None if the network is not linear in its
+            weights.
+        distil: A function (world, start `[d]`, teachers `[S, d]`, key of the random numbers) -> student `[d]`. It is
+            None if the server holds no inputs.
+        distil_work: A function: number of teachers -> number of steps that train a student at the server, and number of
             samples in these steps. It is None if the server holds no inputs.
-        score: function (world, model `[d]`) -> score of the model on the server's labelled samples, whose share is
+        score: A function (world, model `[d]`) -> score of the model on the server's labelled samples, whose share is
             `method.validation`. It is None if the server holds no labelled samples.
-        fuse: function (world, students with their uploads, key of the random numbers) -> the weights of each student,
+        fuse: A function (world, students with their uploads, key of the random numbers) -> the weights of each student,
             `[d]`. The students learn the mean prediction of all uploads. It is None if the server holds no inputs, or
             if the method has no `networks`.
-        walk: how the models walk over the clients if there is no server.
-        stack: the base networks and the meta model of a stack, or the networks of `method.networks` and their clients.
-        ensemble: the dimensions of a boosted ensemble.
-        tier_nets: the network of each tier, for methods that slice the network; empty for all other methods.
-        private: layers of the network that stay with the clients (`local.private`).
-        memory: the private layers that a model uses in training, but not in prediction.
-        options: the options of the method (`MethodSpec.options`).
-        own_method: name of a user's own method in messages and warnings. Empty for a method of fedray.
+        walk: How the models walk over the clients if there is no server.
+        stack: The base networks and the meta model of a stack, or the networks of `method.networks` and their clients.
+        ensemble: The dimensions of a boosted ensemble.
+        tier_nets: The network of each tier, for methods that slice the network. It is empty for all other methods.
+        private: Layers of the network that stay with the clients (`local.private`).
+        memory: The private layers that a model uses in training, but not in prediction.
+        options: The options of the method (`MethodSpec.options`).
+        own_method: Name of a user's own method in messages and warnings. It is empty for a method of fedray.
     """
 
     models: int

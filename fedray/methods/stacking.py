@@ -72,8 +72,8 @@ def check_bases(value: Any, read: ReadSections) -> list[dict[str, Any]]:
     Such a section may also have the key `models`, the number of models K of the base.
 
     Raises:
-        ValueError: the value is no list of sections.
-        BadInput: a section is wrong. The message names the key.
+        ValueError: The value is no list of sections.
+        BadInput: A section is wrong. The message names the key.
     """
     if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(base, Mapping) for base in value):
         raise ValueError("is not a list of models: write it as [{name: mlp}, {name: cnn}]")
@@ -154,8 +154,8 @@ SPECS = {
 def stacking(setting: kit.Setting) -> kit.Method:
     """Composes one training per base, `[F * x, d_i]`, and the training of the meta model.
 
-    A base is trained once for each of F folds, without the samples of the fold (each in a world of its own).
-    `fedray.simulation.stacking` joins these trainings into one run.
+    A base is trained once for each of F folds, without the samples of the fold. Each of these trainings has its own
+    world. `fedray.simulation.stacking` joins the trainings into one run.
     """
     stack = setting.stack
     assert stack is not None, "it is composed from method.bases"
