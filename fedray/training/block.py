@@ -167,9 +167,9 @@ def divide_epoch(size: IntArray, local: Local) -> tuple[IntArray, IntArray]:
 def choose_batch_width(size: IntArray, local: Local) -> IntArray:
     """Returns each lane's batch width, `[W]`, which is the number of samples that a padded batch holds.
 
-    The width is the batch size. If the client's largest batch is smaller, or larger (`last_batch: merge`), the width is
-    the size of this batch, rounded up to a multiple of 8 if it is above 8. `size` is the number of samples of each
-    lane's client, `[W]`.
+    The width is the batch size. For a client with fewer samples, the width is the number of samples, rounded up to a
+    multiple of 8 if it is above 8, but at most the batch size. If `last_batch: merge` makes a larger batch, it is
+    the size of this batch, rounded up in the same way. `size` is the number of samples of each lane's client, `[W]`.
 
     Example:
         >>> choose_batch_width(np.array([5, 11, 40]), Local(batch_size=16)).tolist()
