@@ -25,7 +25,6 @@ from fedray.core.errors import BadInput
 from fedray.data import Dataset, Split, adapt, classification, store
 from fedray.data.shards import hash_array
 from fedray.data.store import load_data
-from fedray.data.types import Array
 
 # -- One set of digits in every form that people have: wherever the rows are the same, the models are the same
 
@@ -41,14 +40,9 @@ SCENARIO = {
 }
 
 
-def take_digits() -> tuple[Array, Array]:
-    """200 digits by class, so that the rows of a folder of classes come in the same order."""
-    train = load_data("digits").train
-    order = np.argsort(train.y[:200], kind="stable")
-    return train.x[:200][order], train.y[:200][order]
-
-
-X, Y = take_digits()
+TRAIN = load_data("digits").train
+ORDER = np.argsort(TRAIN.y[:200], kind="stable")  # by class, as the rows of a folder of classes come
+X, Y = TRAIN.x[:200][ORDER], TRAIN.y[:200][ORDER]
 FLAT = X.reshape(200, 64)
 FRAME = pd.DataFrame({**{f"p{i}": FLAT[:, i] for i in range(64)}, "digit": Y})
 NAMES = [str(c) for c in range(10)]

@@ -65,19 +65,12 @@ def open_both(folder: Path, name: str = "folder", **options: Any) -> list[Datase
     return [adapt(folder, **options), store.open_dataset(name, None, {"path": str(folder), **options})]
 
 
-def deal_both(folder: Path, name: str, **keys: Any) -> list[fedray.Run]:
-    """Runs on a folder through both doors."""
-    given: dict[str, Any] = {f"data__{key}": value for key, value in keys.items()}
-    named = {"data": {"name": name, "path": str(folder), **keys}}
-    return [fedray.run(SCENARIO, data=folder, **given), fedray.run({**SCENARIO, **named})]
-
-
 def test_a_scenario_file_dealt_the_tables_of_clients_to_others(tmp_path: Path) -> None:
     wards = write_files(tmp_path, "Rome.csv", "Oslo.parquet", "Bonn.csv")
-    for run in deal_both(wards, "table", target="label"):
+    named = {"name": "table", "path": str(wards), "target": "label"}
+    for run in (fedray.run(SCENARIO, data=wards, data__target="label"), fedray.run({**SCENARIO, "data": named})):
         assert run.study.scenario["data"]["partition"] == {"name": "natural"}
         assert run.study.client_names == ("Bonn", "Oslo", "Rome")
-    named = {"name": "table", "path": str(wards), "target": "label"}
     assert read_scenario({"data": named}).clients.number is None
     dealt = read_scenario({"data": {**named, "partition": {"name": "iid"}}, "clients": {"number": 7}})
     assert (dealt.data.partition.name, dealt.clients.number) == ("iid", 7)

@@ -405,26 +405,17 @@ def test_the_clients_of_a_group_share_every_row_turned_as_the_group_turns_it(par
         assert torch.equal(found.x[real], torch.from_numpy(np.rot90(DATA.train.x, group, (-2, -1)).copy())[real % 90])
 
 
-def test_a_client_is_tested_on_the_test_rows_of_its_group() -> None:
-    shards = deal_copies(rotation=2)
-    (x, y), n = shards.test(0), len(DATA.test.y)
-    clusters = shards.clusters(0)
-    assert clusters is not None and len(y) == 2 * n
-    for client in range(COPIED):
-        rows = shards.cluster_test(0, client)
-        assert rows is not None and np.array_equal(y[rows].numpy(), DATA.test.y)
-        turned = np.rot90(DATA.test.x, 2 * int(clusters[client]), (-2, -1)).copy()
-        assert torch.equal(x[rows], torch.from_numpy(turned))
-
-
-def test_a_group_means_the_same_by_its_labels_in_training_and_in_the_test() -> None:
-    shards, shifts = deal_copies(permute_labels=3), Shifts(permute_labels=3, copies=True)
+@pytest.mark.parametrize("shifts", [Shifts(rotation=2, copies=True), Shifts(permute_labels=3, copies=True)], ids=str)
+def test_a_client_is_tested_on_the_test_rows_of_its_group_whose_labels_mean_the_same(shifts: Shifts) -> None:
+    shards = deal_copies(rotation=shifts.rotation, permute_labels=shifts.permute_labels)
     for world, seed in enumerate(SEEDS):
-        meaning, clusters = draw_meanings(seed, shifts, 10), shards.clusters(world)
+        clusters, (x, y) = shards.clusters(world), shards.test(world)
         assert clusters is not None
         for client in range(COPIED):
-            own, rows = meaning[clusters[client]], shards.cluster_test(world, client)
-            assert np.array_equal(shards.test(world)[1][rows].numpy(), own[DATA.test.y])
+            group, rows = int(clusters[client]), shards.cluster_test(world, client)
+            own = draw_meanings(seed, shifts, 10)[group] if shifts.permute_labels > 1 else np.arange(10)
+            turned = np.rot90(DATA.test.x, 2 * group if shifts.rotation > 1 else 0, (-2, -1)).copy()
+            assert np.array_equal(y[rows].numpy(), own[DATA.test.y]) and torch.equal(x[rows], torch.from_numpy(turned))
             found = shards.fetch(np.array([world]), np.array([client]))
             labels = found.labels(found.rows, 0)[0].numpy()
             assert np.array_equal(labels, own[DATA.train.y[found.rows[0].numpy() % 90]])

@@ -21,15 +21,11 @@ def nodes(number: int, **has: float) -> list[Node]:
     return [Node(str(n), has) for n in range(number)]
 
 
-def by_node(specs: list[ActorSpec]) -> dict[str, list[ActorSpec]]:
-    return {name: [one for one in specs if one.node == name] for name in {one.node for one in specs}}
-
-
 def test_the_order_in_which_tiers_are_seated_does_not_decide_whether_they_fit() -> None:
     """Of actors of 2, 2, 3 and 3 CPUs on two nodes of 5 the first two must not share a node."""
     tiers = [Tier(f"{n}", 10, num_cpus=cpus) for n, cpus in enumerate((2.0, 2.0, 3.0, 3.0))]
     planned = plan_actors(Clients(tuple(tiers)), nodes(2, CPU=5.0), "auto", "auto")
-    assert sorted(one.num_cpus for one in by_node(planned)["0"]) == [2.0, 3.0]
+    assert sorted(one.num_cpus for one in planned if one.node == "0") == [2.0, 3.0]
 
 
 REFUSED: list[tuple[dict[str, Any], list[Node], int | str, str]] = [

@@ -7,10 +7,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 from shipped import FILES, built_names, find_kinds
 
 from fedray.core.errors import BadInput
 from fedray.scenario.loader import dump_scenario, read_cells, read_scenario
+from fedray.scenario.nested import load_yaml
 from fedray.scenario.schema import Scenario
 from fedray.scenario.shipped import copy_shipped, list_shipped
 from fedray.tuning.sweep import read_sweep
@@ -87,3 +89,9 @@ def test_a_copied_sweep_is_the_same_sweep(name: str, tmp_path: Path) -> None:
     assert read_sweep(copy) == read_sweep(SHIPPED[name].path)
     with pytest.raises(BadInput, match="is there already"):
         copy_shipped(name, copy)
+
+
+@pytest.mark.parametrize("path", [one.path for one in SHIPPED.values()], ids=list(SHIPPED))
+def test_a_shipped_file_is_the_same_to_every_reader_of_yaml(path: Path) -> None:
+    """YAML 1.1 reads 12.5e6 as text, so that `fedray.run(yaml.safe_load(file))` was refused."""
+    assert yaml.safe_load(path.read_text()) == load_yaml(path)

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedray.core.errors import BadInput
-from fedray.core.options import REQUIRED, ReadOptions
+from fedray.core.options import REQUIRED, ReadOptions, gpu_share, real, whole
 from fedray.methods import METHOD_SPECS
 from fedray.scenario import names
 from fedray.scenario import nested as yaml_text
@@ -276,3 +277,13 @@ def test_a_resolved_scenario_of_before_has_a_key_of_a_quantile_that_is_gone() ->
 def test_plain_values_are_what_they_were() -> None:
     found = parse_yaml("[1_000, 1e-3, .inf, ~, TRUE, 0x10, 2001-01-01, !!str 1, !!float 1]")
     assert found == [1000, 0.001, float("inf"), None, True, "0x10", "2001-01-01", "1", 1.0]
+
+
+def test_a_number_with_an_exponent_passes_as_text() -> None:
+    tree: dict[str, Any] = yaml.safe_load(
+        "{rounds: 1e1, clients: {tiers: {weak: {uplink: 12.5e6}}}, local: {lr: 1e-3}}"
+    )
+    assert tree["clients"]["tiers"]["weak"]["uplink"] == "12.5e6", "YAML 1.1 reads it as text"
+    scenario = read_scenario(tree)
+    assert (scenario.rounds, scenario.clients.tiers["weak"].uplink, scenario.local.lr) == (10, 12.5e6, 1e-3)
+    assert (real("[0, inf)")("1.5E+3"), whole(0, 10**4)(".5e3"), gpu_share("5e-1")) == (1500.0, 500, 0.5)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -29,11 +28,6 @@ def taken(name: str, to: Path) -> Path:
     return to / name
 
 
-def summary_of(folder: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return loaded
-
-
 @pytest.mark.parametrize("name", ["plain", "stack"])
 def test_a_run_of_the_version_before_resumes_to_the_end_of_a_new_one(name: str, tmp_path: Path) -> None:
     """Resumed, it ends as it ended then, in the rounds of a run of today; on the CPU that wrote it, with its hashes.
@@ -42,7 +36,7 @@ def test_a_run_of_the_version_before_resumes_to_the_end_of_a_new_one(name: str, 
     is sent or not: trained with AVX2 and with AVX-512, the stack differs by 7e-3 after one round, and by 6e-8 at its
     end without top-k.
     """
-    old = summary_of(BEFORE / name)
+    old = json.loads((BEFORE / name / "summary.json").read_text())
     resumed = fedray.resume(taken(name, tmp_path))
     fresh = fedray.run(BEFORE / name / "scenario.yaml", lanes="torch", out=tmp_path / "fresh")
     if name == "plain":

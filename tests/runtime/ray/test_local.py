@@ -136,11 +136,6 @@ def test_a_ray_started_here_listens_on_loopback_only() -> None:
         assert any(each for command, each in found if f"/{part} " in command)
 
 
-def find_actors(name: str) -> list[int]:
-    """Process ids of an actor class in the cluster of this file, which is below this process."""
-    return [one.id for one in list_tree() if one.command.startswith(f"ray::{name}")]
-
-
 def kill_when_begun(name: str, out: Path) -> Callable[[], list[int]]:
     """Kills one actor of a class as soon as the run has a checkpoint; the result waits for it, and returns its id."""
     found: list[int] = []
@@ -149,7 +144,7 @@ def kill_when_begun(name: str, out: Path) -> Callable[[], list[int]]:
         deadline = time.monotonic() + 120
         while not list((out / "checkpoints").glob("round-*")) and time.monotonic() < deadline:
             time.sleep(0.01)
-        for pid in find_actors(name)[-1:]:
+        for pid in [one.id for one in list_tree() if one.command.startswith(f"ray::{name}")][-1:]:
             os.kill(pid, signal.SIGKILL)
             found.append(pid)
 
