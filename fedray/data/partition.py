@@ -565,7 +565,7 @@ def classes(labels: Array, clients: int, generator: Generator, classes: int = 2)
 
 
 def _holders(count: IntArray, clients: int, classes: int, generator: Generator) -> IntArray:
-    """Returns how many clients hold each class, `[G]`. The numbers add up to `clients * classes`.
+    """Returns the number of clients that hold each class, `[G]`. The numbers add up to `clients * classes`.
 
     The numbers are as equal as possible. No class has more clients than samples.
     """
@@ -609,7 +609,7 @@ def dirichlet(
         clients: Number of clients, N.
         generator: Random generator that draws the partition.
         alpha: Parameter of the Dirichlet distribution, 0.0001 to 1e9. Clients differ more if alpha is smaller.
-        allow_empty: Whether clients may be left without samples.
+        allow_empty: Whether clients may have no samples.
         min_rows: Smallest number of samples of a client. Missing samples are taken from the largest clients. None means
             1, but with `allow_empty` it means 0.
         cap: Whether a client with at least n / N samples gets no samples of later classes. Classes are dealt in the

@@ -31,10 +31,10 @@ class Fetched(NamedTuple):
         x: Raw inputs `[n, ...]` of the whole data set, or inputs that were generated for this call.
         y: Raw labels `[n]` or targets `[n, q]`. If the worlds have different labels, y holds the labels of all worlds,
             one world after the other.
-        rows: For each job, the indices in x of the client's samples, `[J, n_max]` int64, filled with 0 at the end.
+        rows: The indices in x of the samples of each job's client, `[J, n_max]` int64, filled with 0 at the end.
         size: Number of samples of each job's client, `[J]`.
-        first: For each job, the number to add to an index in x to get the index in y, `[J]` int64. None means 0 for all
-            jobs.
+        first: The number that is added to an index in x to get the index in y, for each job, `[J]` int64. None means 0
+            for all jobs.
 
     Example:
         >>> import numpy as np
@@ -64,7 +64,7 @@ class Standardization(NamedTuple):
     If inputs or targets are not standardized, their two statistics are None.
 
     Attributes:
-        world: For each lane, the index of the lane's statistics in the arrays below, `[W]` int64.
+        world: The index of each lane's statistics in the arrays below, `[W]` int64.
         shift: Mean to subtract from the inputs, `[R, *s]` float32.
         scale: Standard deviation by which inputs are divided afterwards, `[R, *s]` float32.
         y_shift: Mean to subtract from the targets, `[R, q]` float32.
@@ -155,7 +155,7 @@ class Shards(Protocol):
         data: The data set.
         number: Number of clients, N.
         worlds: Number of worlds, R.
-        data_folds: For each world, the fold of `data` from which its samples and statistics come.
+        data_folds: The fold of `data` from which the samples and statistics of each world come.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -449,7 +449,7 @@ class StoredShards:
         return np.arange(first, first + int(self._held.size[place + client]))
 
     def label_counts(self, world: int) -> IntArray:
-        """Counts the true labels of each client, even of clients that train on wrong labels.
+        """Counts the true labels of each client, even if the client trains on wrong labels.
 
         If every group of clients has its own copy of all samples, the labels of the group are the true labels.
         """
@@ -547,7 +547,7 @@ def hash_array(array: Array, exact: bool = True) -> str:
 
 
 def sum_up(array: Array) -> str:
-    """Returns, as text, the shape and two sums of squares with four digits. Rounding errors hardly change these digits.
+    """Returns the shape and two sums of squares with four digits as text. Rounding errors hardly change these digits.
 
     Example:
         >>> sum_up(np.array([3.0, 4.0]))

@@ -585,7 +585,7 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
 
 
 def _check_loaded(found: Any, *_: Any) -> str | None:
-    """Returns in words what is wrong with the result of a user's loader, or None if the result is a data set."""
+    """Describes what is wrong with the result of a user's loader. Returns None if the result is a data set."""
     wanted = "return what fedray.data.classification or fedray.data.regression makes"
     return None if isinstance(found, Dataset) else f"{name_type(found)}: {wanted}"
 

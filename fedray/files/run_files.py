@@ -343,8 +343,8 @@ class Column(NamedTuple):
     """The description of one column of a table.
 
     Attributes:
-        kind: Type of the values: `whole` (int64), `number` (float64), `text`, `flag`, `numbers` (a list of float64), or
-            `record` (a struct).
+        kind: Type of the values, which is `whole` (int64), `number` (float64), `text`, `flag`, `numbers` (a list of
+            float64), or `record` (a struct).
         unit: Unit of the values. It is empty if the values have no unit.
         text: The meaning of the values, in a few words.
     """

@@ -114,7 +114,7 @@ class ClassAnswer(NamedTuple):
 def answer_classes(
     outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None
 ) -> ClassAnswer:
-    """Returns The probabilities that an ensemble of classifiers and each of its members predict.
+    """Returns the probabilities that an ensemble of classifiers and each of its members predict.
 
     Args:
         outputs: Logits of each model, `[K, n, C]`.
@@ -150,7 +150,7 @@ def mixture_moments(
     """Returns the mean and the variance of an ensemble's prediction.
 
     The variance of the predicted means over the models is the knowledge uncertainty (FE section V-B; FedAG eqs. 4-5).
-    If the models predict variances, too, the result is the variance of the mixture (deep ensembles, Lakshminarayanan et
+    If the models also predict variances, the result is the variance of the mixture (deep ensembles, Lakshminarayanan et
     al. 2017, section 2.4).
 
     Args:
@@ -243,7 +243,7 @@ class Uncertainty(NamedTuple):
 
 
 def uncertainty(probs: ArrayLike) -> Uncertainty:
-    """Returns how uncertain an ensemble is about each sample, and the part that the members' disagreement explains.
+    """Returns the uncertainty of an ensemble about each sample, and the part that the members' disagreement explains.
 
     The knowledge uncertainty is the mutual information, which is the total uncertainty minus the members' mean entropy.
     For one model it is 0. Source: Depeweg et al. 2018, section 3.

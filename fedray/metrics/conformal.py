@@ -70,7 +70,7 @@ def list_ranks(sizes: tuple[int, ...], k: int) -> IntArray:
 
 @lru_cache(maxsize=256)
 def choose_ranks(sizes: tuple[int, ...], alpha: float) -> Ranks:
-    """Returns the pair (k, r) with the smallest probability of coverage M that is at least 1 - alpha.
+    """Returns the pair of ranks (k, r) with the smallest probability of coverage M that is at least 1 - alpha.
 
     Args:
         sizes: Number of samples of each client, `[K]`, at least 1.
@@ -300,7 +300,7 @@ def _pick_rank(scores: FloatArray, rank: int) -> float:
 
 
 def cover_labels(scores: FloatArray, y: IntArray, threshold: float) -> Sets:
-    """Returns which sets hold the true label, and how many labels each set holds."""
+    """Returns which sets hold the true label, and the number of labels in each set."""
     inside = ~(scores > threshold)  # predictions of a diverged model are NaN, and then every label is inside
     return Sets(inside[np.arange(len(y)), y].astype(np.float64), inside.sum(axis=1).astype(np.float64))
 

@@ -230,7 +230,7 @@ def fits_task(name: str, classes: int) -> bool:
 
 
 def lower_is_better(name: str) -> bool:
-    """Returns whether lower values of a score are better. Members and held-out samples may have the score, too.
+    """Returns whether lower values of a score are better.
 
     For a user's own metric, lower values are better if its name ends with `_error` or `_loss`. For a scorer of
     scikit-learn, higher values are always better, because its errors are negated (`neg_..._error`).

@@ -67,12 +67,9 @@ def hash_source(*things: Any) -> dict[str, str]:
 
 
 def list_code(thing: Any) -> list[Any]:
-    """Lists the functions and classes of an object, and the user's code that they hold or name.
+    """Lists the functions and classes of an object, and the user's code that these hold or name at any depth.
 
-    Code that listed code holds or names is included.
-
-    Args:
-        thing: a function, a class, a partial, or an object that can be called.
+    The object is a function, a class, a partial, or an object that can be called.
 
     Example:
         >>> from fractions import Fraction
@@ -276,7 +273,7 @@ def blame_user_code(what: str, of_none: str = "") -> Iterator[None]:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Returns, in one line, the type and the text of an exception, and the line of the user's code that raised it.
+    """Describes an exception in one line, with its type, its text, and the line of the user's code that raised it.
 
     Example:
         >>> describe_exception(KeyError("target"))

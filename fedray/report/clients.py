@@ -129,7 +129,7 @@ def figure_predictive(run: ReadRun) -> Figure | None:
 
 
 def figure_disagreement(run: ReadRun) -> Figure | None:
-    """Draws, for each pair of members, the share of samples for which their predictions differ."""
+    """Draws the share of samples for which two members predict different classes, for each pair of members."""
     pairs = run.pictures.get("disagreement")
     if pairs is None or len(pairs) < 3:
         return None
@@ -308,7 +308,7 @@ def figure_weights(run: ReadRun) -> Figure | None:
 
 
 def figure_clients(run: ReadRun) -> Figure | None:
-    """Draws the accuracy or RMSE of each client, the best first. Also draws the RMSE with equal weights of models."""
+    """Draws the accuracy or RMSE of each client, the best first. Also draws the RMSE with the common weights."""
     is_class = "client_accuracy" in run.pictures
     name, found = ("accuracy", "client_accuracy") if is_class else ("RMSE", "client_rmse")
     values = run.pictures.get(found)
@@ -727,7 +727,7 @@ def layout_graph(edges: IntArray, nodes: int) -> FloatArray:
 
 
 def find_stationary_law(run: ReadRun, edges: IntArray, nodes: int) -> FloatArray:
-    """Computes for each node the share of the steps that an endless walk spends there, `[N]`.
+    """Computes the share of the steps that an endless walk spends at each node, `[N]`.
 
     For Metropolis steps the shares are equal. Otherwise the share of a node is proportional to its degree.
 

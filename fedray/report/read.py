@@ -21,16 +21,22 @@ from fedray.scenario.identity import IDENTITY_FILE, refuse_edited_scenario, refu
 from fedray.scenario.nested import read_mapping
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `pictures.npz` is optional, and so is every array in it (N clients, K models, C classes): confusion `[C, C]` (row:
-# true class), calibration `[bins, 3]` (mean confidence, accuracy, count), label_counts `[N, C]`, class_names `[C]`,
-# disagreement `[K, K]` (share of samples), client_scores `[N]` (z), client_accuracy `[N]`, alpha `[N, K]`; in a
-# regression client_rmse `[N]` and client_rmse_equal `[N]` (all models weigh the same); predictive `[n, 4]` (x,
-# target, mean, sd; x is NaN where there is no single input), pit `[bins]`, coverage `[levels, 2]` (nominal,
-# observed); loss_plane `[g, g]`, loss_plane_points `[3, 2]`, loss_plane_extent `[4]` (left, right, bottom, top);
-# graph_edges `[E, 2]` of a random walk; clusters `[N]`, the true one of each client; conformal_clients `[N, 2]`
-# (coverage and size of their sets), conformal_alpha `[1]`; ood_entropies `[bins, 3]` (lower end, shares of the rows
-# and of unknown inputs), ood_auroc `[1]`; of a stack with n bases and F folds: confusion_average `[C, C]`,
-# stack_folds `[n, F]`, stack_bases `[n]` (names), meta_weights `[C, n * C]`.
+# `pictures.npz` is optional, and so is every array in it. There are N clients, K models and C classes.
+#
+# All tasks: client_scores `[N]` (z-scores), alpha `[N, K]`, clusters `[N]` (true cluster of each client), loss_plane
+# `[g, g]`, loss_plane_points `[3, 2]`, loss_plane_extent `[4]` (left, right, bottom, top), conformal_clients `[N, 2]`
+# (coverage and size of the sets), conformal_alpha `[1]`, graph_edges `[E, 2]` of a random walk.
+#
+# Classification: confusion `[C, C]` (rows are true classes), calibration `[bins, 3]` (mean confidence, accuracy,
+# count), label_counts `[N, C]`, class_names `[C]`, disagreement `[K, K]` (share of samples), client_accuracy `[N]`,
+# ood_entropies `[bins, 3]` (lower end, share of the test samples, share of the unknown inputs), ood_auroc `[1]`.
+#
+# Regression: client_rmse `[N]`, client_rmse_equal `[N]` (with the common weights of the models), predictive `[n, 4]`
+# (x, target, mean, standard deviation; x is NaN if there are several inputs), pit `[bins]`, coverage `[levels, 2]`
+# (nominal, observed).
+#
+# A stack with n bases and F folds: confusion_average `[C, C]`, stack_folds `[n, F]`, stack_bases `[n]` (names),
+# meta_weights `[C, n * C]`.
 
 FOR_RARE_CLASSES = ("balanced_accuracy", "roc_auc", "average_precision")  # scores to read where one class is rare
 

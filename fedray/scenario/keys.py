@@ -85,7 +85,7 @@ def show_name(name: str) -> str:
 
 
 def write_type(meaning: Meaning) -> str:
-    """Returns in words which values are allowed."""
+    """Describes the allowed values in words."""
     kind, values, empty = meaning
     shown = f"{kind}: {values}" if values.startswith("`") else f"{kind}, {values}" if values else kind
     return f"{shown}, or null" if empty else shown

@@ -253,7 +253,7 @@ class _Own(NamedTuple):
     Attributes:
         text: one line for `fedray list`.
         options: the options with their defaults. None means that no options are declared.
-        origin: the module and file that registered the name, if known.
+        origin: the module and file that registered the name. None means that these are not known.
         thing: the object that the name stands for.
     """
 
@@ -371,7 +371,7 @@ def allow_name(
         name: the name, which consists of letters, digits, `.`, `_`, `-`, and at most one `/`. It is no name of fedray.
         text: one line for `fedray list`.
         options: the options of the name with their defaults. None allows any options with plain values.
-        origin: the module and file that registered the name, if known.
+        origin: the module and file that registered the name. None means that these are not known.
         thing: the function or object that the name stands for.
 
     Raises:

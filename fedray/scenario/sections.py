@@ -35,7 +35,7 @@ class TierKeys:
         resources: the custom resources of Ray that each actor of the tier reserves.
         seconds_per_step: the virtual seconds that an optimizer step takes.
         seconds_per_sample: the virtual seconds that each sample of a step takes in addition.
-        spread: the spread of the speeds of clients. The seconds of a client are multiplied by a lognormal random
+        spread: the spread of the speeds of clients. The compute time of a client is multiplied by a lognormal random
             number, and `spread` is the standard deviation of the logarithm of this number.
         uplink: the bandwidth of a client for uploads, in bytes/s.
         downlink: the bandwidth of a client for downloads, in bytes/s.
@@ -129,7 +129,7 @@ class ParticipationKeys:
         partial: the share of a round's participants that train less, as the stragglers of FedProx. Each such client
             trains for a random number of its epochs, at least 1. With `local.steps` it makes a random number of its
             steps.
-        deadline: the virtual seconds after which the server does not wait for further clients.
+        deadline: the virtual seconds of a round after which the server does not wait for further clients.
         mode: the times at which the server makes a step. With `sync` the server makes a step at the end of each round.
             With `semi` it makes a step every `tick` virtual seconds, with the uploads that have arrived. With
             `buffered` it makes a step when a model has `goal` uploads (FedBuff), and with `async` when any upload

@@ -94,8 +94,8 @@ def save_checkpoint(
 def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[str, Any]) -> None:
     """Writes the two files of a checkpoint into a temporary folder, syncs the folder to the disk, and renames it.
 
-    `totals` has the other entries of the checkpoint. The list of files in these entries gets the checksum of the file
-    with the state.
+    `totals` has the entries of `progress.json`. The list of files in these entries gets the checksum of the file of the
+    state.
     """
     part = final.with_name(f".{secrets.token_hex(12)}.part")
     try:

@@ -680,7 +680,7 @@ def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callab
 
 
 def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]:
-    """Lists in words what differs in one part of the digests. An empty digest equals every other digest.
+    """Describes the differences in one part of the digests. An empty digest equals every other digest.
 
     A missing digest is a difference only in the parts `data` and `source`. In other parts digests may be missing,
     because earlier versions stored more digests of a network, and because a process may use only some modules and

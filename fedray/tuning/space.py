@@ -258,7 +258,7 @@ def _read_within(objective: SweepObjective, history: Sequence[Row], limit: float
 def judge_worlds(
     objectives: Sequence[SweepObjective], histories: Sequence[Sequence[Row]]
 ) -> tuple[list[float], tuple[float | None, ...]]:
-    """Computes for each objective the mean of its values over worlds, and the standard error sd / sqrt(worlds).
+    """Computes the mean of each objective over worlds, and its standard error sd / sqrt(worlds).
 
     A *world* is one seed of one fold of the data. A value is rounded to 12 significant digits, because the order of a
     sum may change further digits. So trials that did equally well have equal values. A standard error is None if there

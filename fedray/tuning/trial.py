@@ -342,7 +342,7 @@ def make_workers(
         own: the user's objects. The workers import the modules of these objects.
         folder: the directory of the sweep, which must lie on a disk that all workers share.
         actors: the number of client actors of each training. 0 means that the worker itself trains.
-        wait_for: the resources that the cluster must have before the first training begins, by Ray's names.
+        wait_for: the resources that the cluster must have before the first training begins, by their names in Ray.
     """
     if _trains_on_ray(base, address):
         from fedray.runtime.ray.tasks import run_as_tasks

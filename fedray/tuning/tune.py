@@ -256,7 +256,7 @@ def run_sweep(
         resume: whether to continue the sweep in `out`.
         storage: an Optuna storage URL. None means a journal file in `out`.
         address: the address of an existing Ray cluster. None starts a cluster on this machine if the sweep runs on Ray.
-        wait_for: the resources that the cluster must have before the first training begins, by Ray's names.
+        wait_for: the resources that the cluster must have before the first training begins, by their names in Ray.
         modules: the names of your modules, which every worker imports before it trains.
         report: whether the page of the sweep is drawn.
         say: a function that is called with a line about each finished trial.

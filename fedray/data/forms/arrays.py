@@ -245,7 +245,7 @@ def _order_channels(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def find_gaps(values: NDArray[Any]) -> NDArray[Any]:
-    """Returns for each sample whether a number is NaN or an object is missing, `[n]` bool.
+    """Returns whether each sample has a NaN or a missing object, `[n]` bool.
 
     Example:
         >>> find_gaps(np.array([[1.0, np.nan], [2.0, 3.0]])).tolist()
@@ -258,7 +258,7 @@ def find_gaps(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def find_rows(values: NDArray[Any], wrong: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-    """Returns for each sample whether the function `wrong` is true for one of its values, `[n]` bool.
+    """Returns whether the function `wrong` is true for some value of each sample, `[n]` bool.
 
     If the array is not of a floating-point type, all entries are False.
     """
@@ -465,7 +465,7 @@ def is_whole_with_gaps(values: NDArray[Any]) -> bool:
 def doubt_classes(values: NDArray[Any], task: str) -> tuple[str, ...]:
     """Returns a remark if the user may mean labels as targets, because many numbers are different. Else returns ().
 
-    `task` is the kind of the task as the user wrote it: `auto`, `classification` or `regression`.
+    `task` is `auto`, `classification` or `regression`, as the user wrote it.
     """
     different = len(np.unique(values)) if task == "auto" and values.dtype.kind in "iuf" else 0
     if different <= FEW_CLASSES:

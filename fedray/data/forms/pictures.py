@@ -50,7 +50,7 @@ class Decoded(NamedTuple):
     Attributes:
         pixels: Pixel values, `[C, H, W]` uint8, int32 or float32. C is 1 (gray), 3 (color), or 4 (color and
             transparency).
-        levels: Kind of the values: `BYTES`, `WHOLE` or `REAL`.
+        levels: Kind of the values, which is `BYTES`, `WHOLE` or `REAL`.
     """
 
     pixels: Array
@@ -197,7 +197,7 @@ def stack_pictures(pictures: Iterable[tuple[Any, str]], size: int | None) -> tup
     """Converts pictures to an array `[n, C, H, W]`. Returns the array, and remarks about changed pictures.
 
     Args:
-        pictures: Pairs of a picture (a file, bytes or a PIL image) and the name of the picture in messages.
+        pictures: Pairs of a picture, which is a file, bytes or a PIL image, and its name in messages.
         size: Height and width in pixels to which pictures are resized. None means that all pictures must have the same
             size.
     """

@@ -166,7 +166,7 @@ def choose_columns(
 def require_columns(frame: Any, columns: list[str], key: str = "data", of: str | None = None) -> None:
     """Checks that a table has the required columns. The error suggests the nearest name and lists all columns.
 
-    `of` is the name of the table in the message. By default it is the file name of the table, if there is a file.
+    `of` is the name of the table in the message. By default it is the file name of the table.
     """
     known = [str(name) for name in frame]
     for column in columns:
@@ -177,7 +177,7 @@ def require_columns(frame: Any, columns: list[str], key: str = "data", of: str |
 
 
 def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> Array:
-    """Returns for each row whether it is left out, `[n]` bool.
+    """Returns whether each row is left out, `[n]` bool.
 
     If `missing` is `drop`, rows with missing values are left out. Otherwise no row is left out. `missing` is `refuse`,
     `mean` or `drop`.
