@@ -19,11 +19,9 @@ from small import copy_run, run_command, scenario
 
 import fedray
 from fedray.assembly import models as memory_needs
-from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayError
 from fedray.data.files import untar
 from fedray.data.store import open_dataset
-from fedray.scenario.loader import read_scenario
 
 pytestmark = pytest.mark.short_report  # a page of a run that is read
 
@@ -162,18 +160,6 @@ def test_a_product_of_keys_that_no_machine_holds_is_refused(
     assert result.status == 2, result
     assert len(result.err.splitlines()) == 1
     assert all(key in result.err for key in keys.split(", ")), result.err
-
-
-def test_what_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The quickstart in 100 MB, a million clients in 300."""
-    root = PACKAGE.parent
-    for memory, source, changes in (
-        (100e6, root / "scenarios" / "quickstart.yaml", []),
-        (300e6, {"data": {"name": "synthetic"}}, ["clients.number=1e6", "participation.per_round=1000"]),
-    ):
-        monkeypatch.setattr(memory_needs, "read_machine_memory", lambda memory=memory: memory)
-        scenario = read_scenario(source, changes)
-        assert 0 < sum(need.bytes for need in memory_needs.estimate_study(scenario, build_study(scenario))) <= memory
 
 
 def test_a_run_directory_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from small import copy_run, scenario
 
 import fedray
 from fedray.core.errors import FedrayError
-from fedray.data.types import Dataset, Split, classification
+from fedray.data.types import Split, classification
 
 GRID = [0.001, 0.01, 0.1]
 CUBIC: dict[str, Any] = {
@@ -55,18 +55,14 @@ def test_the_run_then_trains_on_every_row_with_what_was_chosen(chosen: fedray.Ru
         assert torch.equal(mine, alone.progress.state.models[0])
 
 
-def small_set(answers: int) -> Dataset:
-    """The same training rows for every `answers`, another test set."""
-    x = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
-    y = (x[:, 0] > 0).astype(np.int64)
-    return classification("mine", Split(x, y), Split(answers + x[:20], (y[:20] + answers) % 2), ("a", "b"))
-
-
 def test_another_test_set_changes_no_choice() -> None:
     keys = {"method": {"name": "fedavg"}, "rounds": 2, "data": {"name": "digits", "partition": {"name": "iid"}}}
     small = {**scenario(keys), "local": {"lr_grid": [0.0001, 0.01, 0.3], "epochs": 1}, "replicates": 2}
     small["data"].pop("limit")
-    one, two = (fedray.run(small, data=small_set(answers)) for answers in (0, 1))
+    x = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    tests = Split(x[:20], y[:20]), Split(1 + x[:20], (y[:20] + 1) % 2)
+    one, two = (fedray.run(small, data=classification("mine", Split(x, y), test, ("a", "b"))) for test in tests)
     assert told(one) == told(two)
     assert one.summary["model_hash"] == two.summary["model_hash"]
     assert one.summary["metrics"]["nll"] != two.summary["metrics"]["nll"]

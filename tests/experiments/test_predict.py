@@ -70,15 +70,6 @@ def test_a_missing_number_was_refused_where_training_takes_the_mean(frame: pd.Da
     assert own.predict(gone).mean.shape == (len(frame), 2)
 
 
-def test_so_was_one_of_an_array() -> None:
-    x = np.random.default_rng(0).normal(size=(200, 2))
-    x[::5, 1] = np.nan
-    on_arrays = run_on((x, (x[:, 0] > 0).astype(int)), data__missing="mean")
-    means = on_arrays.study.shards.data.means
-    assert means is not None and abs(means[1] - np.nanmean(x[:, 1])) < 0.2
-    assert np.array_equal(on_arrays.predict(x).mean, on_arrays.predict(np.where(np.isnan(x), means, x)).mean)
-
-
 def test_pairs_of_tables_have_names_of_columns_too(frame: pd.DataFrame) -> None:
     halves = [(part[["a", "b"]], part["y"]) for part in (frame[:200], frame[200:])]
     on_pairs = run_on(tuple(halves))  # tables of numbers: their names are known

@@ -86,12 +86,6 @@ def test_one_member_without_noise_meets_the_floor() -> None:
     assert np.isfinite(scores["nll"])
 
 
-def test_members_with_their_own_variance_are_a_mixture() -> None:
-    members, y = np.array([[0.0], [2.0]]), np.array([1.0])
-    scores = regression.regression_scores(members, y, variances=np.array([[1.0], [3.0]]))
-    assert scores["sharpness"] == pytest.approx(np.sqrt(3.0))  # mean variance 2 + variance of the means 1
-
-
 def test_answers_that_are_nan_cover_no_share_of_the_targets() -> None:
     some, all_ = np.where(np.arange(300) == 7, np.nan, 1.0), np.full(300, np.nan)
     for level in regression.INTERVAL_LEVELS:
