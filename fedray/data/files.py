@@ -35,8 +35,8 @@ def find_cache_root() -> Path:
 def find_data_root(root: Path | None) -> Path:
     """Returns the folder of data files.
 
-    If `root` (the key `data.root`) is None, this is the folder `FEDRAY_DATA`. If this variable is not set, it is a
-    folder in the user's cache.
+    This is `root`, the key `data.root`. If `root` is None, it is the folder `FEDRAY_DATA`, or, if this variable is not
+    set, a folder in the user's cache.
 
     Example:
         >>> find_data_root(Path("/data"))

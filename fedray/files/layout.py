@@ -157,8 +157,8 @@ def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
     """Finds the folders of classes in the folder of a data set.
 
     The folders of classes are in this folder, in folders for parts or clients, or in folders for clients of each part.
-    `test` is the folder of the test part, as a name in `folder` or as a path. None means that the test part is found by
-    its name.
+    The test part is in `test`, which is a name in `folder` or a path. None means that the test part is found by its
+    name.
 
     Raises:
         BadInput: The folders are of several kinds, or no folder holds pictures.

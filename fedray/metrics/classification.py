@@ -382,7 +382,7 @@ def entropy(probs: ArrayLike) -> float:
 
 
 def disagreement(members: ArrayLike) -> float:
-    """Returns the share of all pairs of members, over all samples, whose most probable classes differ.
+    """Returns the share of pairs of members, over all samples, that predict different classes.
 
     The share is 0 for a single member, and NaN if a probability is NaN.
 

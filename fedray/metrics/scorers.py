@@ -116,7 +116,7 @@ class SampleMetric(NamedTuple):
         """Computes the metric of a few made-up samples, so that a mistake is found before the run begins.
 
         Args:
-            classes: Number of classes, C. It is 0 for regression.
+            classes: Number of classes, C. It is 0 for a regression.
 
         Raises:
             BadInput: scikit-learn's metric is for a different task.

@@ -46,7 +46,7 @@ def _whole(loader: SafeConstructor, node: yaml.ScalarNode) -> int | float:
 class _Loader(Composer, CParser, SafeConstructor, Resolver):
     """A YAML loader for text, numbers, booleans, null, lists and mappings. Any other tag is an error.
 
-    The text is scanned in C, ten times as fast as in Python. Nodes are composed in Python. There, text that is nested
+    The text is scanned in C, ten times as fast as in Python. Nodes are composed in Python, where text that is nested
     too deeply raises an error. In C, such text would end the process.
     """
 

@@ -493,7 +493,7 @@ def refuse_wrong(scenario: Scenario) -> None:
 
 
 def is_read(key: str, scenario: Scenario) -> bool:
-    """Returns whether the method of a scenario uses a key at all, which the reference of methods shows.
+    """Returns whether the method of a scenario uses a key. The reference of methods shows this.
 
     The dotted key must not be an option of the method.
 

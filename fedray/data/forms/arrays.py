@@ -613,10 +613,10 @@ def is_category(column: Any) -> bool:
 def check_input(frame: Any, column: str, key: str) -> tuple[str, ...]:
     """Checks that an input column that the user names holds numbers, booleans or text.
 
+    `key` is the option of `data` by which the user names the column, for messages.
+
     Returns:
         A remark if the column is text and hardly any value occurs twice. Otherwise an empty tuple.
-
-    `key` is the option of `data` by which the user names the column, for messages.
 
     Raises:
         BadInput: The column cannot be an input. The message says how to convert the column.

@@ -25,7 +25,7 @@ DELIMITERS = ";\t|"  # possible delimiters in addition to the comma
 
 
 def read_text_table(file: Path, delimiter: str) -> Any:
-    r"""Reads a table from a text file. If the first line has a different delimiter instead of `delimiter`, uses that.
+    r"""Reads a table from a text file. Uses a different delimiter if the first line has one instead of `delimiter`.
 
     Raises:
         BadInput: Two columns have the same name, or the first line does not name the columns.
