@@ -50,9 +50,9 @@ def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
 def clean_command(yes: bool) -> None:
     """List the temporary files that your runs have left, and remove them (--yes).
 
-    These are runs and sweeps from Python without `out` whose processes have ended, and folders of a Ray that fedray had
-    started, if all its processes have ended. A Ray whose driver was just killed may still be ending: the command waits
-    for it, and names it if that takes longer than 10 seconds.
+    These are runs and sweeps from Python without `out` whose processes have ended, and folders of a Ray cluster that
+    fedray has started, if all processes of the cluster have ended. A cluster whose driver was just killed may still be
+    ending. The command waits for it, and names it if that takes longer than 10 seconds.
     """
     places = environment.session_places()
     abandoned = [folder for folder in environment.find_sessions(places) if environment.is_abandoned(folder)]
@@ -108,9 +108,9 @@ _NONE = {  # kinds of which only users register names
 )
 @run.modules
 def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
-    """List the names that a scenario may use; a method trains K (as you choose), 1 or N (one a client) models.
+    """List the names that a scenario may use. A method trains K (as you choose), 1 or N (one per client) models.
 
-    With --import the names that your module registers are listed too, with their options. `fedray list columns` shows
+    With --import the names that your module registers are listed, too, with their options. `fedray list columns` shows
     the columns of the tables that runs and sweeps leave, with their units.
     """
     if kind == "columns":
@@ -158,7 +158,7 @@ def data_group() -> None:
 @click.argument("name")
 @click.option("--root", **run.as_path, help="Where files go (default: $FEDRAY_DATA, or a cache).")
 def data_get_command(name: str, root: Path | None) -> None:
-    """Download a data set by its name; torchvision and the UCI repository have them."""
+    """Download a data set by its name from torchvision or the UCI repository."""
     from fedray.data.store import download_data
 
     click.echo(str(download_data(name, root)))
@@ -167,7 +167,10 @@ def data_get_command(name: str, root: Path | None) -> None:
 @click.group(name="scenarios", invoke_without_command=True)
 @click.pass_context
 def scenarios_group(context: click.Context) -> None:
-    """List the scenario files and sweeps that come with fedray; `run`, `table`, `check` and `tune` take their names."""
+    """List the scenario files and sweeps that come with fedray.
+
+    `run`, `table`, `check` and `tune` accept their names.
+    """
     if context.invoked_subcommand is None:
         from fedray.scenario.shipped import list_shipped
 

@@ -162,9 +162,9 @@ def run_command(
     wait_for: dict[str, float] | None,
     modules: tuple[str, ...],
 ) -> None:
-    """Run a scenario file; KEY=VALUE changes a key of it, as in `rounds=20 method=fedavg`.
+    """Run a scenario file. KEY=VALUE changes a key of the scenario, as in `rounds=20 method=fedavg`.
 
-    SCENARIO is a YAML file, or a name that `fedray scenarios` lists. `fedray check SCENARIO --all` prints its keys.
+    SCENARIO is a YAML file, or a name that `fedray scenarios` lists. `fedray check SCENARIO --all` prints all keys.
     """
     from fedray.scenario.loader import import_first, read_scenario
     from fedray.scenario.nested import load_yaml
@@ -211,7 +211,7 @@ def resume_command(
     wait_for: dict[str, float] | None,
     modules: tuple[str, ...],
 ) -> None:
-    """Continue the run in FOLDER from its newest checkpoint; the result is that of a run without interruption."""
+    """Continue the run in FOLDER from its newest checkpoint. The result equals that of a run without interruption."""
     from fedray.scenario.loader import import_first
     from fedray.storage.directory import require_run_directory
 
@@ -245,9 +245,9 @@ def check_command(
     plot: Path | None,
     every_key: bool,
 ) -> None:
-    """Check a scenario without a run, and print what it will need: tiers, actors, memory, bytes in a round.
+    """Check a scenario without a run, and print the tiers, actors, memory and bytes per round that it needs.
 
-    SCENARIO is a YAML file, or a name that `fedray scenarios` lists; KEY=VALUE changes a key of it.
+    SCENARIO is a YAML file, or a name that `fedray scenarios` lists. KEY=VALUE changes a key of the scenario.
     """
     from fedray.scenario.loader import dump_scenario, import_first, read_cells, read_scenario
     from fedray.scenario.shipped import find_scenario_file
@@ -271,9 +271,10 @@ def check_command(
 @click.command(name="docs")
 @click.argument("key", required=False, metavar="[KEY]")
 def docs_command(key: str | None) -> None:
-    """Print what a scenario key means, with its values and default: a key, a section, or all keys.
+    """Print what a scenario key, a section, or all keys mean, with values and defaults.
 
-    As in `fedray docs local.lr`, `fedray docs participation`, or `fedray docs method.mu` for an option of methods.
+    Examples are `fedray docs local.lr`, `fedray docs participation`, and `fedray docs method.mu` for an option of
+    methods.
     """
     from fedray.scenario.keys import explain_keys
 
@@ -388,7 +389,7 @@ def _leave_out_files(folders: tuple[Path, ...]) -> tuple[Path, ...]:
 def compare_command(
     folders: tuple[Path, ...], metrics: str | None, at_equal: str, *, latex: bool, plot: Path | None
 ) -> None:
-    """Compare runs with the first run, seed by seed: differences, 95 % intervals, and p-values of paired t tests."""
+    """Compare runs with the first run, seed by seed, by differences, 95 % intervals, and p-values of paired t tests."""
     if plot is not None:
         _confirm_picture("--plot", plot)
     with import_quickly():
