@@ -18,6 +18,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,9 @@ MORE: dict[str, dict[str, Any]] = {
 }
 
 
-def _read(run: fedray.Run) -> fedray.Run:
-    return run
-
-
-def _resume(run: fedray.Run) -> fedray.Run:
-    """The run again, from the checkpoint in its middle."""
+def _resume(keys: dict[str, Any], out: Path) -> fedray.Run:
+    """A run that is made again from the checkpoint in its middle."""
+    run = fedray.run(keys, out=out, progress=False)
     rounds = sorted((run.path / "checkpoints").iterdir())
     middle = rounds[len(rounds) // 2 - 1]
     for later in rounds[rounds.index(middle) + 1 :]:
@@ -101,12 +99,12 @@ _IN_CODE: dict[str, dict[str, Any]] = {  # objects beside the keys of FedAvg
 def list_cases() -> dict[str, Callable[[Path], fedray.Run]]:
     """Every case by its name: what runs it in a directory."""
 
-    def plain(keys: dict[str, Any], then: Callable[[fedray.Run], fedray.Run] = _read, **objects: Any) -> Any:
-        return lambda out: then(fedray.run(keys, out=out, progress=False, **objects))
+    def plain(keys: dict[str, Any], **objects: Any) -> Any:
+        return lambda out: fedray.run(keys, out=out, progress=False, **objects)
 
     found = {name: plain(make_case(name)) for name in CASES}
     found |= {name: plain(keys) for name, keys in MORE.items()}
-    found |= {name: plain(keys, _resume) for name, keys in _RESUMED.items()}
+    found |= {name: partial(_resume, keys) for name, keys in _RESUMED.items()}
     return found | {name: plain(make_case("fedavg"), **objects) for name, objects in _IN_CODE.items()}
 
 
