@@ -270,11 +270,6 @@ def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: KeyPath
     """Returns the keys that `merge_keys` has to merge into `base` to get `cell`.
 
     These are the keys that have a different value in `cell`, and the value None for each key that `cell` lacks.
-
-    Args:
-        base: a tree of keys.
-        cell: the tree of keys that results from the changes.
-        path: the path of keys to both trees.
     """
     out: Tree = {key: None for key in base if key not in cell}
     if is_renamed(base, cell, path):

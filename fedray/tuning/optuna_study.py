@@ -232,12 +232,6 @@ def propose_values(
 ) -> dict[str, Any]:
     """Proposes the values of a trial. An interrupted trial keeps its values.
 
-    Args:
-        study: the study, whose sampler is set for each draw.
-        keys: the kind of the sampler, its seed and its options.
-        space: the parameters of the sweep.
-        trial: the trial.
-
     Returns:
         The value of each active parameter, as Optuna stores the value.
     """

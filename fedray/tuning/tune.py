@@ -457,8 +457,8 @@ class SweepResult:
         """Returns one picture of the page as a Matplotlib figure.
 
         Args:
-            name: the name of an objective, which is drawn over the trials. Or `trials` (the first objective against
-                each parameter), `importance`, `pareto` or `curves`. None means the first objective.
+            name: the name of an objective, which is drawn over the trials, or `trials`, `importance`, `pareto` or
+                `curves`. `trials` draws the first objective over each parameter. None means the first objective.
 
         Raises:
             BadInput: there is no picture of this name, or the study of the sweep is not in its directory.

@@ -528,9 +528,6 @@ COLUMNS = ("target", "input", "group")  # the options of `adapt` that name colum
 def spell_columns(given: Any) -> Any:
     """Converts the name of a column, or a list of names, to text.
 
-    Args:
-        given: One name of a column, several names, or None.
-
     Example:
         >>> spell_columns(3), spell_columns([0, "age"]), spell_columns(None)
         ('3', ['0', 'age'], None)
