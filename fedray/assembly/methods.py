@@ -32,7 +32,7 @@ from fedray.simulation.devices import Devices
 def make_setting(
     scenario: Scenario, net: Net, shards: Shards, devices: Devices, seeds: tuple[int, ...], *, own: UserObjects
 ) -> Setting:
-    """Returns the setting from which a method's function composes the method.
+    """Returns the `Setting`: the objects, built from a scenario, that are the argument of a method's function.
 
     A loss, an optimizer, augmentations, a selection or a schedule among the user's objects replaces that of the
     scenario.

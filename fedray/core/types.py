@@ -223,8 +223,8 @@ class Flight(NamedTuple):
         row: Index of the row of the broadcast state from which the job starts.
         group: The group in which the job's upload is summed. There is one group per world, model and server step.
         weight: Multiplier of the job's delta, which depends on the staleness of the upload.
-        turn: Number of the client's earlier trainings. It replaces the round in the address of the job's random
-            numbers.
+        turn: Number of the client's earlier trainings. The job's random numbers depend on it, as they depend on the
+            round where training has rounds.
         version: Number of server steps that the model had made when the job started. It replaces the round in the
             schedule of the learning rate.
         sender: `client + N * u`, where u is the number of earlier uploads of the client in this server step.

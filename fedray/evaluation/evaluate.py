@@ -306,7 +306,7 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
 def score_ood_of_clients(
     study: Study, world: int, measured: answers.Measured, known: Tensor, asked: BoolArray
 ) -> dict[str, float]:
-    """Returns the scores of `score_ood` averaged over some known clients with their own weights over the models.
+    """Returns the mean of the scores of `score_ood` over known clients. Each weighs the models as it does to predict.
 
     Args:
         study: The trained study.

@@ -257,8 +257,8 @@ def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
 def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
     """Yields inputs, targets and weights of each step of a lane, and whether all weights of the step are equal.
 
-    Padding is left out, because it would change the statistics of normalization layers. Padding and equal weights are
-    found once per lane, because reading a value from a GPU waits until the GPU has finished.
+    Padding is left out, because it would change the statistics of normalization layers. Both
+    facts are read once per lane, because reading a value from a GPU waits until the GPU has finished.
     """
     steps, batch = int(block.steps[lane]), block.weight.shape[2]
     weights = block.weight[:steps, lane]

@@ -150,12 +150,12 @@ def reserve(specs: list[placement.ActorSpec], strategy: str = "SPREAD") -> Reser
 
 
 def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reservation:
-    """Reserves the seats of a run's actors, and waits while other jobs use the cluster or nodes are missing.
+    """Reserves the seats of a run's actors. Waits while other jobs use the cluster, and while nodes are missing.
 
     Args:
         choose: A function with the arguments `cluster` and `waits` that chooses the actors (`choose_seats`).
-        waits: Whether to wait for missing nodes, because the run has begun before. Meanwhile it asks Ray for seats on
-            these nodes, so that an autoscaler starts them.
+        waits: Whether to wait for missing nodes. A run that is resumed waits for the nodes that it had.
+            Meanwhile Ray is asked for seats on these nodes, so that an autoscaler starts them.
 
     Raises:
         BadInput: The cluster cannot hold the actors.
