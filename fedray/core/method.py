@@ -111,8 +111,8 @@ class Reading(NamedTuple):
             uses these models.
         size: Number of training samples of each lane's client, `[W]` int64. It is None in a trial, in which fedray
             calls a user's function before the run.
-        shared: Each model's row of the server's tensor `LocalLoss.shared`, `[W, ...]`. None means that there is no such
-            tensor.
+        shared: For each lane, its model's row of the server's tensor `LocalLoss.shared`, `[W, ...]`. None means that
+            there is no such tensor.
     """
 
     round: int

@@ -677,7 +677,7 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
 def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
     """Returns a data set from the store. If it is not there, loads and stores it first.
 
-    `key` has values in which data sets of the same name differ, such as options and times of files.
+    `key` tells data sets of the same name apart: their options, and the times at which their files changed.
     """
     text = json.dumps([FORMAT, name, *key], sort_keys=True, default=str)
     file = files.find_cache_root() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.store"

@@ -500,8 +500,7 @@ class Run:
         study = self.study
         answer = export.describe_answer(study, self._read_state())
         about = export.describe_inputs_and_outputs(study) | {"answer": answer}
-        make_parent(folder / "models.json")
-        write_json(folder / "models.json", about)
+        paths: list[Path] = []
         if format != "safetensors":
             predictor = self._newest_predictor()
 
@@ -509,12 +508,13 @@ class Run:
                 found = predictor.ask(x, world, None)[0]
                 return found.mean, found.members
 
-            return export.write_programs(study, predictor.answer, predict, folder, format)
-        paths = []
-        for m, model in enumerate(self.models):
+            paths = export.write_programs(study, predictor.answer, predict, folder, format)
+        for m, model in enumerate(self.models if format == "safetensors" else []):
             world, k = divmod(m, study.method.phase.models)
             paths.append(folder / f"{export.name_world(study, world)}-model-{k}.safetensors")
+            make_parent(paths[-1])
             write_atomically(paths[-1], save_tensors({name: value.contiguous() for name, value in model.items()}))
+        write_json(folder / "models.json", about)
         return paths
 
     def plot(self, name: str | None = None) -> Figure:

@@ -374,7 +374,7 @@ class ClientCosts(NamedTuple):
         up: Bytes that the job sends.
         down: Bytes that the job receives.
         work: All computation of the job as a number of steps (`simulation.rounds.cost_jobs`).
-        samples: Number of samples in these steps.
+        samples: Number of samples in the steps of `work`.
     """
 
     size: IntArray

@@ -84,11 +84,24 @@ def save_checkpoint(
     }
     totals |= {name: kept for name in ("courses", "stopped") if (kept := getattr(progress, name))}
     path = folder / f"round-{progress.round:06d}"
-    _replace_folder(path, {name: value.contiguous() for name, value in tensors.items()}, totals)
+    _replace_folder(path, part_tensors(tensors), totals)
     others = [round for round in run_files.find_checkpoints(folder) if round != progress.round]
     for old in others[: max(0, len(others) + 1 - max(1, keep))]:
         shutil.rmtree(folder / f"round-{old:06d}", ignore_errors=True)
     return path
+
+
+def part_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns contiguous tensors without shared memory, which safetensors refuses.
+
+    A user's server may keep the models themselves, or a slice of them.
+    """
+    found: dict[str, torch.Tensor] = {}
+    held = set[int]()
+    for name, value in tensors.items():
+        found[name] = value.contiguous() if value.untyped_storage().data_ptr() not in held else value.clone()
+        held.add(found[name].untyped_storage().data_ptr())
+    return found
 
 
 def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[str, Any]) -> None:

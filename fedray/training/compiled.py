@@ -79,11 +79,12 @@ class LaneTask(ctypes.Structure):
 
 
 def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
-    """Returns the smallest number of steps for which a still lane takes at most half of an ordinary lane's operations.
+    """Returns from how many steps on a lane with a single batch should be trained as a *still* lane.
 
-    The result is 0 if no number of steps is enough. Only multiply-adds of the first layer are counted, which gets
-    `rows` samples. In S steps an ordinary lane takes `2 S rows inputs outputs`. A still lane takes `2 rows inputs
-    outputs + rows^2 inputs + S rows^2 outputs`.
+    A still lane computes its steps from products of its samples (`lane.h`). The result is the smallest number of steps
+    for which these take at most half of the operations of an ordinary lane, or 0 if no number of steps is enough. Only
+    multiply-adds of the first layer are counted, which gets `rows` samples. In S steps an ordinary lane takes `2 S rows
+    inputs outputs`. A still lane takes `2 rows inputs outputs + rows^2 inputs + S rows^2 outputs`.
 
     Example:
         >>> count_least_steps(rows=104, inputs=784, outputs=200), count_least_steps(rows=800, inputs=784, outputs=200)

@@ -99,9 +99,9 @@ class Sweep:
         """Returns the scenario of a trial.
 
         If an objective has a budget or a target, models are evaluated in every round, even if the base scenario sets
-        `evaluate.every`. A score from many rounds before the end of the budget would be too old. Otherwise models are
-        evaluated every K rounds, where K is `method.models`. If the base scenario sets `evaluate.every`, this value
-        stays. If a rule or a callback may end the training early, the default of `evaluate.every` stays.
+        `evaluate.every`. A score from many rounds before the end of the budget would be too old. Otherwise
+        `evaluate.every` stays as it is if the base scenario sets it, or if a rule or a callback may end the training
+        early. In all other trials models are evaluated every K rounds, where K is `method.models`.
         """
         found = read_scenario(self.base, space.to_overrides(self.space, chosen), explicit=False)
         if any(objective.is_personal for objective in self.objectives):

@@ -32,6 +32,7 @@ def progress(round: int, scale: float = 1.0) -> Progress:
     rng = np.random.default_rng(round)
     models = torch.from_numpy(rng.normal(size=(4, 7)).astype(np.float32)) * scale
     extra = {"job_loss": torch.full((2, 3, 2), float("nan")), "h": torch.from_numpy(rng.normal(size=5))}
+    extra |= {"kept": models, "first": models[:1]}  # a server may keep the models themselves
     state = State(models, torch.arange(4)[:, None], extra)
     up, down = rng.integers(0, 2**40, 2), rng.integers(0, 2**40, 2)
     metrics = [{"accuracy": rng.random(), "nll": float("nan"), "member_accuracy": [0.1, 1 / 3]} for _ in range(2)]
