@@ -14,22 +14,13 @@ NARROW = {"partition"}  # whose numbers are as narrow as they can be
 
 
 def find_column(table: str, name: str) -> Column | None:
-    """A column of a table; None where the catalogue does not have it.
-
-    Args:
-        table: one of `TABLES_OF`.
-        name: of the column; in `rounds` also that of a score.
-    """
+    """A column of a table, or a score in `rounds`; None where the catalogue does not have it."""
     found = COLUMNS[table].get(name)
     return describe_score(name) if found is None and table == "rounds" else found
 
 
 def find_uncatalogued(tables: Mapping[str, pa.Schema]) -> list[str]:
-    """Columns that the catalogue does not have, or has with another type.
-
-    Args:
-        tables: name of a table -> its schema.
-    """
+    """Columns of tables (name -> schema) that the catalogue does not have, or has with another type."""
     found = []
     for table, schema in tables.items():
         for field in schema:

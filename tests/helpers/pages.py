@@ -66,10 +66,7 @@ def find_names(word: str, folder: Path) -> list[str]:
 def run_blocks(text: str, page: str, folder: Path) -> dict[str, Any]:
     """Runs the blocks of a page in the current folder: `bash`, `python`, and `yaml` as scenarios; sweeps are checked.
 
-    Blocks of other kinds (`text`) are what cannot run here, such as commands of a cluster.
-
-    Returns:
-        The names that the Python blocks have defined.
+    Blocks of other kinds (`text`) cannot run here. Returns the names that the Python blocks have defined.
     """
     names: dict[str, Any] = {"__name__": page}
     for number, (kind, body) in enumerate(find_blocks(text)):
@@ -87,11 +84,7 @@ def run_blocks(text: str, page: str, folder: Path) -> dict[str, Any]:
 
 
 def run_notebook(text: str, folder: Path) -> list[dict[str, Any]]:
-    """Runs the cells of a text notebook in a real kernel, in a folder, and returns what they showed.
-
-    Raises:
-        nbclient.exceptions.CellExecutionError: a cell raised an error.
-    """
+    """Runs the cells of a text notebook in a real kernel, in a folder, and returns what they showed."""
     import nbformat
     from nbclient import NotebookClient
 

@@ -35,12 +35,7 @@ BOTH = pytest.mark.parametrize("folds", [{}, WITHIN], ids=["client", "within"])
 
 
 def table(owner: np.ndarray | None = None, change: np.ndarray | None = None) -> Dataset:
-    """Three blobs over four natural clients; the statistics of the inputs do not depend on the rows.
-
-    Args:
-        owner: The client of each row, `[n]`; None deals the rows evenly.
-        change: The rows that are moved and mislabelled; None for none.
-    """
+    """Three blobs over four natural clients; rows in `change` are moved and mislabelled, and the statistics stay."""
     numbers, n = np.random.default_rng(0), CLIENTS * EACH
     y = np.arange(n) % CLASSES
     x = (numbers.normal(size=(n, 5)) + 2.0 * np.eye(5)[y]).astype(np.float32)
