@@ -25,13 +25,33 @@ from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError, FedrayWarning, Unwritable, suggest_nearest, warn_user
 from fedray.core.options import ReadOptions
 from fedray.core.types import FloatArray, IntArray
-from fedray.data import files, types
+from fedray.data.files import (
+    blame_file,
+    find_cache_root,
+    find_data_root,
+    find_file,
+    find_path,
+    gunzip,
+    list_stamps,
+    read_pieces,
+    scratch_folder,
+    untar,
+)
 from fedray.data.forms import hugging_face, pictures
 from fedray.data.forms.clients import read_leaf_files, read_table_folder
 from fedray.data.forms.rows import make_reading
 from fedray.data.forms.tables import find_table_file, read_table_file
 from fedray.data.synthetic import join_datasets, make_cubic, make_population, make_sine
-from fedray.data.types import Array, Dataset, Split, classification, regression
+from fedray.data.types import (
+    Array,
+    Dataset,
+    Split,
+    check_dataset,
+    classification,
+    column_moments,
+    regression,
+    split_stratified,
+)
 from fedray.files.layout import list_leaf_files
 from fedray.files.plain import expand_user_path, open_replacement
 from fedray.own_code.contract import contract
@@ -53,7 +73,7 @@ def load_digits(_root: Path | None) -> Dataset:
     """
     table = _read_bundled("digits.csv.gz")
     x, y = table[:, :-1].reshape(-1, 1, 8, 8).astype(np.uint8), table[:, -1].astype(np.int64)
-    train, test = types.split_stratified(y, 0.2, rng.stream(0, "digits"))
+    train, test = split_stratified(y, 0.2, rng.stream(0, "digits"))
     return classification("digits", Split(x[train], y[train]), Split(x[test], y[test]), tuple("0123456789"))
 
 
@@ -68,7 +88,7 @@ def load_breast_cancer(_root: Path | None) -> Dataset:
     """
     table = _read_bundled("breast_cancer.csv", skiprows=1)
     x, y = table[:, :-1].astype(np.float32), 1 - table[:, -1].astype(np.int64)  # the file has 1 for benign
-    train, test = types.split_stratified(y, 0.2, rng.stream(0, "breast_cancer"))
+    train, test = split_stratified(y, 0.2, rng.stream(0, "breast_cancer"))
     return classification("breast_cancer", Split(x[train], y[train]), Split(x[test], y[test]), ("benign", "malignant"))
 
 
@@ -86,13 +106,13 @@ def _read_bundled(name: str, skiprows: int = 0) -> FloatArray:
 def find_torchvision_folder(name: str, root: Path | None) -> Path:
     """Returns the folder of a torchvision data set. Raises BadInput if there is no such folder."""
     if name in IDX:
-        return files.find_file(root, name, [f"{IDX[name]}/raw"], "*-ubyte*")
+        return find_file(root, name, [f"{IDX[name]}/raw"], "*-ubyte*")
     if name == "svhn":
-        return files.find_file(root, name, ["SVHN", "."], "*_32x32.mat")
+        return find_file(root, name, ["SVHN", "."], "*_32x32.mat")
     folder, stem = CIFAR[name]
     for needs in (f"{stem}-*/*", f"{stem}-python*tar*"):
         try:
-            return files.find_file(root, name, [folder, "."], needs)
+            return find_file(root, name, [folder, "."], needs)
         except BadInput as error:
             missing = error
     raise missing
@@ -101,7 +121,7 @@ def find_torchvision_folder(name: str, root: Path | None) -> Path:
 def load_torchvision(name: str, root: Path | None) -> Dataset:
     """Loads MNIST, FashionMNIST, CIFAR-10, CIFAR-100 or SVHN with torchvision's own classes."""
     folder = find_torchvision_folder(name, root)
-    with files.scratch_folder() as space, files.blame_file(name, folder):
+    with scratch_folder() as space, blame_file(name, folder):
         train, test, names = _read_torchvision(name, _unpack_archives(name, folder, space))
     return classification(name, train, test, names)
 
@@ -120,14 +140,14 @@ def _unpack_archives(name: str, folder: Path, space: Path) -> Path:
         raw = space / IDX[name] / "raw"
         raw.mkdir(parents=True)
         for part in parts:
-            files.find_file(folder, name, [f"{part}.gz"])
-            files.gunzip(name, folder / f"{part}.gz", raw / part)
+            find_file(folder, name, [f"{part}.gz"])
+            gunzip(name, folder / f"{part}.gz", raw / part)
         return space
     stem = CIFAR[name][1]
     if any(folder.glob(f"{stem}-*/*")):
         return folder
     for archive in sorted(folder.glob(f"{stem}-python*tar*")):
-        files.untar(name, archive, space)
+        untar(name, archive, space)
     return space
 
 
@@ -155,7 +175,7 @@ def _read_torchvision(name: str, root: Path) -> tuple[Split, Split, tuple[str, .
 def find_femnist_folder(root: Path | None) -> Path:
     """Returns the folder of FEMNIST, which holds LEAF's folders `train` and `test`."""
     places = ["femnist_leaf/data", "femnist/data", "femnist", "FEMNIST"]
-    return files.find_file(root, "femnist", places, "train/*.json*", fetchable=False)
+    return find_file(root, "femnist", places, "train/*.json*", fetchable=False)
 
 
 def load_femnist(root: Path | None) -> Dataset:
@@ -174,7 +194,7 @@ def _read_leaf(folder: Path) -> dict[str, tuple[Any, IntArray]]:
     """Reads each writer's pictures `[n, 1, 28, 28]` uint8 and labels `[n]` from all JSON files of a folder."""
     found: dict[str, tuple[Any, IntArray]] = {}
     for path in sorted(folder.glob("*.json*")):
-        with files.blame_file("femnist", path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with blame_file("femnist", path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for user, rows in json.load(file)["user_data"].items():
                 x, y = np.asarray(rows["x"], dtype=np.float64), np.asarray(rows["y"], dtype=np.int64)
                 if x.size and not (x.min() >= 0 and x.max() <= 1):
@@ -203,7 +223,7 @@ def load_uci(name: str, root: Path | None) -> Dataset:
     if not re.fullmatch(r"[A-Za-z0-9_-]+", inside):
         raise BadInput(f"data.name = {name}: write uci/ and the name of a folder, such as uci/yacht")
     places = [f"UCI/UCI_Datasets/{inside}/data", f"UCI_Datasets/{inside}/data", f"{inside}/data"]
-    folder = files.find_file(root, name, places, "data.txt")
+    folder = find_file(root, name, places, "data.txt")
     data = _read_numbers(name, folder / "data.txt")
     inputs, target = (_read_rows(name, folder / f"index_{part}.txt", data.shape[1]) for part in ("features", "target"))
     x, y = data[:, inputs].astype(np.float32), data[:, target].astype(np.float32)
@@ -212,14 +232,14 @@ def load_uci(name: str, root: Path | None) -> Dataset:
     for k in range(count):
         train, test = (_read_rows(name, folder / f"index_{part}_{k}.txt", len(data)) for part in ("train", "test"))
         folds.append((train, test))
-    each = [(*types.column_moments(x[train]), *types.column_moments(y[train])) for train, _ in folds]
+    each = [(*column_moments(x[train]), *column_moments(y[train])) for train, _ in folds]
     a, b, c, d = (np.stack(part) for part in zip(*each, strict=True))
     return Dataset(name, Split(x, y), Split(x[:0], y[:0]), 0, (), a, b, c, d, tuple(folds))
 
 
 def _read_numbers(name: str, path: Path) -> FloatArray:
     """Reads a text file of finite numbers, `[rows, columns]`."""
-    with files.blame_file(name, path):
+    with blame_file(name, path):
         values = np.loadtxt(path, delimiter="," if path.suffix == ".csv" else None, ndmin=2, dtype=np.float64)
         if not values.size or not np.isfinite(values).all():
             raise ValueError("empty, or numbers that are not finite")
@@ -229,7 +249,7 @@ def _read_numbers(name: str, path: Path) -> FloatArray:
 def _read_rows(name: str, path: Path, limit: int) -> IntArray:
     """Reads the indices in a text file, `[n]`, and checks that they are from 0 to `limit` - 1."""
     index = _read_numbers(name, path).ravel().astype(np.int64)
-    with files.blame_file(name, path):
+    with blame_file(name, path):
         if index.min() < 0 or index.max() >= limit:
             raise ValueError(f"indices outside 0 .. {limit - 1}")
     return index
@@ -250,9 +270,7 @@ def load_printers(
             43).
         test_speed: Nominal speed of the test samples.
     """
-    folder = files.find_file(
-        root, "printers", ["printer_vibration", "printers"], "*Printer*_Speed*.csv", fetchable=False
-    )
+    folder = find_file(root, "printers", ["printer_vibration", "printers"], "*Printer*_Speed*.csv", fetchable=False)
     parts = []
     for path in sorted(folder.glob("*Printer*_Speed*.csv")):
         if match := re.search(r"Printer(\d+)_Speed(\d+)\.csv$", path.name):
@@ -329,7 +347,7 @@ def encode(text: str) -> NDArray[np.uint8]:
 def find_shakespeare_folder(root: Path | None, source: str = "mit_plays", **_: Any) -> Path:
     """Returns the folder of one of the three editions that `load_shakespeare` lists."""
     folder, needs = _FOLDERS[source]
-    return files.find_file(root, "shakespeare", [f"shakespeare/{folder}", folder], needs, fetchable=False)
+    return find_file(root, "shakespeare", [f"shakespeare/{folder}", folder], needs, fetchable=False)
 
 
 def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int = 1, train: float = 0.8) -> Dataset:
@@ -345,7 +363,7 @@ def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int =
     """
     folder = find_shakespeare_folder(root, source)
     path = next(iter(sorted(folder.glob(_FOLDERS[source][1]))))
-    with files.blame_file("shakespeare", path):
+    with blame_file("shakespeare", path):
         parse = {"mit_plays": _parse_mit_plays, "tiny": _parse_tiny, "complete": _parse_complete}[source]
         roles = parse(folder if source == "mit_plays" else path)
         tokens = [encode(" ".join(lines)) for _, lines in sorted(roles.items())]
@@ -462,12 +480,12 @@ def load_leaf(root: Path | None, reading: ReadOptions, *, path: str | None = Non
 
 def find_leaf_place(root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
     """Returns the file or folder that `data.path` names. A relative path may also start at the folder of data files."""
-    home, key = files.find_data_root(root), f"data.{key}"
+    home, key = find_data_root(root), f"data.{key}"
     wanted = "a file of LEAF's JSON, or a folder of them"
     if path and not expand_user_path(key, path).exists() and (home / path).exists():
         path = str(home / path)
     start = f"{wanted}; a path may begin in {home} (data.root or FEDRAY_DATA)"
-    place = files.find_path(key, path, "file or folder", start)
+    place = find_path(key, path, "file or folder", start)
     if not list_leaf_files(place):
         raise BadInput(f"{key} = {path}: it has no JSON of users: give {wanted}")
     return place
@@ -576,12 +594,12 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
     source = find_source(name)
     if name not in DATA_NAMES and not name.startswith("uci/"):
         found: Dataset = contract(f"data.name = {name}: its loader", source.load, _check_loaded)(root, **options)
-        return types.check_dataset(found)
+        return check_dataset(found)
     if source.own:
         given = {key: options.pop(key) for key in (*ReadOptions._fields, "features") if key in options}
         return source.load(root, make_reading(**given), **options)
     data = source.load(root, **options)
-    return data if name in DATA_NAMES else types.check_dataset(data)  # files of `uci/...` may be the user's
+    return data if name in DATA_NAMES else check_dataset(data)  # files of `uci/...` may be the user's
 
 
 def _check_loaded(found: Any, *_: Any) -> str | None:
@@ -592,7 +610,7 @@ def _check_loaded(found: Any, *_: Any) -> str | None:
 
 def download_data(name: str, root: Path | None = None) -> Path:
     """Downloads a data set from torchvision or the UCI collection, and returns the folder of the data set."""
-    target = files.find_data_root(root)
+    target = find_data_root(root)
     if name not in (*TORCHVISION_NAMES, *UCI_NAMES):
         find_source(name)  # if the name is unknown, this raises an error
         raise BadInput(f"data get {name}: it cannot be downloaded, or needs no download: put its files below {target}")
@@ -665,8 +683,8 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
         other = options.get("test")
         test = expand_user_path("data.test", other) if isinstance(other, str) else None
         stamps = [
-            files.list_stamps(where(root, **options)),
-            files.list_stamps(test) if test and test.is_file() else None,
+            list_stamps(where(root, **options)),
+            list_stamps(test) if test and test.is_file() else None,
         ]
         data = keep_dataset(name, [options, *stamps], lambda: load_data(name, root, **options))
     for remark in data.remarks:
@@ -680,7 +698,7 @@ def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
     `key` tells data sets of the same name apart: their options, and the times at which their files changed.
     """
     text = json.dumps([FORMAT, name, *key], sort_keys=True, default=str)
-    file = files.find_cache_root() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.store"
+    file = find_cache_root() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.store"
     try:
         data = _unpack(name, *map_store(file))
         with suppress(OSError):  # the file may belong to a different user
@@ -744,7 +762,7 @@ def write_store(path: Path, arrays: Mapping[str, Array], notes: dict[str, Any]) 
             os.fchmod(file.fileno(), 0o644)  # the cache may serve several users
             file.write(len(about).to_bytes(8, "little") + about)
             for values in arrays.values():
-                for piece in files.read_pieces(values):
+                for piece in read_pieces(values):
                     file.write(np.ascontiguousarray(piece).data)
                 file.write(bytes(-values.nbytes % ALIGNED))
     except OSError as error:
