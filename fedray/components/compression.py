@@ -1,4 +1,4 @@
-"""Compression of uploads, and their size in bytes.
+"""Compresses uploads, and computes their size in bytes.
 
 The sizes are the bytes that a real client would send. A sparse delta has k float32 values. It also has either k indices
 of 4 bytes or a bitmap of d bits, whichever is smaller. Float buffers (BatchNorm) are sent whole and counted. Sizes are

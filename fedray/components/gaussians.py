@@ -48,8 +48,8 @@ def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "unif
 
     This is FedAG Alg. 1, eqs. 3-4. The models equal the models of the server `mean` bit for bit.
 
-    The state keeps four more tensors: `variance` `[M, d]`, `sample` `[M, slots, d]`, and two more. `sample_weight`
-    `[M, slots]` is 0 for an empty slot. `sample_client` `[M, slots]` is the client that sent the upload
+    The state keeps four more tensors: `variance` `[M, d]`, `sample` `[M, slots, d]`, `sample_weight` and
+    `sample_client` `[M, slots]`. The weight of an empty slot is 0. `sample_client` is the client that sent the upload
     (`Flight.sender` in asynchronous training), or -1.
     """
     base, slots, bootstrap = mean(rows, weighting), sampling.slots, sampling.kind == "bootstrap"
@@ -211,7 +211,7 @@ Moments = tuple[Tensor, Tensor]  # the two moments of Adam, or the velocity of S
 
 
 def differentiate_divergence(own: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradient of `KL(q || w)` in the parameters of q, and the gradient in the parameters of w.
+    """Returns the gradients of `KL(q || w)` with respect to the parameters of q and of w.
 
     q and w are Gaussians over p independent weights. Each is given as p means and then p values of rho, `[2 p]`;
     `softplus(rho)` is the standard deviation. For one weight with `q = N(mu, sigma^2)` and `w = N(nu, tau^2)` the
@@ -231,7 +231,7 @@ def differentiate_divergence(own: Tensor, prior: Tensor) -> tuple[Tensor, Tensor
 
 
 def differentiate_in_own(own: Tensor, other: Tensor, tau: Tensor) -> Tensor:
-    """Returns the gradient of `KL(q || w)` in the parameters of q, `[2 p]`. It is exactly 0 if q equals w.
+    """Returns the gradient of `KL(q || w)` with respect to the parameters of q, `[2 p]`. It is exactly 0 if q equals w.
 
     `own` holds the means and the values of rho of q, `[2 p]`. w has the means `other` and the standard deviations
     `tau`, `[p]` each.
@@ -316,7 +316,9 @@ def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tupl
 
 
 def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns means, standard deviations, and the derivatives of the standard deviations in rho, `[p]` each."""
+    """Returns means, standard deviations, and the derivatives of the standard deviations with respect to rho, `[p]`
+    each.
+    """
     mean, rho = row.chunk(2, dim=-1)
     return mean, softplus(rho), torch.sigmoid(rho)
 
@@ -474,7 +476,7 @@ def place_posteriors(state: State, after: State, natural: Tensor, trained: Tenso
 
 
 def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) -> Answer:
-    """Returns the models that predict: `draws` samples of each model's Gaussian, or the mean weights if it is 0."""
+    """Returns the models that predict: `draws` samples of each model's Gaussian. With 0 draws these are the mean weights."""
     models = len(state.models) // len(seeds)
     if draws == 0:
         return Answer(state, models)

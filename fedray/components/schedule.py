@@ -128,7 +128,7 @@ FIRST_PACE, PACE_STEP = 30.0, 10.0  # percent, as in the code of Oort's authors
 
 
 def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArray, IntArray, float]:
-    """Returns each client's last loss and the round of this loss, `[N]` each, and Oort's pace, for a world.
+    """Returns for a world: each client's last loss, the round of each of these losses, `[N]` each, and Oort's pace.
 
     A state without the memory of `remember_clients`, or None, means that no client has trained yet.
 

@@ -141,7 +141,7 @@ def sum_uploads(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) ->
 
 
 def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
-    """Returns the total weight of each group of uploads, `[G]`, and the largest counters (integer buffers) in each.
+    """Returns each group's total weight of uploads, `[G]`, and each group's largest counters (integer buffers).
 
     Upload j has the integer weight `weight[j]` and belongs to group `group[j]`, from 0 to G - 1.
     """
@@ -343,7 +343,7 @@ def with_optimizer(
     tau: float = TAU,
     schedule: RateSchedule | None = None,
 ) -> Server:
-    """Returns a server that uses the models' change by an inner server as the pseudo-gradient `g` of an optimizer.
+    """Returns a server with an optimizer, whose pseudo-gradient `g` is the models' change by an inner server's step.
 
     - `momentum`: `m <- momentum m + g` and `w <- w + lr m` (FedAvgM, Hsu et al. 2019). With momentum 0 and lr 1 the
       result is the result of the inner server.

@@ -1,1 +1,1 @@
-"""The data types of fedray, random numbers, exact sums, compiled kernels, and errors."""
+"""Holds the data types of fedray, random numbers, exact sums, compiled kernels, and errors."""

@@ -39,7 +39,7 @@ class ScenarioWarning(FedrayWarning):
 
 
 def warn_user(text: str, category: type[FedrayWarning] = ScenarioWarning) -> None:
-    """Issues a warning. Python shows it with the line of the user's program that led to it.
+    """Issues a warning. Python shows the warning with the line of the user's program that caused it.
 
     Example:
         >>> with warnings.catch_warnings(record=True) as caught:
@@ -91,7 +91,7 @@ class Diverged(FedrayError):
 
 
 class Overflow(FedrayError):
-    """Raised for rows that cannot be added exactly. They hold NaN, infinity, or values of magnitude 2**28 or more.
+    """Raised if rows cannot be added exactly: they hold NaN, infinity, or values of magnitude 2**28 or more.
 
     Attributes:
         rows: Indices of the first five such rows.
@@ -121,7 +121,7 @@ TARGET_NAMES = {"seconds_to_target": "virtual seconds to target", "bytes_to_targ
 
 
 def name_score(name: str, *, unit: bool = False) -> str:
-    """Returns the name of a score or of a total of a run for people.
+    """Returns the name that tables and pages show for a score, or for a total of a run.
 
     `name` is the score's key in `summary.json`. With `unit`, the unit follows in parentheses.
 
@@ -144,8 +144,9 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
 
     Args:
         value: A mapping with `mean`, `sd` (each may be None) and the number `n` of worlds that have the metric.
-        worlds: Number of worlds of the run. A world that did not reach a target lacks the metric, for example.
-        name: Name of the metric. `rounds_to_target` has one decimal. Names in `TARGET_NAMES` have units.
+        worlds: Number of worlds of the run. A world may lack the metric, for example because it did not reach a target.
+        name: Name of the metric. `rounds_to_target` has one decimal. The metrics in `TARGET_NAMES` are shown with a
+            unit.
         largest: The largest of several values that need a common unit. None means that the unit fits this value alone.
 
     Example:
@@ -242,7 +243,7 @@ def format_number(value: float, name: str = "") -> str:
 
 
 def format_digits(value: float, digits: int, sign: str = "") -> str:
-    """Writes a number with a fixed count of significant digits, which may be trailing zeros, for aligned columns.
+    """Writes a number with a fixed count of significant digits for aligned columns. Trailing zeros stay.
 
     Example:
         >>> format_digits(0.587, 4), format_digits(1000.2, 4), format_digits(-0.013, 3, "+")
@@ -303,7 +304,7 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest_nearest(word: object, known: Iterable[str], otherwise: str, prefix: str = "") -> str:
-    """Returns the end of a message about an unknown word. It names the most similar known word, or a different remedy.
+    """Returns the end of a message about an unknown word: the most similar known word, or the remedy `otherwise`.
 
     Args:
         word: The user's value. Nothing is similar to a value that is not text.

@@ -319,7 +319,8 @@ class Piece:
     A piece overrides the methods and properties in which it differs from the usual job.
 
     Attributes:
-        takes: Name of each function of which this kind of piece is made -> the names of the function's arguments.
+        takes: A mapping: name of a user's function that a piece of this class calls -> names of the function's
+            arguments.
     """
 
     takes: ClassVar[Mapping[str, str]] = {}
@@ -407,7 +408,7 @@ class Piece:
 
     @property
     def begins(self) -> int:
-        """Returns the first round of the method's last stage. Earlier scores are not those of the method."""
+        """Returns the first round of the method's last stage. Scores of earlier rounds are not scores of the method."""
         return 0
 
     def group(self, t: int) -> Hashable:
@@ -544,7 +545,7 @@ class Walk(NamedTuple):
 
     Attributes:
         at: A function: step -> the client that has each model, `[R, K]`.
-        down: A function: step -> whether this client has failed, `[R, K]`.
+        down: A function: step -> whether the client that has the model has failed, `[R, K]`.
         edges: Pairs of clients that may send to each other, `[E, 2]`.
 
     Example:

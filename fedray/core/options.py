@@ -332,8 +332,8 @@ class Section(NamedTuple):
     Attributes:
         kind: The dataclass with the section's keys.
         many: `list` for a list of such sections, `dict` for several such sections by name, and None for one section.
-        example: Keys and values that a message suggests if the user gave a single value instead of a section. If that
-            value is a number, the message suggests it for the last key.
+        example: Keys and values that a message suggests if the user gave a single value instead of a section. If the
+            user's value is a number, the message suggests it for the last key.
     """
 
     kind: Any
@@ -358,7 +358,7 @@ def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}) -
         kind: The dataclass with the section's keys.
         default: None means that the section may be absent. A list or dict means a list of sections or several sections
             by name. Otherwise there is one section, whose keys have their defaults if the section is absent.
-        example: As in `Section`.
+        example: See `Section.example`.
     """
     many = type(default) if isinstance(default, list | dict) else None
     made = {"section": Section(kind, many, example)}
@@ -407,11 +407,11 @@ class MethodSpec:
         optimizer: Whether `server.optimizer` may act on the method's mean delta.
         pooled: Whether one client holds all samples. Such methods are references without a federation.
         walks: Whether models move from client to client along a graph, without a server.
-        trains: Whether clients train in rounds. Only then have `local`, `compress` and `server` an effect.
-        averages: Whether uploads of several clients are averaged. Only then has `server.weighting` an effect.
+        trains: Whether clients train in rounds. If not, `local`, `compress` and `server` have no effect.
+        averages: Whether uploads of several clients are averaged. If not, `server.weighting` has no effect.
         coefficients: Whether `server.coefficients` may weigh the tiers in the mean.
         schedules: Whether `schedule.kind` decides which clients train which models.
-        downloads: Whether clients download anything. Only then has `downlink` of `clients.tiers` an effect.
+        downloads: Whether clients download anything. If not, `downlink` of `clients.tiers` has no effect.
         samples: Whether a prediction is an average of several predictions, even with one model.
         splits: Whether layers of the network may stay with the clients (`local.private`).
         own_models: Whether a client of the run predicts with its own models. If so, `predict.gamma` has no effect.
@@ -439,8 +439,8 @@ class MethodSpec:
         sparse: Whether uploads may be sparse (`compress.kind` topk or randomk).
         sampled: Whether a model consists of several samples of a client's posterior. The number of samples is then an
             option.
-        server_steps: Whether the server makes training steps. Only then do `server.seconds_per_step` and
-            `server.seconds_per_sample` have an effect.
+        server_steps: Whether the server makes training steps. If not, `server.seconds_per_step` and
+            `server.seconds_per_sample` have no effect.
         step: Name of an option that is a step size besides `local.lr`, with which training can diverge. Empty means
             that there is no such option.
     """
@@ -494,8 +494,8 @@ class ReadOptions(NamedTuple):
         group: Name of the column that says to which client each sample belongs.
         test: The test samples in the form of the data, or the name of the part of the data with the test samples. None
             means that the form of the data fixes them, or that they are drawn from all samples.
-        test_fraction: Fraction of the samples to draw as test samples if there are no others. It is 0 if the test
-            samples are those of whole clients (`data.test_clients`).
+        test_fraction: Fraction of the samples to draw as test samples if there are no other test samples. It is 0 if
+            the test samples are those of whole clients (`data.test_clients`).
         task: `auto`, `classification` or `regression`.
         missing: What happens to missing values. `refuse` raises an error. `mean` fills in the mean of the training
             samples, or makes missing text a category. `drop` leaves out samples with missing values.

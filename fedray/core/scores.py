@@ -159,7 +159,7 @@ def find_score(name: str) -> Score | None:
 
 
 def leave_out_repeats(metrics: Mapping[str, _T]) -> dict[str, _T]:
-    """Leaves out scores of an ensemble's members that only repeat the ensemble's score, which happens with one model.
+    """Leaves out scores of an ensemble's members if they repeat the ensemble's score because there is only one model.
 
     Example:
         >>> leave_out_repeats({"accuracy": 0.5, "accuracy_min": 0.5, "accuracy_mean": 0.5, "accuracy_max": 0.5})

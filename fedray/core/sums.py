@@ -320,7 +320,7 @@ def _split_limbs(
 
     Args:
         x: Some columns of the rows, `[J, d]`.
-        into: The tensor for the last part. None means a new tensor.
+        into: The tensor into which the last part is written. None means a new tensor.
         limbs: Number of fine limbs.
         scale: Multiplier of each row, `[J, 1]`. None means 1.
         square: Whether the values are squared first.
@@ -379,7 +379,8 @@ def add_stats(total: Stats, part: Stats) -> None:
 
     Args:
         total: The total. It is empty at first.
-        part: The statistics. The total may keep their arrays, so nobody else may use these.
+        part: The statistics. The total may keep the arrays of the statistics, so no other code may use these arrays
+            afterwards.
     """
     for name, value in part.items():
         if name in total:
@@ -408,7 +409,7 @@ class SomeRows(NamedTuple):
 
     Attributes:
         groups: Number of rows of the matrix, G.
-        places: Indices of these rows, `[m]`.
+        places: Indices of the rows that are not 0, `[m]`.
         rows: These rows, `[m, d]`.
     """
 

@@ -149,8 +149,8 @@ class Tier:
         downlink: Bytes per virtual second from the server.
         latency: Virtual seconds added to the time of each transfer.
         side_by_side: Whether a client trains its models at the same time instead of one after the other.
-        width: Fraction of the network's channels or blocks that a client trains. It counts only if the method slices
-            networks.
+        width: Fraction of the network's channels or blocks that a client trains. It has an effect only if the method
+            slices networks.
         epochs: Number of epochs of a local training. None means the method's `Local.epochs`.
         steps: Number of optimizer steps of a local training. None means the method's `Local.steps`.
     """
@@ -223,8 +223,8 @@ class Flight(NamedTuple):
         row: Index of the row of the broadcast state from which the job starts.
         group: The group in which the job's upload is summed. There is one group per world, model and server step.
         weight: Multiplier of the job's delta, which depends on the staleness of the upload.
-        turn: Number of the client's earlier trainings. The job's random numbers depend on it, as they depend on the
-            round where training has rounds.
+        turn: Number of the client's earlier trainings. It replaces the round in the addresses of the job's random
+            numbers.
         version: Number of server steps that the model had made when the job started. It replaces the round in the
             schedule of the learning rate.
         sender: `client + N * u`, where u is the number of earlier uploads of the client in this server step.
@@ -340,11 +340,11 @@ def count_test_clients(wanted: int | float | Sequence[str], clients: int) -> int
 
 
 def round_to_sum(share: FloatArray, total: int) -> IntArray:
-    """Rounds shares `[n]` to whole numbers that add up to `total`.
+    """Rounds shares `[n]` to whole numbers that add up to `total`. The shares already do so up to rounding errors.
 
     Shares with the largest remainders are rounded up. Among equal remainders, the first ones are rounded up.
 
-    The sum of the shares is `total`, up to rounding errors.
+
     """
     whole: IntArray = np.floor(share).astype(np.int64)
     whole[np.argsort(whole - share, kind="stable")[: total - int(whole.sum())]] += 1

@@ -53,8 +53,8 @@ class BatchSource(NamedTuple):
         x: Raw inputs, `[n, *sample]` float32, float64 or uint8.
         y: Classes `[m]` int64, or raw targets `[m, q]` float32 or float64.
         index: Index of each sample in x, `[S, W, B]` int64.
-        first: Index in y minus index in x, for the samples of each lane, `[W]` int64. None means that both indices are
-            equal.
+        first: For each lane, the number to add to a sample's index in x to get its index in y, `[W]` int64. None means
+            0.
         world: World of each lane, which selects the statistics below, `[W]` int64.
         shift: Mean of the inputs in each world, `[R, *sample]` float32. None means that inputs are not standardized.
         scale: Standard deviation of the inputs in each world, with the shape of `shift`.
@@ -86,13 +86,14 @@ class Block(NamedTuple):
         lr: Learning rate of this round.
         keys: Random key of each lane, `[W]`, for modules that draw random numbers (dropout).
         sample: Number of values in one input.
-        anchor: The model towards which each lane is pulled, `[W, d]`. None means that it is `start`.
+        anchor: The model towards which each lane is pulled, `[W, d]`. None means `start`.
         offset: The vector that is added to each lane's gradient, `[W, d]`. None means that nothing is added.
         wants_change: Whether compiled engines return `final - start` instead of `final`.
-        reading: The values that code in local training may use. None means round 0 and broadcast models `start`.
+        reading: The values that code in local training may use. None means that the round is 0 and that clients
+            received the models `start`.
         couple: A function that combines the gradients of the lanes. None means that the lanes are independent.
-        drops: The rules for dropping inputs of linear layers, with masks computed from `keys`. If it is empty, there is
-            no dropout, or the module draws masks from torch's generator.
+        drops: The rules for dropping inputs of linear layers, with masks computed from `keys`. No rules mean that there
+            is no dropout, or that the module draws masks from torch's generator.
         source: The data from which `read` takes the batches, for compiled kernels. None means that kernels call `read`.
     """
 
@@ -167,9 +168,9 @@ def divide_epoch(size: IntArray, local: Local) -> tuple[IntArray, IntArray]:
 def choose_batch_width(size: IntArray, local: Local) -> IntArray:
     """Returns each lane's batch width, `[W]`, which is the number of samples that a padded batch holds.
 
-    The width is the batch size. For a client with fewer samples, the width is the number of samples, rounded up to a
-    multiple of 8 if it is above 8, but at most the batch size. If `last_batch: merge` makes a larger batch, it is
-    the size of this batch, rounded up in the same way. `size` is the number of samples of each lane's client, `[W]`.
+    The width is the size of the client's largest batch, rounded up to a multiple of 8 if it is above 8. Without a
+    merged batch (`last_batch: merge`), the width is at most the batch size. `size` is the number of samples of each
+    lane's client, `[W]`.
 
     Example:
         >>> choose_batch_width(np.array([5, 11, 40]), Local(batch_size=16)).tolist()
@@ -216,9 +217,9 @@ def count_client_steps(clients: Clients, client: IntArray, size: IntArray, local
 def weigh_gradients(steps: IntArray, local: Local) -> FloatArray:
     """Returns the sum `|a|_1` of the weights with which the gradients of a job's SGD steps enter its model, `[J]`.
 
-    With momentum rho, the gradient of a step moves the model in this step and in all later steps. If these are m steps
-    in all, the gradient has the weight `a = (1 - rho^m) / (1 - rho)`, or `1 + rho a` with Nesterov's momentum. Without
-    momentum the sum is the number of steps.
+    With momentum rho, the gradient of a step moves the model in this step and in all later steps. If these are m steps,
+    the gradient has the weight `a = (1 - rho^m) / (1 - rho)`, or `1 + rho a` with Nesterov's momentum. Without momentum
+    the sum is the number of steps.
 
     Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
     Optimization*, NeurIPS 2020, section 4.

@@ -198,7 +198,7 @@ def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, 
 def _choose_for_code(
     net: Net, device: str, example: Tensor | None, plain: Engine, *, local: Local, models: int, couples: bool
 ) -> Engine:
-    """Chooses the engine of a local training with a user's or method's code. The engine `plain` evaluates."""
+    """Chooses the engine of a local training with a user's or method's code. The engine `plain` predicts."""
     parts = {"loss": local.loss, "gradient": local.gradient, "step": local.step, "particles": couples or None}
     named = [f"its {name}" for name, part in parts.items() if part is not None]
     what = f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} code"
@@ -229,7 +229,7 @@ def _loop_engine(d: int, why: str) -> Engine:
 
 
 def _name_faster(net: Net) -> str:
-    """Returns a hint that a chain of plain layers would be faster, or '' if other layers have parameters, too."""
+    """Returns a hint that a chain of plain layers would be faster, or '' if layers of other kinds have parameters."""
     kinds = {type(part) for part in net.module.modules() if part._parameters}
     if kinds == {nn.Linear}:
         return f": about 10 {SLOWER} Linear with ReLU or Tanh, one after another"

@@ -207,7 +207,7 @@ def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -
 def read_lanes(block: Block) -> tuple[Tensor, ...]:
     """Returns the last seven fields of `LaneBatch`, for all lanes together, `[W, ...]`.
 
-    Models that no code uses are `[W, 0]`.
+    Models that no code uses have the shape `[W, 0]`.
     """
     local, n, start = block.local, len(block.start), block.start
     reads = () if local.loss is None else local.loss.reads
@@ -623,10 +623,10 @@ def make_trial(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Block:
-    """Returns a block for a trial. It has some of five lanes, each with two steps and padded batches.
+    """Returns a block for a trial. Each lane has two steps and padded batches.
 
-    `lanes` are the numbers w of these lanes, from 0 to 4. Lane w trains model w modulo K, and its batches depend only
-    on w. `example` is one network input, whose values do not matter. `dtype` is the type of the models' parameters. The
+    `lanes` are the numbers w of the lanes, from 0 to 4. Lane w trains model w modulo K, and its batches depend only on
+    w. `example` is one network input, whose values do not matter. `dtype` is the type of the models' parameters. The
     block is on the device of the network.
     """
     place, lane = next(net.module.parameters()).device, np.array(lanes)

@@ -79,12 +79,12 @@ class LaneTask(ctypes.Structure):
 
 
 def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
-    """Returns from how many steps on a lane with a single batch should be trained as a *still* lane.
+    """Returns the smallest number of steps for which a lane with a single batch should be trained as a *still* lane.
 
-    A still lane computes its steps from products of its samples (`lane.h`). The result is the smallest number of steps
-    for which these take at most half of the operations of an ordinary lane, or 0 if no number of steps is enough. Only
-    multiply-adds of the first layer are counted, which gets `rows` samples. In S steps an ordinary lane takes `2 S rows
-    inputs outputs`. A still lane takes `2 rows inputs outputs + rows^2 inputs + S rows^2 outputs`.
+    A still lane computes its steps from products of its samples (`lane.h`). It is used if it takes at most half of the
+    operations of an ordinary lane. The result is 0 if no number of steps is enough. Only multiply-adds of the first
+    layer are counted, for `rows` samples. In S steps an ordinary lane takes `2 S rows inputs outputs`. A still lane
+    takes `2 rows inputs outputs + rows^2 inputs + S rows^2 outputs`.
 
     Example:
         >>> count_least_steps(rows=104, inputs=784, outputs=200), count_least_steps(rows=800, inputs=784, outputs=200)
@@ -94,7 +94,7 @@ def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
 
 
 def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
-    """Returns the number of steps from which on a lane of a block is still. 0 means that no lane is still.
+    """Returns the smallest number of steps for which a lane of a block is still. 0 means that no lane is still.
 
     The first layer has the given numbers of inputs and outputs.
     """

@@ -118,9 +118,9 @@ def write_rows(params: LayerStack, out: Tensor, a: int, b: int) -> None:
 
 
 def run_layers(shape: LayerShape, params: LayerStack, x: Tensor, lanes: int) -> list[Tensor]:
-    """Returns the inputs of every layer, the first of which is `x`, and the outputs of the last layer, `[lanes, B, .]`.
+    """Returns the inputs of every layer, and then the outputs of the last layer, `[lanes, B, .]` each.
 
-    Only the first `lanes` lanes of the stack are computed.
+    `x` are the inputs of the first layer. Only the first `lanes` lanes of the stack are computed.
     """
     activations = [x]
     for (activation, _), w, b in zip(shape.layers, *params, strict=True):
@@ -160,7 +160,7 @@ Descent = Callable[[LayerStack, list[Tensor], Tensor, int], "Tensor | None"]
 
 
 def output_gradient(objective: Objective, z: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradient of the weighted loss in the outputs, `[W, B, C]`, and the loss of each lane, `[W]`.
+    """Returns the gradient of the weighted loss with respect to the outputs, `[W, B, C]`, and each lane's loss, `[W]`.
 
     `z` are outputs `[W, B, C]`, `y` are labels `[W, B]` or targets `[W, B, q]`, and each sample has a weight, `[W, B]`.
 
@@ -208,7 +208,7 @@ def make_descent(
         shape: The form of the layers.
         block: The lanes, with learning rate, anchor and offset.
         to_stack: A function that turns models `[W, d]` into the stack of their parameters.
-        inputs: Whether the function returns the gradient in the inputs of the first layer, `[lanes, B, in]`.
+        inputs: Whether the function returns the gradient with respect to the first layer's inputs, `[lanes, B, in]`.
         scaled: Whether the gradients are already multiplied by the learning rate. This is allowed for plain SGD only.
     """
     local = block.local
@@ -278,9 +278,9 @@ def _make_two_pass(shape: LayerShape, update: Step, inputs: bool) -> Descent:
 
 
 def _backward_activation(activation: type[nn.Module] | None, g: Tensor, h: Tensor) -> Tensor:
-    """Returns the gradient in the inputs of an activation.
+    """Returns the gradient with respect to the inputs of an activation.
 
-    `h` are the outputs of the activation, and `g` is the gradient in these outputs.
+    `h` are the outputs of the activation, and `g` is the gradient with respect to these outputs.
     """
     relu = activation is nn.ReLU
     before: Tensor = torch.ops.aten.threshold_backward(g, h, 0) if relu else torch.ops.aten.tanh_backward(g, h)
@@ -369,7 +369,7 @@ _OUTSIDE: list[bool] = []  # one entry per open context: whether oneDNN was on b
 
 @contextmanager
 def invariant_convolutions(device: torch.device) -> Iterator[None]:
-    """Returns a context in which the bits of a group of a convolution do not depend on the number of groups.
+    """Returns a context in which a group of a convolution gives the same bits for any number of groups.
 
     On a GPU the context has no effect.
 

@@ -49,7 +49,7 @@ def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
 
 
 def _is_alike_in_all_steps(part: nn.Module) -> bool:
-    """Returns whether a layer runs the same kernels in every step, and the host reads no value from the GPU for it."""
+    """Returns whether a layer runs the same kernels in every step, and reads no value from the GPU on the host."""
     if not type(part).__module__.startswith(_KNOWN) or isinstance(part, _RANDOM):
         return False
     if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is None:  # weight 1 / number of the step
@@ -257,8 +257,8 @@ def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
 def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
     """Yields inputs, targets and weights of each step of a lane, and whether all weights of the step are equal.
 
-    Padding is left out, because it would change the statistics of normalization layers. Both
-    facts are read once per lane, because reading a value from a GPU waits until the GPU has finished.
+    Padding is left out, because it would change the statistics of normalization layers. Padding and equality of weights
+    are read once per lane, because reading a value from a GPU waits until the GPU has finished.
     """
     steps, batch = int(block.steps[lane]), block.weight.shape[2]
     weights = block.weight[:steps, lane]

@@ -68,7 +68,7 @@ class Private:
     def state(self) -> dict[str, Tensor]:
         """Returns all rows in the form in which they are saved.
 
-        Each vector has two entries, sorted by key: `NAME/keys` `[n, 3]` int64 and `NAME/rows` `[n, d]`.
+        Each kind of vector has two entries, sorted by key: `NAME/keys` `[n, 3]` int64 and `NAME/rows` `[n, d]`.
         """
         out = {}
         for name, rows in self._rows.items():
@@ -161,7 +161,7 @@ class Jobs(NamedTuple):
         return Jobs(self.plan.take(first), size, steps, key, row, flight)
 
     def turn(self, t: int) -> int | IntArray:
-        """Returns the number that stands for the round in random keys: t, or one for each job without rounds, `[J]`."""
+        """Returns the round in random keys: t, or in asynchronous training each job's `Flight.turn`, `[J]`."""
         return t if self.flight is None else self.flight.turn
 
 

@@ -1,1 +1,1 @@
-"""Holds the C sources of the compiled kernels, and the program that builds them. `fedray.core.sums` loads them."""
+"""Holds the C sources of the compiled kernels, and the program that builds them. `core.sums` loads the kernels."""

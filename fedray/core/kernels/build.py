@@ -1,4 +1,4 @@
-"""Builds the library of compiled kernels from the C files beside this one.
+"""Builds the library of compiled kernels from the C files in this folder.
 
 `pip install` runs this file through `setup.py`. After changing a C file, run `python fedray/core/kernels/build.py`.
 """
