@@ -69,7 +69,7 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
 
     The inputs are test samples of a second data set (all samples if that set has folds), or noise with the mean and
     standard deviation of the training samples. Their number is at most the number of test samples of the clients' data
-    set. Samples of a larger second data set are evenly spaced.
+    set. From a larger second data set, evenly spaced samples are taken.
 
     Raises:
         BadInput: The task has real targets, or the named inputs do not fit.
@@ -265,7 +265,7 @@ def make_server_inputs(
 
 
 def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -> Callable[[int, Tensor], float] | None:
-    """Returns a function (world, model `[d]`) -> score on the server's samples, or None if the server scores none."""
+    """Returns a function (world, model `[d]`) -> score on the server's samples, or None without such scores."""
     if "solver" not in _list_specified(scenario, own) or not share_of_server(scenario):
         return None
     return lambda world, row: distillation.score_model(net, row.float(), *read(world))

@@ -90,7 +90,7 @@ def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
 def cut_network(
     scenario: Scenario, net: Net, tiers: Sequence[Tier], sample: tuple[int, ...], *, is_own: bool = False
 ) -> tuple[TierNet, ...]:
-    """Returns the part of the network that each tier trains. It is empty if all tiers train the whole network.
+    """Returns the part of the network that each tier trains, or an empty tuple if all tiers train the whole network.
 
     Args:
         scenario: The scenario, which names the method.

@@ -164,7 +164,7 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
 def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any]) -> Setting:
     """Sets the schedule, compression and coefficients of a setting to None if their keys have default values.
 
-    Where they are None, the method uses its own.
+    For None the method uses its own schedule, compression or coefficients.
 
     Args:
         scenario: The scenario with all defaults.

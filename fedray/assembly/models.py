@@ -91,12 +91,12 @@ def _load(file: Path, key: str, remedy: str) -> dict[str, Tensor]:
 def start_from(net: Net, weights: str, seeds: Sequence[int], models: int) -> Net:
     """Returns the network, whose initial models are those that `weights` names.
 
-    World w starts from the models of world w of the run. If the run has fewer worlds, their models are used in turn. If
-    there is only one model, all K models start from it.
+    World w starts from the models of world w of the run. If the run has fewer worlds, the models of its worlds are used
+    in turn. If there is only one model, all K models start from it.
 
     Args:
         net: The network.
-        weights: As in `read_weights`.
+        weights: A run directory or a safetensors file (see `read_weights`).
         seeds: The seed of each world's initial models.
         models: Number of models, K.
 

@@ -378,7 +378,8 @@ def _is_named(kind: Kind, thing: Any) -> bool:
 def _refuse_options(kind: Kind, keys: Mapping[str, Any]) -> None:
     """Raises `BadInput` for overrides that set options of a method or network that is passed as a function.
 
-    Only registered functions have options. But a scenario file may hold options of the name that the function replaces.
+    Only registered functions have options. But a scenario file may hold options of the method or network that the
+    function replaces.
     """
     if kind.word not in ("method", "model"):
         return
@@ -412,7 +413,7 @@ def _check_object(kind: Kind, thing: Any) -> Any:
 def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:
     """Returns the user's passed or named object of a kind, or None if the run uses an object of fedray.
 
-    A scenario uses exactly one object of this kind, such as "loss".
+    The kind is one of which a scenario uses exactly one object, such as "loss".
     """
     passed = getattr(own, KINDS[kind].given)
     return names.find_thing(kind, value_at(scenario, KINDS[kind].key)) if passed is None else passed

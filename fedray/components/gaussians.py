@@ -316,9 +316,7 @@ def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tupl
 
 
 def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns means, standard deviations, and the derivatives of the standard deviations with respect to rho, `[p]`
-    each.
-    """
+    """Returns means, standard deviations, and derivatives of the latter with respect to rho, `[p]` each."""
     mean, rho = row.chunk(2, dim=-1)
     return mean, softplus(rho), torch.sigmoid(rho)
 
@@ -476,7 +474,7 @@ def place_posteriors(state: State, after: State, natural: Tensor, trained: Tenso
 
 
 def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) -> Answer:
-    """Returns the models that predict: `draws` samples of each model's Gaussian. With 0 draws these are the mean weights."""
+    """Returns the models that predict: `draws` samples of each model's Gaussian, or its mean for 0 draws."""
     models = len(state.models) // len(seeds)
     if draws == 0:
         return Answer(state, models)

@@ -226,7 +226,7 @@ class Mixtures:
 
     @property
     def surplus(self) -> float:
-        """Returns the precision of N - 1 priors. The product of all posteriors holds the prior N times instead of once."""
+        """Returns the precision of N - 1 priors, because the product of all posteriors has N priors instead of one."""
         return (len(self.mean) - 1) * self.prior
 
 

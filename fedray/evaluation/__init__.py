@@ -1,1 +1,1 @@
-"""Evaluation: scores of new and known clients and of stacks, and the data of the report's pictures."""
+"""Computes scores of new clients, known clients and stacks, and the data of the report's pictures."""

@@ -215,7 +215,7 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
 
 
 def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> FloatArray:
-    """Returns whether the class of each sample is right (1 or 0), or its mean squared error, `[..., n]`.
+    """Returns for each sample whether the predicted class is right (1 or 0), or the mean squared error, `[..., n]`.
 
     Args:
         study: The trained study.
@@ -513,7 +513,7 @@ class Inquiry(NamedTuple):
 
 
 def draw_uniform(study: Study, world: int, split: str, rows: IntArray) -> FloatArray:
-    """Draws a uniform random number for each of some samples of a split, `[n]`, which is the same in all rounds."""
+    """Draws a uniform random number for each of some samples of a split, `[n]`. All rounds get the same numbers."""
     return rng.uniform(rng.keys(int(study.seeds[world]), f"conformal {split}", rows), 1)[..., 0]
 
 

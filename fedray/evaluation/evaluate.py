@@ -306,7 +306,7 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
 def score_ood_of_clients(
     study: Study, world: int, measured: answers.Measured, known: Tensor, asked: BoolArray
 ) -> dict[str, float]:
-    """Returns the mean of the scores of `score_ood` over known clients. Each weighs the models as it does to predict.
+    """Returns the mean of the scores of `score_ood` over known clients. Each client has its own weights of the models.
 
     Args:
         study: The trained study.
@@ -505,7 +505,7 @@ def make_evaluator(
     Args:
         study: The study that is trained.
         runtime: The runtime that evaluates the models.
-        test: Whether test samples are scored, which sweeps must not do.
+        test: Whether test samples are scored. Sweeps must not score test samples.
         keep_clients: A function that stores single clients' scores. It is called if `evaluate.clients` is above 0.
     """
 

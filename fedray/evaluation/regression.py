@@ -220,8 +220,8 @@ def decompose_squared_error(answers: list[FloatArray], truth: FloatArray) -> lis
     Returns:
         One dict per replicate. `variance` is the squared distance of the replicate's predictions to the mean over all R
         replicates, times R / (R - 1). The variance of the decomposition is the mean of these values over the
-        replicates. `bias2` is the same for all replicates. Its estimate would be too large by variance / R, which is
-        subtracted.
+        replicates. `bias2` is the same for all replicates. It is the squared error of the mean prediction, minus
+        variance / R, by which this error is too large on average.
 
     Example:
         >>> decompose_squared_error([np.array([1.0]), np.array([3.0])], np.array([0.0]))

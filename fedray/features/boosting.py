@@ -47,7 +47,7 @@ def write_tree(tree: Any, leaves: int) -> Tensor:
     """Returns a fitted `sklearn.tree.DecisionTreeClassifier` with at most L leaves as an array of node values.
 
     The array is `[2 L - 1, 3]` float32. The class of a leaf is its most frequent class. If several classes are equally
-    frequent, it is the first of them.
+    frequent, the first of these classes counts.
 
     Example:
         >>> from sklearn.tree import DecisionTreeClassifier
@@ -152,7 +152,7 @@ class BoostedTrees(nn.Module):
     Attributes:
         classes: Number of classes, C.
         committee: Whether the learners of a round have one vote together.
-        alpha: Weight of each round's vote, `[T]`. A round that added nothing has 0.
+        alpha: Weight of each round's vote, `[T]`. A round that added nothing has the weight 0.
         scale: Logarithm of the sum of all sample weights before normalization, for each round, `[T]`.
         trees: Learners of each round, `[T, S, n, 3]` for trees of n nodes.
     """
@@ -349,7 +349,7 @@ def join_errors(stats: Stats) -> Tensor:
 
 
 def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = False) -> Server:
-    """Returns a server that adds the candidate with the smallest error to the ensemble. `samme` gives its weight.
+    """Returns a server that adds the candidate with the smallest error to the ensemble, with the weight of `samme`.
 
     Boosting stops in a world when the best candidate is no better than guessing. With `keeps_pool` the candidates of
     the first round are the candidates of all rounds.
@@ -446,7 +446,7 @@ class Sent(NamedTuple):
 
 
 def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int], IntArray]:
-    """Returns a function: round -> the last round before it in which each client had a job, `[R * N]`.
+    """Returns a function: round -> the last earlier round in which each client had a job, `[R * N]`.
 
     The entry is -1 if a client had no job before. The schedule must not need a state.
 

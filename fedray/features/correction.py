@@ -69,9 +69,8 @@ class Correction(Piece):
         offset: A function (private vectors, server's vectors or None) -> the term `offset` of the local gradient (see
             `Local`), `[W, d]`.
         update: A function (private vectors, server's vectors or None, deltas, lengths) -> the private vectors after
-            local training, `[W, d]`. A length is the learning rate times the number of steps, `[W, 1]`. With momentum,
-            each step counts with the total weight of its gradient in the model (`block.weigh_gradients`). In both cases
-            `-delta / length` is a mean gradient.
+            local training, `[W, d]`. A length is the learning rate times the sum of `block.weigh_gradients`, `[W, 1]`,
+            which is the number of steps without momentum. So `-delta / length` is a mean gradient.
         shared: Name of the server's vector that is broadcast with the models. None means that the server has no such
             vector.
 
@@ -203,8 +202,8 @@ def contrast_models(mu: float, temperature: float) -> LocalLoss:
     """Returns the network's loss plus `mu` times a contrastive loss of features (MOON).
 
     The contrastive loss is `-log(e^(s(z, z_glob)/tau) / (e^(s(z, z_glob)/tau) + e^(s(z, z_prev)/tau)))`. Here s is the
-    cosine of the angle between two features, and tau > 0 is the temperature. The features are z of the trained model,
-    z_glob of the broadcast model, and z_prev of the client's previous model.
+    cosine of the angle between two features, and tau > 0 is the temperature. The trained model has the features z, the
+    broadcast model z_glob, and the client's previous model z_prev.
 
     Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, equations 3 and 4.
 

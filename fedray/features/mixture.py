@@ -102,7 +102,7 @@ def fit_weights(losses: ArrayLike, steps: int = STEPS) -> FloatArray:
 
 
 class _Shared(NamedTuple):
-    """The result of a client's E step: shares in its samples, `[K, n]` float32, and weights of the models, `[K]`."""
+    """The result of a client's E step: each model's share in each sample, `[K, n]` float32, and weight, `[K]`."""
 
     share: Tensor
     weights: FloatArray

@@ -156,7 +156,7 @@ def _refuse_data(_parameters: Tensor) -> Tensor:
 
 
 class Target(NamedTuple):
-    """The density of which particles should be samples, `p_0(w) exp(-sum of all samples' losses / temperature)`.
+    """The density that the particles represent, `p_0(w) exp(-sum of all samples' losses / temperature)`.
 
     Attributes:
         temperature: The losses are divided by this value, alpha, above 0.

@@ -117,7 +117,7 @@ class PersonalPasses(Piece):
     several personal models, it predicts with the model that is best on its withheld samples.
 
     Attributes:
-        each: How each personal model is trained. The training continues from where it last ended.
+        each: How each personal model is trained. Each training continues from the last personal model.
 
     Example:
         >>> passes = PersonalPasses((Local(pull=0.1), Local(pull=1.0)))

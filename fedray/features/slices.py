@@ -230,7 +230,7 @@ def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
 
 
 def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> nn.Module:
-    """Returns a layer of a slice. The hidden layer before it has `reads` channels. 0 means no hidden layer."""
+    """Returns a layer of a slice. The hidden layer before it has `reads` channels, or is absent (0)."""
     if not isinstance(part, nn.Linear | nn.Conv2d):
         return copy.deepcopy(part)
     out, inside = part.weight.shape[:2]

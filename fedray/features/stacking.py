@@ -110,7 +110,7 @@ def mask_rows(fetched: Fetched, masks: list[BoolArray]) -> Fetched:
 
 
 class LeaveOutShards:
-    """Shards in which each world of the wrapped shards becomes `folds` worlds, one without each fold.
+    """Shards with `folds` worlds for each world of the wrapped shards. Each of these worlds lacks one fold.
 
     World `w * folds + f` has the samples of world w without the samples of fold f.
 
@@ -171,7 +171,7 @@ class LeaveOutShards:
 
 
 class ProxyShards:
-    """Shards with only the proxy samples of each client, or with all training samples except these.
+    """Shards with each client's proxy samples (on which the meta model is trained), or with all other training samples.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -405,8 +405,8 @@ class Stack(NamedTuple):
         features: What the meta model learns from. With `out_of_fold` it is the prediction of the sub models that were
             not trained on the sample. With `all` it is the mean of the predictions of all sub models of a base. With
             `side_by_side` it is the predictions of all sub models, without averaging.
-        pooled: Whether clients upload these predictions with the labels of their samples. The server then trains the
-            meta model.
+        pooled: Whether clients upload these features with the labels of their samples. The server then trains the meta
+            model.
         at_server: Whether the server trains the meta model on its own samples.
         answers_at_once: Whether the meta model predicts from the start, with its initial weights. False means that it
             predicts only after it was trained.

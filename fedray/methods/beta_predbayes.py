@@ -195,9 +195,9 @@ SPECS = {
 
 
 def beta_predbayes(setting: kit.Setting) -> kit.Method:
-    """Composes M samples for each client, `[N, M p]` (row i is client i's), and beta `[1, 1]`, which the server fits.
+    """Composes M samples for each client, `[N, M p]`, and beta `[1, 1]`, which the server fits.
 
-    `fedray.simulation.stacking` joins the two trainings into one run.
+    Row i of the samples belongs to client i. `fedray.simulation.stacking` joins the two trainings into one run.
 
     Raises:
         BadInput: Clients train with an optimizer other than SGD, the network has running statistics, or chains take

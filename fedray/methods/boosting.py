@@ -190,9 +190,9 @@ def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepare
     """Composes the rounds of boosting.
 
     Args:
-        setting: the objects built from the scenario.
-        candidates: how the learners of a round become candidates for the ensemble.
-        prepared: whether all learners are fitted in the first round.
+        setting: The objects built from the scenario.
+        candidates: How the learners of a round become candidates for the ensemble.
+        prepared: Whether all learners are fitted in the first round.
     """
     size = _ensemble(setting)
     worlds, number = len(setting.seeds), setting.clients.number

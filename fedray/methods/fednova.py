@@ -1,4 +1,4 @@
-r"""FedNova: normalized averaging, in which a client does not count more because it makes more local steps.
+r"""FedNova: normalized averaging, so that a client that makes more local steps does not count more.
 
 Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization*, NeurIPS 2020, eq. 7 with SGD.
