@@ -143,6 +143,7 @@ class WeightedRows(NamedTuple):
         return np.asarray((given * self.weight).sum(axis=-1) / self.weight.sum())
 
 
+BLOCK_NUMBERS = 1 << 22  # numbers of a block of clients whose predictions are in memory at once
 RowsOfClient = Callable[[int], WeightedRows]  # client -> the samples on which it is scored
 
 
@@ -166,6 +167,12 @@ def weigh_equally(rows: IntArray) -> WeightedRows:
     return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
 
 
+def share_labels(study: Study, world: int) -> FloatArray:
+    """Returns the share of each class among each known client's training samples, `[N, C]`."""
+    counts = study.shards.label_counts(world)[:EVALUATED_CLIENTS].astype(np.float64)
+    return np.asarray(counts / np.maximum(counts.sum(1, keepdims=True), 1.0))
+
+
 def own_test_rows(study: Study, world: int) -> RowsOfClient:
     """Returns a function: client -> the test samples on which the client is scored.
 
@@ -174,10 +181,7 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
     shares. In a regression all test samples count. If groups of clients have changed copies of the data
     (`fedray.data.deal`), only the copy of the client's group counts.
     """
-    labels = study.split("test", world)[1].numpy()
-    if study.classes:
-        counts = study.shards.label_counts(world)[:EVALUATED_CLIENTS].astype(np.float64)
-        shares = counts / np.maximum(counts.sum(1, keepdims=True), 1.0)  # shares of each class, `[N, C]`
+    labels, shares = study.split("test", world)[1].numpy(), share_labels(study, world)
 
     def find(client: int) -> WeightedRows:
         own = study.shards.client_test(world, client)
@@ -269,6 +273,38 @@ def value_each(
             yield own, known[key].take(own.rows, axis=-1)
 
 
+def measure_by_class(
+    shares: FloatArray, labels: IntArray, votes: NDArray[np.floating[Any]], weights: FloatArray
+) -> FloatArray:
+    """Returns the accuracies of clients that are scored on the samples of their classes (`own_test_rows`), `[N]`.
+
+    All clients are scored together, on one class after the other.
+
+    Args:
+        shares: Share of each class among a client's samples, `[N, C]`.
+        labels: True class of each sample, `[n]`.
+        votes: Votes of each model, `[K, n, C]`.
+        weights: Each client's weights over the models, `[N, K]`.
+
+    Example:
+        >>> votes, labels = np.array([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]]), np.array([0, 1, 1])
+        >>> shares = np.array([[0.5, 0.25, 0.25], [0.0, 0.0, 1.0]])  # there is no sample of class 2
+        >>> measure_by_class(shares, labels, votes, np.ones((2, 1))).round(3).tolist()
+        [0.833, nan]
+    """
+    right, there = np.zeros(shares.shape), np.zeros(shares.shape[1], dtype=bool)
+    for c in range(shares.shape[1]):
+        of_class = votes[:, labels == c]
+        there[c] = of_class.shape[1] > 0
+        held = np.flatnonzero(shares[:, c] > 0) if there[c] else np.empty(0, np.int64)
+        for some in np.array_split(held, 1 + len(held) * of_class[0].size // BLOCK_NUMBERS):
+            mean = np.tensordot(weights[some].astype(votes.dtype), of_class, axes=1)
+            right[some, c] = (mean.argmax(-1) == c).mean(axis=1)
+    held_shares = shares * there
+    with np.errstate(invalid="ignore"):  # a client without such samples has 0 / 0
+        return np.asarray((held_shares * right).sum(1) / held_shares.sum(1))
+
+
 def measure_clients(
     study: Study,
     world: int,
@@ -296,6 +332,9 @@ def measure_clients(
     """
     y, votes = study.split(split, world)[1], cast_votes(study, world, outputs)
     votes = votes.astype(np.float32) if study.classes else votes  # only the largest vote counts
+    together = study.shards.client_test(world, 0) is None and study.shards.cluster_test(world, 0) is None
+    if study.classes and split == "test" and weights is not None and together:
+        return measure_by_class(share_labels(study, world), y.numpy(), votes, weights)
     finite = bool(np.isfinite(votes).all())
 
     def count(client: int, rows: IntArray | None) -> FloatArray:
