@@ -292,17 +292,15 @@ def measure_by_class(
         >>> measure_by_class(shares, labels, votes, np.ones((2, 1))).round(3).tolist()
         [0.833, nan]
     """
-    right, there = np.zeros(shares.shape), np.zeros(shares.shape[1], dtype=bool)
-    for c in range(shares.shape[1]):
-        of_class = votes[:, labels == c]
-        there[c] = of_class.shape[1] > 0
-        held = np.flatnonzero(shares[:, c] > 0) if there[c] else np.empty(0, np.int64)
+    right, present = np.zeros(shares.shape), np.unique(labels)
+    for c in present.tolist():
+        of_class, held = votes[:, labels == c], np.flatnonzero(shares[:, c] > 0)
         for some in np.array_split(held, 1 + len(held) * of_class[0].size // BLOCK_NUMBERS):
             mean = np.tensordot(weights[some].astype(votes.dtype), of_class, axes=1)
             right[some, c] = (mean.argmax(-1) == c).mean(axis=1)
-    held_shares = shares * there
+    scored = shares[:, present]
     with np.errstate(invalid="ignore"):  # a client without such samples has 0 / 0
-        return np.asarray((held_shares * right).sum(1) / held_shares.sum(1))
+        return np.asarray((scored * right[:, present]).sum(1) / scored.sum(1))
 
 
 def measure_clients(
