@@ -1,4 +1,4 @@
-"""Data sets, the partitions that deal samples to clients, and the stores that hold the samples."""
+"""Holds data sets, the partitions that deal samples to clients, and the stores of samples."""
 
 from fedray.data.adaptation import adapt
 from fedray.data.types import Dataset, Split, classification, regression

@@ -352,11 +352,11 @@ def _pool(dealt: Dealt) -> Dealt:
 
 
 def _leave_out(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray]) -> tuple[Dataset, list[int]]:
-    """Returns the data set with a fold for each different world, and the fold of each world.
+    """Returns the data set with a fold for each pair in `worlds` (seed, fold), and the new fold of each world.
 
-    The training samples of a fold are the samples of all clients that are not kept out. The training samples of the
-    fold give the statistics that standardize samples. Columns that the data set does not standardize (mean 0, standard
-    deviation 1) stay unstandardized.
+    The training samples of a fold are the samples of all clients that are not kept out. Their statistics standardize
+    the samples of the fold. Columns that the data set does not standardize (mean 0, standard deviation 1) stay
+    unstandardized.
     """
     first = {world: i for i, world in reversed(list(enumerate(worlds)))}
     places = sorted(first.values())

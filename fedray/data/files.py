@@ -35,8 +35,8 @@ def find_cache_root() -> Path:
 def find_data_root(root: Path | None) -> Path:
     """Returns the folder of data files.
 
-    This is `root`, the key `data.root`. If `root` is None, it is the folder `FEDRAY_DATA`, or, if this variable is not
-    set, a folder in the user's cache.
+    `root` is the key `data.root`. If it is None, the folder is the value of the variable `FEDRAY_DATA`. If this
+    variable is not set either, the folder is in the user's cache.
 
     Example:
         >>> find_data_root(Path("/data"))
@@ -201,7 +201,7 @@ class Spool:
         return np.frombuffer(mapped, form.dtype).reshape(self.rows, *form.shape[1:])
 
     def _move_to_file(self) -> None:
-        """Moves all pieces to a file. One sample stays in memory, because it has the shape and type."""
+        """Moves all pieces to a file. One sample stays in memory, because it shows the shape and type of all."""
         pieces, self._pieces = self._pieces, [self._pieces[0][:1].copy()]
         self._file = tempfile.TemporaryFile(prefix="fedray-rows-")  # noqa: SIM115  (`finish` closes it)
         for piece in pieces:

@@ -202,7 +202,7 @@ def shuffle_by(values: Array, generator: Generator) -> IntArray:
 
 
 def deal_sizes(order: IntArray, size: IntArray) -> Cut:
-    """Returns the cut that gives the first `size[0]` samples of `order` to client 0, the next ones to client 1, ..."""
+    """Returns the cut that gives the first `size[0]` samples of `order` to client 0, the next `size[1]` to client 1 ..."""
     return Cut(order.astype(np.int64), np.concatenate([[0], np.cumsum(size)]).astype(np.int64))
 
 
@@ -539,9 +539,9 @@ def classes(labels: Array, clients: int, generator: Generator, classes: int = 2)
     """Gives every client the same number of classes, and deals each class evenly to the clients that hold it.
 
     The numbers of clients that hold each class differ by at most 1, unless a class has too few samples. The clients
-    choose one after the other. Each takes the classes that still need the most clients. Ties are broken at random. By a
-    theorem of Gale and Ryser, this procedure finds a solution if a solution exists. Each client holds `classes`
-    classes.
+    choose one after the other. Each client takes the classes that still need the most clients. Ties are broken at
+    random. By a theorem of Gale and Ryser, this procedure finds a solution if a solution exists. Each client holds
+    `classes` classes.
     """
     y = check_labels(labels, "classes")
     check_rows(len(y), clients)

@@ -1,1 +1,1 @@
-"""The experiments that a user starts: one run, a table of runs, a check of a scenario."""
+"""Runs the experiments that a user starts: one run, a table of runs, or a check of a scenario."""

@@ -120,8 +120,8 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
 
     Args:
         local: The settings of local training.
-        grid: The candidates for the learning rate. Each world (one seed of one fold) takes its best. Empty or None
-            means a single rate.
+        grid: The candidates for the learning rate. Each world (one seed of one fold) takes the best candidate. Empty or
+            None means a single rate.
 
     Example:
         >>> describe_local(Local(lr=0.1, lr_decay=0.99, momentum=0.9))
@@ -296,7 +296,7 @@ def describe_models(study: Study) -> str:
 def describe_schedule(scenario: Scenario, study: Study) -> str:
     """Describes the rule that decides which model a client trains.
 
-    It is the scenario's schedule, the method's own, or a choice of the clients.
+    The rule is the scenario's schedule, the schedule of the method, or a choice of the clients.
     """
     name, kind = scenario.method.name, scenario.schedule.kind
     if study.method.phase.choose is not None:

@@ -55,7 +55,7 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
           predict.
         - `average`: the quantity that is averaged over the models, or `own` if the method has its own rule.
         - `weights`: the models' weights in the average, by replicate and fold. Their sum is 1.
-        - `tiers`: the weights for known clients by tier, if the method has them.
+        - `tiers`: the weights for known clients by tier, if the method has such weights.
         - `bases`: for a stack without a meta model, the weights of its bases in the average. A stack is exported as one
           module.
     """

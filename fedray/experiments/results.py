@@ -1,4 +1,4 @@
-"""Run directories as Python objects with scores, tables, models and predictions.
+"""Opens run directories as Python objects with scores, tables, models and predictions.
 
 Example:
     >>> import fedray

@@ -112,7 +112,7 @@ def estimate_seconds(study: Study, device: str = "cpu") -> float:
     """Estimates the seconds that one core or a GPU needs to train a round.
 
     On a processor with AVX-512 the estimate was 0.5 to 2.3 times the measured time. If a study trains its parts one
-    after the other, it is the mean over all rounds. It is infinite for work that a GPU cannot do.
+    after the other, the estimate is the mean over all rounds. For work that a GPU cannot do it is infinite.
 
     Args:
         study: The study that is trained.

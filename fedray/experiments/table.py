@@ -178,7 +178,7 @@ PERSONAL = ("personal_accuracy", "personal_rmse")  # scores of clients with thei
 
 
 def find_first_score(rows: CellRows) -> list[str]:
-    """Returns a list with the score that comes first in a table, which is that of the clients' own predictions.
+    """Returns a list with the score that comes first in a table: the score of the clients' own predictions.
 
     The list is empty unless clients of some cell predict with their own models or weights, and all cells have this
     score.

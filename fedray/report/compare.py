@@ -460,9 +460,9 @@ def find_best(runs: list[ReadRun], name: str) -> list[int]:
     """Finds the runs whose final mean of a metric is the best, or differs from the best perhaps by chance.
 
     Runs that share at least two seeds are compared in pairs. If the run with the best mean is worse than a second run
-    on the shared seeds, the second run is the best. Other runs differ if their means differ by more than twice the
-    standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. A run with a single replicate and fold does not differ from
-    other runs in this sense.
+    on the shared seeds, the second run is the best. Two runs that share fewer seeds differ if their means differ by
+    more than twice the standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. A run with a single replicate and fold does
+    not differ from other runs in this sense.
 
     Returns:
         Indices in `runs`, the best run first. The list is empty if all differences may be chance, or if neither high

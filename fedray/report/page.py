@@ -123,7 +123,7 @@ def fill_template(*, sections: Iterable[pictures.Section] = (), **values: Any) -
 def _find_words(rows: Sequence[Sequence[str | Best]]) -> list[bool]:
     """Returns whether each column is aligned left.
 
-    This is so for the first column, and if no text begins with a number.
+    The first column is aligned left, and so is a column in which no text begins with a number.
     """
     columns = enumerate(zip(*rows, strict=True))
     return [not i or not any(re.match(r"[+-]?(\d|inf)", str(text)) for text in column) for i, column in columns]

@@ -160,8 +160,8 @@ def make_colormap() -> Colormap:
 def draw_bars(axes: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, height: ArrayLike, **look: Any) -> None:
     """Draws many rectangles as one path, so that a hundred clients need only one SVG element.
 
-    Each argument has a number for each rectangle, `[n]`, or one number for all. `left` and `bottom` are its corner. A
-    rectangle of height 0 is not drawn.
+    Each argument has a number for each rectangle, `[n]`, or one number for all. `left` and `bottom` are the corner of a
+    rectangle. A rectangle of height 0 is not drawn.
     """
     corners = np.broadcast_arrays(*(np.asarray(a, float) for a in (left, bottom, width, height)))
     x, y, w, h = (a[(corners[2] != 0) & (corners[3] != 0)] for a in corners)
@@ -331,7 +331,7 @@ def _read_line(line: Line2D, errors: ErrorbarContainer | None) -> Trace:
 
 
 def _read_band(band: PolyCollection, of: Trace) -> Trace:
-    """Returns both ends of the band around a line at the points of the line, or nothing if the two do not match."""
+    """Returns both ends of the band around a line at the points of the line, or nothing if they do not match."""
     vertices = np.asarray(band.get_paths()[0].vertices) if len(band.get_paths()) == 1 else np.empty((0, 2))
     x = of["x"]
     if len(vertices) != 2 * len(x) + 3 or not np.array_equal(vertices[1 : len(x) + 1, 0], x):

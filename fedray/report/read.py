@@ -484,7 +484,11 @@ def mark_score(text: str, summary: Mapping[str, Any]) -> str:
 
 
 def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
-    """Explains the mark of a run's scores. Notes if test samples chose the best round, or if one class is as good."""
+    """Returns notes on the scores of a run.
+
+    The notes explain the mark of the scores. They also say if test samples chose the best round, or if the accuracy is
+    no better than that of always predicting the most frequent class.
+    """
     found, of = _read_choices(summary), f" of {whose}" if whose else ""
     ends = ", ".join(f"{key} = {name}" for key, name in found.items() if key != BEST)
     lines = [f"{MARK}: of a round{of} that the test rows chose ({ends}), so that it is too good."] if ends else []

@@ -1,1 +1,1 @@
-"""Where jobs run: this process (`inline`) or the actors of a Ray cluster (`ray`)."""
+"""Runs jobs in this process (`inline`) or in the actors of a Ray cluster (`ray`)."""

@@ -181,8 +181,6 @@ def pretend_gpus(tiers: "Iterable[Tier | TierKeys]", device: str) -> int | None:
     If the device is `cpu`, no GPU is used, but actors of tiers that reserve GPUs must still find them in Ray's
     resources.
 
-
-
     Example:
         >>> from fedray.core.types import Tier
         >>> pretend_gpus([Tier("phones", 9), Tier("servers", 1, num_gpus=0.25)], "cpu")
@@ -438,7 +436,7 @@ def kill_session(folder: Path) -> None:
 
 
 def remove_session(folder: Path) -> None:
-    """Removes the session folder of a Ray that has ended, again while Ray's threads in this process write into it."""
+    """Removes the session folder of a Ray that has ended. Repeats this while Ray's threads here write into it."""
     deadline = time.monotonic() + KILL_SECONDS
     while folder.exists() and time.monotonic() < deadline:
         shutil.rmtree(folder, ignore_errors=True)

@@ -253,8 +253,8 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
     """Numbers the jobs of asynchronous training, `[J]`. Jobs with equal numbers (below J) may share a block.
 
     Jobs that start from different versions of a model may share a block if their learning rates are equal and all of
-    `Phase.pieces` treat both versions in the same way. If local training calls code, they may not, because code may use
-    the version as the round.
+    `Phase.pieces` treat both versions in the same way. If local training calls a method's or a user's code, such jobs
+    never share a block, because the code may use the version as the round.
 
     Example:
         >>> from fedray.core.method import Local
@@ -340,8 +340,6 @@ def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine 
     """Returns the engine of each tier, or None for a tier that trains the whole network.
 
     The result is empty if all tiers train the whole network.
-
-
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -493,7 +491,8 @@ class Chunk(NamedTuple):
 class Queue(NamedTuple):
     """Chunks, and the actors that may take them.
 
-    All actors have equal resources. If jobs need private vectors of clients, there is only the actor that holds them.
+    All actors have equal resources. If jobs need private vectors of clients, the queue has only the actor that holds
+    these vectors.
 
     Attributes:
         actors: Indexes of the actors.
@@ -513,7 +512,7 @@ def cut_chunks(
     at_home: bool = False,
     laps: int = 1,
 ) -> list[Queue]:
-    """Cuts the jobs of a round into chunks. The result has the same bits for every cut.
+    """Cuts the jobs of a round into chunks. The trained models have the same bits for every cut.
 
     Args:
         clients: The tiers.

@@ -477,7 +477,7 @@ def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str])
 
 
 def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: bool) -> str:
-    """Returns a line with the keys of a file that stay when an override replaces its method, or an empty text.
+    """Returns a line with the keys of a file that stay when an override replaces the method, or an empty text.
 
     The line names keys that differ from the defaults of the new method. If a person wrote the file, the line names only
     keys that the old method sets by default, because the person may mean the other keys for every method. `whole` says

@@ -1,1 +1,1 @@
-"""One simulated run: the round loop, the study of the run, virtual time, and the parts of a stack."""
+"""Holds the parts of one simulated run: the round loop, the study, virtual time, and the parts of a stack."""

@@ -46,7 +46,7 @@ class StartedJob(NamedTuple):
 
 
 class KnownJobs(NamedTuple):
-    """Jobs that end at known server steps, `[J]` each, in the order of step, model and arrival.
+    """Jobs that end at known (already computed) server steps, `[J]` each, in the order of step, model and arrival.
 
     Attributes:
         client: Client of each job.
@@ -251,7 +251,7 @@ class Timeline:
         return ServerSteps(np.array(times), stepping, jobs)
 
     def list_open(self) -> list[tuple[int, int]]:
-        """Returns (model, version) of each started job whose upload no returned step has used."""
+        """Returns (model, version) of each started job whose upload was not used in the steps returned so far."""
         flying = [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._flown
         return [(job.model, job.version) for job in flying if job is not None and job.status == clock.OK]
 
@@ -467,7 +467,7 @@ LEAST_STEPS = 32  # fewest server steps that are computed at once
 
 
 class Horizon:
-    """The next server steps of all worlds that are computed so far (the *known steps*).
+    """The next server steps of all worlds, as far as they are computed (the *known steps*).
 
     Attributes:
         lines: The timeline of each world.

@@ -64,14 +64,14 @@ def watched_score(row: Mapping[str, Any], name: str) -> str:
 
 
 def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
-    """Returns the scenario keys that choose a round, each with the score that it names."""
+    """Returns the scenario keys that choose a round, each with the score that the key names."""
     patience, stop_at, best = evaluation.patience, evaluation.stop_at, evaluation.best
     found = {"stop.metric": patience and patience.metric, "evaluate.stop_at.metric": stop_at and stop_at[0]}
     return {key: name for key, name in {**found, "checkpoint.best": best}.items() if name}
 
 
 def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
-    """Returns the scenario keys that chose a round of this run by a score on test samples, each with this score."""
+    """Returns each scenario key that chose a round of this run by a score on test samples, and this score."""
     row: Mapping[str, Any] = progress.metrics[0] if progress.metrics else {}
     chosen = {key: watched_score(row, name) for key, name in list_choosing_keys(study.evaluation).items()}
     return {
@@ -131,7 +131,7 @@ def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bo
     """Returns whether every best value is at least `patience` rounds old.
 
     Args:
-        best: As in `follow_course`.
+        best: The best values and their rounds, as in `follow_course`.
         round: The current round.
         patience: Number of rounds without a better value.
 
@@ -149,7 +149,7 @@ def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bo
 def follow_metrics(study: Study, progress: Progress) -> bool:
     """Updates the best values so far after an evaluation, and returns whether this round is the best.
 
-    Best values are kept of the metric of early stopping and of the metric that chooses the best round.
+    Two metrics have best values: the metric of early stopping, and the metric that chooses the best round.
 
     `progress.courses` is changed in place.
 
@@ -191,7 +191,7 @@ def find_stop(study: Study, progress: Progress) -> str:
 def ask_callbacks(study: Study, progress: Progress, *, measured: bool) -> str:
     """Calls the user's callbacks after a round. Returns a text that names the first callback that asked to end the run.
 
-    The text is empty if no callback asked for it.
+    The text is empty if no callback asked to end the run.
 
     Args:
         study: The study that runs.
@@ -502,12 +502,12 @@ def _train_counted(
 def _ask_clients(
     runtime: Runtime, phase: Phase, t: int, jobs: SizedPlan, *, state: State, sent: tuple[Stats, JobRows]
 ) -> tuple[Stats, JobRows]:
-    """Lets clients work a second time before the server's step, if `phase.ask` returns a state for it.
+    """Lets clients work a second time before the server's step, if `phase.ask` returns a state.
 
-    The clients of all jobs that did not fail work again with this state.
+    The clients of all jobs that did not fail then work again with this state.
 
     Returns:
-        The statistics of the training and of this further work, and the job results with the errors of both.
+        The statistics of the training and of the second work, and the results of the jobs with the errors of both.
     """
     stats, rows = sent
     asked = None if phase.ask is None or len(rows.errors) == len(jobs.size) else phase.ask(state, stats)

@@ -116,7 +116,7 @@ class Patience(NamedTuple):
 
     Attributes:
         metric: Name of the metric.
-        rounds: Number of rounds without a better value in any world after which the run ends.
+        rounds: The run ends after this number of rounds without a better value in any world.
         min_delta: A value counts as better only if it is better than the best value so far by more than this
             difference.
     """
@@ -362,7 +362,7 @@ class Study:
 
     @property
     def tests_other_rows(self) -> bool:
-        """Whether clients predict with their own models or weights, but are tested on samples of a different kind."""
+        """Whether clients predict with their own models or weights, but are also tested on samples of other clusters."""
         own = self.method.phase.is_personal or self.method.one_model_per_client or self.evaluation.gamma is not None
         tested = [self.shards.client_test(0, 0), self.shards.cluster_test(0, 0)]
         return own and self.shards.clusters(0) is not None and all(rows is None for rows in tested)

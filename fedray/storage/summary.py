@@ -200,7 +200,7 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
 def find_most_frequent(study: Study) -> dict[str, Any]:
     """Returns the most frequent class of the first world's test samples, and the number of classes.
 
-    `share` is the share of the most frequent class of each world, averaged over the worlds.
+    The entry `share` is the share of each world's most frequent class, averaged over the worlds.
     """
     counts = [
         np.bincount(study.split("test", world)[1].numpy(), minlength=study.classes) for world in range(study.worlds)

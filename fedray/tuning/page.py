@@ -231,8 +231,9 @@ def compute_importance(view: View, i: int) -> dict[str, float]:
     """Computes the share of an objective's variance that each parameter explains, by the key of the parameter.
 
     The result is empty with fewer than four trials. fANOVA (Hutter et al., ICML 2014) computes the shares. If a
-    parameter is conditional, PED-ANOVA (Watanabe et al., IJCAI 2023) does so. Parameters that cannot change the
-    objective are left out, because their shares would be chance. `i` is the number of the objective, from 0.
+    parameter is conditional, PED-ANOVA (Watanabe et al., IJCAI 2023) computes the shares instead. Parameters that
+    cannot change the objective are left out, because their shares would be chance. `i` is the number of the objective,
+    from 0.
     """
     if len(view.done) < 4 or len({trial.values[i] for trial in view.done}) < 2:
         return {}

@@ -57,7 +57,7 @@ from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
 def make_reporter(
     location: optuna_study.StudyLocation | None, number: int, objective: SweepObjective, scenario: Scenario
 ) -> Callable[[int, Sequence[Row]], bool]:
-    """Makes a function that reports the first objective's metric once an age (K rounds), and returns whether to stop.
+    """Makes a function that reports the first objective's metric once per age (K rounds), and returns whether to stop.
 
     `location` is the study that gets the reports. None means that there is no pruner.
     """

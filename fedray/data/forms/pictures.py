@@ -216,8 +216,8 @@ def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Data
     """Reads the pictures of a folder, client after client. A client's pictures are in the order of classes and names.
 
     Args:
-        folder: A folder that holds a folder for each class, directly or in folders of parts or clients
-            (`fedray.files.layout`). Or a mapping from clients to such folders.
+        folder: A folder, or a mapping from clients to folders. A folder holds a folder for each class, directly or in
+            folders of parts or clients (`fedray.files.layout`).
         reading: The options for reading. `reading.test` is the name of the test part, or a folder with the test
             pictures.
 
