@@ -202,7 +202,7 @@ def shuffle_by(values: Array, generator: Generator) -> IntArray:
 
 
 def deal_sizes(order: IntArray, size: IntArray) -> Cut:
-    """Returns the cut that gives the first `size[0]` samples of `order` to client 0, the next `size[1]` to client 1 ..."""
+    """Returns the cut that gives `size[0]` samples of `order` to client 0, the next `size[1]` to client 1, ..."""
     return Cut(order.astype(np.int64), np.concatenate([[0], np.cumsum(size)]).astype(np.int64))
 
 

@@ -362,7 +362,7 @@ class Study:
 
     @property
     def tests_other_rows(self) -> bool:
-        """Whether clients predict with their own models or weights, but are also tested on samples of other clusters."""
+        """Whether clients predict with their own models or weights, but are also tested on other clusters' samples."""
         own = self.method.phase.is_personal or self.method.one_model_per_client or self.evaluation.gamma is not None
         tested = [self.shards.client_test(0, 0), self.shards.cluster_test(0, 0)]
         return own and self.shards.clusters(0) is not None and all(rows is None for rows in tested)
