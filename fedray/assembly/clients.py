@@ -158,7 +158,7 @@ def _share_candidates(candidates: int | None, clients: Clients, counts: list[int
 
 
 def count_age(scenario: Scenario) -> int:
-    """Returns the number of rounds of an age, which is K, or for a stack the least common multiple of its bases' K."""
+    """Returns the number of rounds of an age. This is K, or for a stack the least common multiple of its bases' K."""
     models = scenario.method.models
     return math.lcm(*(base.get("models", models) for base in scenario.method.options.get("bases", ())), models)
 
@@ -220,7 +220,7 @@ def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: in
 def _hold_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool) -> rules.Rule:
     """Returns a user's selection rule with checks of the clients that it chooses.
 
-    A rule that does not declare its options raises an error if it does not use one of them.
+    If a rule does not declare its options, an option that the rule does not use raises an error.
     """
     name, recorded, tried = name_callable(function), RecordedOptions(options), list[bool]()
     given = options if declares else recorded

@@ -147,7 +147,7 @@ class Need(NamedTuple):
 
 
 def read_machine_memory() -> float:
-    """Returns the memory of this machine, or of its container if that has less, in bytes."""
+    """Returns the memory in bytes of this machine, or of its container if the container has less."""
     available = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:

@@ -229,7 +229,7 @@ def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | N
 
 
 def watch_shared(phase: Phase, where: str) -> Phase:
-    """Returns a phase that raises an error if it changes an object that both its server and its clients use.
+    """Returns a phase that raises an error when an object that server and clients share is changed.
 
     The checked objects are tensors, arrays, dicts, lists and variables of closures. New entries of a dict or list are
     allowed.

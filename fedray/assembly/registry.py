@@ -67,8 +67,8 @@ def register(
             rows)` that makes an assignment, like the functions of `fedray.components.schedule`. For the other kinds see
             docs/how-to/training.md.
         options: The options with their defaults, such as `{"sigma": 0.05}`. A scenario that sets a different option
-            raises an error. None means that no options are declared. Then an option of a scenario raises an error if
-            your code does not use it when the method is composed, the partition is computed, or the selection is first
+            raises an error. None means that no options are declared. An option of a scenario that your code does not
+            use then raises an error: when the method is composed, the partition is computed, or the selection is first
             called. A method with the option `networks` (`[]`, say) may get several architectures.
         models: The number of models that a method trains if a scenario does not set `method.models`. None means 5.
         spec: A full specification of a method, as fedray's methods have, instead of `options` and `models`. It holds
@@ -171,7 +171,7 @@ def find_function(thing: Any) -> Any:
 
 
 def _explain_transform(thing: Any, options: Iterable[str]) -> str | None:
-    """Returns why an object cannot be an optimizer, as words that follow "it", or None if it can be an optimizer."""
+    """Returns why an object cannot be an optimizer, or None if it can. The words follow "it" in a message."""
     if isinstance(thing, Transform):
         each = {"init": "parameters", "update": "gradient, state, parameters, context", "at": "parameters, noise"}
         functions = {name: getattr(thing, name) for name in each if name != "at" or thing.at is not None}
@@ -240,8 +240,8 @@ class UserObjects:
             rate.
         grid: The learning rates to compare. Every world is trained with each rate (`fedray.experiments.run`).
         devices: The simulated devices. None means the devices that the tiers and the trace describe.
-        reading: The arguments of `fedray.data.adapt` with which the data were read, as far as a scenario file can hold
-            them.
+        reading: The arguments of `fedray.data.adapt` with which the data were read. Only values that a scenario file
+            can hold are stored.
         partition: A function that gives each client its samples, or a partitioner of `flwr_datasets`.
         selection: A function that chooses the participants of a round.
         schedule: A function that makes the assignment of models to participants.
@@ -413,7 +413,7 @@ def _check_object(kind: Kind, thing: Any) -> Any:
 def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:
     """Returns the user's passed or named object of a kind, or None if the run uses an object of fedray.
 
-    The kind is one of which a scenario uses exactly one object, such as "loss".
+    A scenario uses exactly one object of such a kind, for example one loss.
     """
     passed = getattr(own, KINDS[kind].given)
     return names.find_thing(kind, value_at(scenario, KINDS[kind].key)) if passed is None else passed
@@ -526,8 +526,8 @@ def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) 
     """Returns an error of one line for an exception in a run with a user's objects. Errors of fedray stay unchanged.
 
     Returns:
-        The error, or None if the run uses no object of the user, or if an `OSError` or `MemoryError` does not come from
-        the user's code.
+        The error. It is None if the run uses no object of the user, or if an `OSError` or `MemoryError` does not come
+        from the user's code.
     """
     if isinstance(error, FedrayError):
         return error

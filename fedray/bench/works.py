@@ -374,7 +374,7 @@ def draw_at_random(world: Federation, study: Study) -> tuple[ChooseClients, Deal
 
 
 def draw_as_simulated(study: Study, world: int) -> tuple[ChooseClients, DealBatches]:
-    """Returns the clients and batches that fedray draws, with which the plain loop must reach the same weights."""
+    """Returns the clients and batches that fedray draws. With them the plain loop must reach the same weights."""
     phase = study.method.phase
 
     def choose(t: int) -> Sequence[int]:

@@ -97,8 +97,8 @@ def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
     """Returns the compression that keeps k random entries of each delta.
 
     Client and server draw the same indices from a shared random key. Only the values and the 8-byte key are sent. With
-    `unbiased`, the kept entries are multiplied by d / k, so that their mean over all draws equals the delta. Error
-    feedback needs `unbiased=False`.
+    `unbiased`, the kept entries are multiplied by d / k, so the mean over all draws equals the delta. Error feedback
+    needs `unbiased=False`.
     """
     d = layout.trainable
 

@@ -189,7 +189,7 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
 
 
 def walk_schedule(walk: Walk) -> Schedule:
-    """Returns a schedule that trains every model at the client that holds it, unless this client has failed."""
+    """Returns a schedule in which the client that holds a model trains the model, unless the client has failed."""
 
     def plan(t: int, _state: object) -> Plan:
         at = walk.at(t)
@@ -200,7 +200,7 @@ def walk_schedule(walk: Walk) -> Schedule:
 
 
 def walk_traffic(walk: Walk, clients: Clients, compress: Compress) -> Traffic:
-    """Returns a function that computes the bytes that each job sends and the bytes that it receives, `[J]` each.
+    """Returns a function that computes the bytes that each job sends and receives, `[J]` each.
 
     A job sends its model only if the model then goes to a different client. It receives its model only if the model
     comes from a different client. Tiers may compress differently.

@@ -175,7 +175,7 @@ def merge_counters(counters: Tensor, stats: Stats) -> Tensor:
 
 
 def keep_uploads(uploads: Uploads, values: Tensor) -> Kept:
-    """Returns statistics that hold a value for each upload, for servers that need every single upload.
+    """Returns statistics that hold a value for each upload, for servers that need each upload separately.
 
     The values `[J, ...]` are stored by (world, model, client).
     """
@@ -429,8 +429,8 @@ def feddyn_server(
         alpha: Weight of the regularization, above 0.
         trainable: Number of trainable parameters of a model, p, which come first. Only these are corrected.
         held: A function: round -> 1 for each parameter that a tier trains and 0 for the others, `[T, d]` float64. n is
-            then, for each parameter, the number of uploads in which the parameter was trained. None means that all
-            parameters were trained in all uploads.
+            then counted for each parameter: it is the number of uploads in which the parameter was trained. None means
+            that all parameters were trained in all uploads.
     """
     tiers = 1 if held is None else len(held(0))
 

@@ -747,8 +747,8 @@ class Phase:
         sizes: A function: plan -> number of training samples of each job `[J]`. None means all samples of the job's
             client.
         steps: A function (plan, sizes) -> steps of each job `[J]` and samples in these steps `[J]`, for the virtual
-            clock. A stack also returns a multiplier of the client's time for these steps `[J]`, which is 0 if the
-            server makes the steps. None means that steps and samples follow from `local`.
+            clock. A stack also returns a multiplier of the client's time for these steps, `[J]`. It is 0 if the server
+            makes the steps. None means that steps and samples follow from `local`.
         traffic: A function (round, plan) -> bytes up `[J]` and bytes down `[J]` of each job. None means that each model
             is sent from the server to the client and back.
         remember: A function (round, state after the round, plan, losses `[J]`) -> state. It stores in the state what

@@ -357,7 +357,7 @@ def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}) -
     Args:
         kind: The dataclass with the section's keys.
         default: None means that the section may be absent. A list or dict means a list of sections or several sections
-            by name. Otherwise there is one section, whose keys have their defaults if the section is absent.
+            by name. Otherwise there is one section. If it is absent, its keys have their defaults.
         example: See `Section.example`.
     """
     many = type(default) if isinstance(default, list | dict) else None
@@ -493,7 +493,7 @@ class ReadOptions(NamedTuple):
             table are inputs.
         group: Name of the column that says to which client each sample belongs.
         test: The test samples in the form of the data, or the name of the part of the data with the test samples. None
-            means that the form of the data fixes them, or that they are drawn from all samples.
+            means that the form of the data fixes the test samples, or that they are drawn from all samples.
         test_fraction: Fraction of the samples to draw as test samples if there are no other test samples. It is 0 if
             the test samples are those of whole clients (`data.test_clients`).
         task: `auto`, `classification` or `regression`.

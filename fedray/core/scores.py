@@ -159,7 +159,7 @@ def find_score(name: str) -> Score | None:
 
 
 def leave_out_repeats(metrics: Mapping[str, _T]) -> dict[str, _T]:
-    """Leaves out scores of an ensemble's members if they repeat the ensemble's score because there is only one model.
+    """Leaves out the scores of an ensemble's members if there is only one member, whose score is the ensemble's.
 
     Example:
         >>> leave_out_repeats({"accuracy": 0.5, "accuracy_min": 0.5, "accuracy_mean": 0.5, "accuracy_max": 0.5})

@@ -6,8 +6,8 @@ these words:
 
 - A *world* is one seed (replicate) of one fold of the data.
 - A *job* is "client i trains model k of world w in this round" (Fed-ensemble's delta_ik = 1).
-- A *row* of a state holds the d values of one model of one world. A row of a schedule is a client, a slot or a stratum,
-  which has its own permutation of the models. A row of a data set is a sample.
+- A *row* of a state holds the d values of one model of one world. A row of a schedule is a client, a slot or a stratum.
+  Each row has its own permutation of the models. A row of a data set is a sample.
 - An *age* is K consecutive rounds, in which every row of a permutation schedule trains every model once.
 - A *block* is a set of jobs that are trained together as one computation, and a *lane* is one job of a block.
 - A *known client* is a client of the run. A *new client* has never taken part in the run.

@@ -220,8 +220,8 @@ class Spool:
 def read_pieces(array: NDArray[Any], mapped: mmap.mmap | None = None) -> Iterator[NDArray[Any]]:
     """Yields an array in pieces of at most 16 MB. If the array is a mapped file, the memory of used pieces is freed.
 
-    `mapped` is the mapped file, to whose pages nothing may have been written. If it is None, the function itself looks
-    for the mapped file of a read-only array.
+    `mapped` is the mapped file. Its pages must not have been written to. If it is None, the function itself looks for
+    the mapped file of a read-only array.
     """
     rows = max(1, PIECE_BYTES // max(1, array[:1].nbytes))
     if mapped is None and array.nbytes >= LARGE_BYTES and not array.flags.writeable:
@@ -255,6 +255,6 @@ def take_rows(array: NDArray[Any], rows: IntArray) -> NDArray[Any]:
 
 
 def release(mapped: mmap.mmap) -> None:
-    """Frees the memory that this process uses for a mapped file, to whose pages nothing may have been written."""
+    """Frees the memory that this process uses for a mapped file. Its pages must not have been written to."""
     with suppress(AttributeError, OSError, ValueError):  # some systems have no such call
         mapped.madvise(mmap.MADV_DONTNEED)

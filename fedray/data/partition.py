@@ -122,7 +122,7 @@ def name_owners(cut: Cut, column: Array | None) -> tuple[str, ...]:
 
 
 def count_withheld(size: IntArray, fraction: float) -> IntArray:
-    """Returns the number of each client's samples that are withheld, which is `size * fraction`, rounded down.
+    """Returns the number of each client's samples that are withheld: `size * fraction`, rounded down.
 
     A fraction of 0.29 of 100 samples gives 29 samples despite rounding errors.
     """

@@ -188,7 +188,7 @@ class Shards(Protocol):
         ...
 
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """Returns the values that a network learns to predict, which are unchanged labels or standardized targets.
+        """Returns the values that a network learns to predict: unchanged labels, or standardized targets.
 
         Args:
             y: Labels `[W, ...]` or raw targets `[W, ..., q]`.
@@ -388,8 +388,8 @@ class StoredShards:
     def test(self, world: int) -> tuple[Tensor, Tensor]:
         """Returns the test samples of a world.
 
-        They are the samples of clients that never train, the test samples of the world's fold, or the test samples of
-        the data set. If every group of clients has a copy of the test samples, each copy has the labels of its group.
+        These are the samples of clients that never train, the test samples of the world's fold, or the data set's. If
+        every group of clients has a copy of the test samples, each copy has the labels of its group.
         """
         if self.dealt.test:
             index, (in_x, in_y) = torch.from_numpy(self.dealt.test[world]), self._strides

@@ -178,8 +178,8 @@ def measure_all_sets(
     """Measures the conformal sets of each world on test and withheld samples, and the sets of each known client.
 
     Returns:
-        For each world, the metrics by name, and the coverage and size of the known clients' sets on their test samples,
-        or None if test samples are not scored.
+        For each world, the metrics by name, and the coverage and size of the known clients' sets on their test samples.
+        If test samples are not scored, the second entry is None.
     """
     rule = study.evaluation.conformal
     assert rule is not None

@@ -202,9 +202,9 @@ def find_client_weights(
 ) -> dict[int, FloatArray]:
     """Returns by world the known clients' weights over the models that predict, `[N, K]`.
 
-    Either clients store the weights (FedEM), or the weights are those of tiers, or they follow from the losses on the
-    clients' samples. If client i predicts with model i, model i has all of its weight. If model i does not predict, the
-    client has the common weights.
+    Clients store the weights (FedEM), or tiers have weights, or the weights follow from the losses on the clients'
+    samples. If client i predicts with model i, model i has all of its weight. If model i does not predict, the client
+    has the common weights.
     """
     count, client = worlds or study.worlds, np.arange(min(study.clients.number, EVALUATED_CLIENTS))
     if study.method.phase.weighs:

@@ -38,7 +38,7 @@ def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
     """Returns the total and the knowledge uncertainty of an ensemble on each sample, `[2, n]` float64.
 
     For classification both are in nats (`metrics.classification.uncertainty`). For regression both are variances in
-    squared units of the standardized targets, averaged over the targets: the total is the variance of the members'
+    squared units of the standardized targets, averaged over the targets. The total is the variance of the members'
     mixture, and the knowledge uncertainty is the variance of the members' means.
 
     Args:
@@ -81,8 +81,8 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[classifi
     """Returns the drift scores of the known clients in each world.
 
     Returns:
-        One entry per world. It is None if other models than the trained ones predict, if there is only one model, or if
-        there are more than `MOST_COMPARED_CLIENTS` clients.
+        One entry per world. It is None if there is only one model, if the models that predict are not the trained
+        models, or if there are more than `MOST_COMPARED_CLIENTS` clients.
     """
     models = study.method.phase.models
     if study.method.answer is not None or models < 2 or study.clients.number > MOST_COMPARED_CLIENTS:

@@ -217,7 +217,7 @@ def list_scenario_facts(
 ) -> list[tuple[str, str]]:
     """Returns the facts about a resolved scenario, as pairs (name, text).
 
-    `address` is that of the Ray cluster on which the scenario will run. None means this machine.
+    `address` is the address of the Ray cluster on which the scenario will run. None means this machine.
     """
     phase, keys = study.method.phase, scenario
     plan = phase.schedule(0, None)
@@ -310,8 +310,7 @@ def describe_schedule(scenario: Scenario, study: Study) -> str:
 def _describe_runtime(scenario: Scenario, study: Study, chosen: RuntimeChoice, address: str | None) -> str:
     """Describes the runtime and the reason for it, and on Ray the number of actors.
 
-    The actors are those for the present resources of the cluster at `address`, or for this machine if `address` is
-    None.
+    The number is computed for the present resources of the cluster at `address`. None means this machine.
     """
     where = chosen.name if scenario.runtime != "auto" else f"{chosen.name} (auto: {chosen.why})"
     if chosen.name == "inline":

@@ -629,7 +629,7 @@ class Run:
         return Distilled(study, world, net, row)
 
     def _require_newest_checkpoint(self) -> None:
-        """Checks that a finished run still has its last checkpoint, because an older one must not predict instead."""
+        """Checks that a finished run still has its last checkpoint. An older checkpoint must not predict instead."""
         if self._folder != "checkpoints":
             return
         file, newest = self.path / SUMMARY_FILE, max(find_checkpoints(self.path / "checkpoints"), default=-1)

@@ -474,7 +474,7 @@ def run_inline(
 
 
 def refuse_other_seats(scenario: Scenario) -> None:
-    """Checks that the actors of no tier need more than one CPU, because a trial reserves one CPU per actor.
+    """Checks that no tier's actors need more than one CPU, because a trial reserves one CPU per actor.
 
     Raises:
         BadInput: There is such a tier. The message names the first one and the keys to drop.

@@ -113,7 +113,7 @@ def train_cells(
     lines = CellLines(say)
 
     def train_cell(cell: NamedCell) -> str | None:
-        """Runs or resumes one cell. Returns the reason if it failed, or None if it is finished."""
+        """Runs or resumes one cell. Returns the reason if the cell failed, or None if it is finished."""
         place = folder / cell.name
         busy = FedrayError(f"another `fedray table` trains {place}: let it finish, or stop it")
         with plain.hold_lock(folder / f".{cell.name}.lock", busy) as lock:  # the cell's process also holds the lock
@@ -524,7 +524,7 @@ def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedC
 def _check_cell(cell: NamedCell, folder: Path) -> None:
     """Checks that a cell was not trained with a different scenario, different data or different code.
 
-    Keys that change no result may differ, so a table that began in one process may continue on a cluster. But keys for
+    Keys that change no result may differ. So a table that began in one process may continue on a cluster. But keys for
     saving and logging must not differ for a finished cell, whose files stay as they are.
 
     Raises:

@@ -301,7 +301,7 @@ def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
         rows: Number of samples of all clients.
 
     Returns:
-        The weights `[n]`, and the exponent b of the power of two, which is a multiple of 16 and at least 0.
+        The weights `[n]`, and the exponent b of the power of two. b is a multiple of 16 and at least 0.
 
     Example:
         >>> bound_weights(torch.zeros(2, dtype=torch.float64), rows=4)
@@ -330,7 +330,7 @@ def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> 
 def join_errors(stats: Stats) -> Tensor:
     """Returns the sums of sample weights over all clients, `[R, 1 + M]`, divided by a power of two.
 
-    `stats` holds the added statistics of `sum_errors`. In each world the divisor is the largest power of two by which a
+    `stats` holds the added statistics of `sum_errors`. In each world, this is the largest power of two by which a
     client of the world divided its sums.
 
     Example:
@@ -604,8 +604,7 @@ class FitTrees(Work):
     def begin(self, site: Site, kept: dict[Any, Any], t: int, state: State) -> None:
         """Drops kept results that do not belong to the ensembles and candidates of this round.
 
-        Kept sample weights stay valid if the ensemble of this round starts with the ensemble from which they were
-        computed.
+        Kept sample weights stay valid if the ensemble of this round extends the ensemble from which they were computed.
         """
         known = _known(kept)
         pool = state.extra.get(CANDIDATES)

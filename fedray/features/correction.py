@@ -140,7 +140,7 @@ def sharpness_aware(rho: float) -> Transform:
 
 
 def chain(*rules: Transform | None) -> Transform | None:
-    """Returns one transformation that applies several in order, or None if all of them are None.
+    """Returns one transformation that applies the given transformations in order, or None if all are None.
 
     The first transformation gets the gradient of the loss, and each later one the result of the transformation before.
 

@@ -83,7 +83,7 @@ class Particles(Piece):
         return update.keep(**{PARTICLES: own})._replace(couple=self._couple(update.start, own, size))
 
     def end(self, update: Update) -> Update:
-        """Moves the clients' own particles, so that they represent what the training has changed.
+        """Moves the clients' own particles, so that they also represent the change of the training.
 
         The particles continue from their last positions. A new optimizer with the settings of the training moves them.
         """

@@ -32,7 +32,7 @@ Compute = Callable[[int, int], Tensor]  # (world, client) -> features of the cli
 
 
 class FeatureShards:
-    """Shards whose training inputs are features that are computed when they are fetched.
+    """Shards whose training inputs are features. Features are computed when samples are fetched.
 
     Test samples and withheld samples are those of the wrapped shards.
     """
@@ -246,7 +246,7 @@ class WeightedLogits(nn.Module):
 
 
 def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
-    """Returns a network whose inputs are the logits of all clients' networks, `[B, N * C]`, and which combines them.
+    """Returns a network that combines the logits of all clients' networks, `[B, N * C]`.
 
     `kind` is `neural`, `client_weights` or `class_weights`. `width` is the number of hidden units for each client in
     `neural`.
@@ -400,8 +400,8 @@ class Stack(NamedTuple):
         combine: A rule of `combine_outputs`, for a base in which each client has its own model. The inputs of the meta
             model are then the logits of all these models. Without a meta model, this rule combines the logits. None
             means ordinary stacking.
-        proxy: Fraction of each client's samples on which the meta model is trained, if each client has its own model.
-            With 0 the models and the meta model are both trained on all samples.
+        proxy: If each client has its own model: the fraction of each client's samples on which the meta model is
+            trained. With 0 the models and the meta model are both trained on all samples.
         features: What the meta model learns from. With `out_of_fold` it is the prediction of the sub models that were
             not trained on the sample. With `all` it is the mean of the predictions of all sub models of a base. With
             `side_by_side` it is the predictions of all sub models, without averaging.

@@ -54,9 +54,9 @@ Deviations:
     4. PreWeak.F's candidates are compared by their weighted errors. The authors' code compares them on samples drawn
        from all clients together, which no federation can do. A client stops its own boosting when its learner is no
        better than guessing among its own classes. A client whose samples have one class fits one learner.
-    5. In each round a client computes for the virtual time of one pass over its samples, even in PreWeak.F's first
-       round. All messages of a round count in the bytes; their latency counts once in each direction. Bytes are
-       computed for the planned clients: the learner of a client that drops out counts as sent to all other clients.
+    5. In each round a client takes the virtual time of one pass over its samples, even in PreWeak.F's first round. All
+       messages of a round count in the bytes; their latency counts once in each direction. Bytes are computed for the
+       planned clients: the learner of a client that drops out counts as sent to all other clients.
     6. Each client draws its own random numbers in each round. The authors' learners share one seed.
 
 Example:

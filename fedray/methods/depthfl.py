@@ -66,7 +66,7 @@ def add_heads(net: Any, options: Mapping[str, Any], shape: tuple[int, ...], name
 def cut_blocks(
     net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
-    """Returns the network of each tier, which has the first blocks with all their heads or only the last head."""
+    """Returns the network of each tier. It has the tier's first blocks, with all heads or only the last head."""
     blocks, whole_flops = len(net.module.blocks), kit.count_forward_flops(net, row)
 
     def cut(width: float) -> kit.TierNet:

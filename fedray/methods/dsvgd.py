@@ -129,7 +129,9 @@ SPECS = {
 
 
 def dsvgd(setting: kit.Setting) -> kit.Method:
-    """Composes K particles `[K, d]` and one client per round, which receives and sends d values in each of its K jobs.
+    """Composes K particles `[K, d]` and one client per round.
+
+    In each of its K jobs the client receives and sends d values.
 
     Raises:
         BadInput: Several clients take part in a round, or uploads are compressed. The error is also raised if local

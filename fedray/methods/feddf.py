@@ -2,8 +2,8 @@ r"""FedDF: FedAvg, after which the server trains the mean of the uploads to pred
 
 Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion in Federated Learning*, NeurIPS 2020,
 arXiv 2006.07242, Alg. 1. `teacher: confidence` is the weighted teacher of Fed-ET (Cho, Manoel, Joshi, Sim, Dimitriadis,
-IJCAI 2022). The server's inputs are a share of the training samples that no client gets (`inputs: withheld`), the
-samples of a different data set with the same shape, or noise.
+IJCAI 2022). The server's inputs are training samples that no client gets (`inputs: withheld`), samples of a different
+data set with the same shape, or noise.
 
 With the option `networks` the clients have several architectures. The clients of an architecture train it, and the
 server averages their uploads (Alg. 3 of the paper). Each architecture has its own student. All students learn the mean

@@ -1,4 +1,4 @@
-r"""IFCA: clients form clusters, because each client trains the model that has the smallest loss on its samples.
+r"""IFCA: each client trains the model that has the smallest loss on its samples, so clients form clusters.
 
 Source: Ghosh, Chung, Yin, Ramchandran, *An Efficient Framework for Clustered Federated Learning*, NeurIPS 2020, Alg. 1
 (model averaging).

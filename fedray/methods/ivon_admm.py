@@ -82,9 +82,9 @@ Deviations:
     6. A precision of q that is not above 0 is replaced by 1e-6. The authors' code would produce NaN.
     7. Each step uses one draw of the weights. By default ten draws from q predict (`samples`); with 0 the mean of q
        predicts. The authors report both, with 32 draws.
-    8. With int8 compression a client's factor changes by the value that the client computed, and the server's sum by
-       the value that was sent. Sparse uploads are refused, because a linear term without its precision would make the
-       mean wrong.
+    8. With int8 compression a client's factor changes by the value that the client computed. The server's sum changes
+       by the value that was sent. Sparse uploads are refused, because a linear term without its precision would make
+       the mean wrong.
     9. With K > 1 there are K posteriors, and each client has one factor for each posterior.
     10. Running statistics of normalization layers are averaged as in FedAvg.
 

@@ -57,8 +57,8 @@ Deviations:
     4. `damping: clients` means 1 / N even if only some clients take part.
     5. By default ten draws from q predict (`samples`), with the same noise in every round; in the authors' code 100
        draws predict.
-    6. With int8 compression a client's factor changes by the value that the client computed, and q by the value that
-       was sent, so that q is not exactly the product. Sparse uploads are refused, because a linear term without its
+    6. With int8 compression a client's factor changes by the value that the client computed. q changes by the value
+       that was sent, so q is not exactly the product. Sparse uploads are refused, because a linear term without its
        precision moves a mean far away.
     7. With K > 1 there are K posteriors, and each client has one factor for each posterior.
     8. Running statistics of normalization layers are averaged as in FedAvg.

@@ -75,8 +75,8 @@ def qffl(setting: kit.Setting) -> kit.Method:
 def fair_mean(rows: kit.Rows, _weighting: kit.Weighting, q: float, lr: float, trainable: int) -> kit.Server:
     """Returns the server of q-FedAvg. A model without uploads stays unchanged.
 
-    The sums of the Delta_i and of the h_i are both computed without their common multiplier L = 1 / `lr`, which
-    cancels. In a model, `trainable` parameters come first. Buffers follow, which are averaged with the weights h_i.
+    Both sums (of the Delta_i and of the h_i) are computed without their common multiplier L = 1 / `lr`, which cancels.
+    In a model, `trainable` parameters come first. Buffers follow, which are averaged with the weights h_i.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:

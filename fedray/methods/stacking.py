@@ -32,12 +32,13 @@ Deviations:
        fold.
     2. Features never leave the client, as the paper's text says. In the paper's Alg. 2 clients upload the features:
        with `meta_data: pooled` they send features and labels, and the server trains the meta model. `features: all` and
-       `side_by_side` are other readings of the paper. With them all sub models predict the samples on which the meta
-       model trains, even sub models that have seen the sample. docs/how-to/stacking.md says what each reading leaks.
+       `side_by_side` are other readings of the paper. In both readings all sub models predict the training samples of
+       the meta model, even sub models that have seen the sample. docs/how-to/stacking.md says what each reading leaks.
     3. The sub models of a base start from the same weights and differ only in the samples left out. A base may be an
        ensemble of x models under any schedule. It then predicts with the average of these models.
-    4. The paper calls the meta model a linear regression, but trains it with cross entropy; it is therefore a softmax
-       layer. Two more meta models are an MLP, and the plain average of the bases, which needs no training.
+    4. The paper calls the meta model a linear regression, but trains it with cross entropy. Here the meta model is
+       therefore a softmax layer. Two more meta models are an MLP, and the plain average of the bases, which needs no
+       training.
     5. Clients download the sub models that they need when they first take part in phase 3. Computing the features takes
        no virtual time.
     6. The paper recommends traditional models, too. A base may be a scikit-learn classifier that each client fits on

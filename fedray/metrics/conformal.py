@@ -215,7 +215,7 @@ class ConformalRule(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """The largest score that a label inside a set may have, and the bytes that clients send to compute it.
+    """The largest score that a label inside a set may have, and the bytes that clients send for its computation.
 
     Attributes:
         value: The threshold. With too few withheld samples for alpha, the threshold is infinite, and every set contains
@@ -292,7 +292,7 @@ def find_pooled_rank(alpha: float, rows: int, clients: int) -> int:
 
 
 def _pick_rank(scores: FloatArray, rank: int) -> float:
-    """Returns the score at a rank, from 1, or infinity if the score is NaN, or if there is no such rank."""
+    """Returns the score at a rank, from 1. The result is infinity if the score is NaN or if there is no such rank."""
     if rank > len(scores):
         return math.inf
     found = float(np.partition(scores, rank - 1)[rank - 1])

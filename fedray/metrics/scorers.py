@@ -69,10 +69,9 @@ class SampleMetric(NamedTuple):
             weight: Weight of each sample, `[n]`. None means equal weights.
 
         Returns:
-            The value, or NaN if the metric is undefined. If scikit-learn warns of some prediction for samples of one
-            class, a metric of two classes is undefined for all such samples. Otherwise only those clients would count
-            whose predictions happen to cause no warning. A metric without `sample_weight` is undefined for unequal
-            weights.
+            The value, or NaN if the metric is undefined. A metric of two classes is undefined for samples of one class
+            if scikit-learn warns of any prediction for them. Otherwise only those clients would count whose predictions
+            happen to cause no warning. A metric without `sample_weight` is undefined for unequal weights.
 
         Raises:
             BadInput: The metric cannot score these targets, or the user's function returns no number.

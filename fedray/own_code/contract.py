@@ -126,7 +126,7 @@ _MOST_COMPARED = 100_000  # evenly spread values of an array that are compared
 
 
 def find_changeable(thing: Any, skipped: type | tuple[type, ...] = ()) -> dict[int, tuple[str, Any]]:
-    """Returns the changeable objects that code can reach, which are closure variables, tensors, arrays and tables.
+    """Returns the changeable objects that code can reach: closure variables, tensors, arrays and tables.
 
     The result maps the `id` of each object to the name of the object and the object itself.
 

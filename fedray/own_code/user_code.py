@@ -333,7 +333,7 @@ def takes_positional(thing: Callable[..., Any], number: int, keywords: Iterable[
 def explain_uncallable(
     thing: Any, arguments: str, keywords: Iterable[str] = (), *, classes: bool = False
 ) -> str | None:
-    """Returns why fedray cannot call a user's function, as words that follow "it" or a name, or None if it can.
+    """Returns why fedray cannot call a user's function, or None if it can. The words follow "it" or a name.
 
     `arguments` has the positional arguments of the call, such as "state, stats, t". It is empty if there are none.
     `classes` says whether a class is accepted, too. If so, a call makes an object of the class.
@@ -427,8 +427,8 @@ def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
 def find_module_places(modules: Iterable[str], things: Iterable[Any] = ()) -> list[Path]:
     """Returns the user's files and package folders that a different process needs to run the given code.
 
-    The result covers the given modules, the modules that define the given code, and all of the user's modules that
-    these modules name.
+    These are the given modules, the modules that define the given code, and all of the user's modules that these
+    modules import.
 
     Example:
         >>> find_module_places(["json"], [len])  # of Python itself

@@ -51,8 +51,8 @@ class RunPair(NamedTuple):
         difference: the score of the run minus the score of the baseline, over the seeds that both runs have. None means
             that there are no such seeds, or that one of the runs has no score at `at`.
         at: the round, or the cost, at which both scores are taken.
-        read: two texts, for the run and for the baseline. Each is the share of `at` that was used before the score was
-            measured, or `-` if there is no score.
+        read: two texts, for the run and for the baseline. Each text is the share of `at` that was used before the score
+            was measured, or `-` if there is no score.
     """
 
     metric: str
@@ -303,7 +303,7 @@ OOD_METRICS = ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95")
 
 
 def list_compared_metrics(runs: Sequence[ReadRun]) -> tuple[str, ...]:
-    """Lists the scores by which runs are compared, which are usual scores, and the user's metrics that all runs have.
+    """Lists the scores by which runs are compared: the usual scores, and the user's metrics that all runs have.
 
     Scores of out-of-distribution inputs are listed if all runs have the same inputs of this kind (`evaluate.ood`).
 

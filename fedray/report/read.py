@@ -280,9 +280,9 @@ def read_seed(run: ReadRun) -> int:
 def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS) -> Worlds:
     """Returns the score of each replicate and fold that has this score, by (seed, fold).
 
-    `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. If `last` is a
-    round, but the rounds of this method cannot be compared with rounds of other methods, the score is taken at the end
-    of the run. `over` is the unit of `last`, which is rounds or a cost.
+    `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. The score is also
+    taken at the end if `last` is a round, but rounds of this method cannot be compared with rounds of other methods.
+    `over` is the unit of `last`, which is rounds or a cost.
 
     Example:
         >>> columns = {"round": np.arange(3.0), "accuracy": np.array([0.1, 0.5, 0.7])}
@@ -399,7 +399,7 @@ def has_score(run: ReadRun, metric: str) -> bool:
 
 
 def tell_readings(runs: Sequence[ReadRun], last: float, over: str) -> list[str]:
-    """Returns a sentence for each run without a score exactly at `last`, which says where the score was taken instead.
+    """Returns a sentence for each run without a score exactly at `last`. It says where the score was taken instead.
 
     The arguments are as in `read_worlds`.
     """
@@ -486,8 +486,8 @@ def mark_score(text: str, summary: Mapping[str, Any]) -> str:
 def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
     """Returns notes on the scores of a run.
 
-    The notes explain the mark of the scores. They also say if test samples chose the best round, or if the accuracy is
-    no better than that of always predicting the most frequent class.
+    The notes explain the mark of the scores. They also say if test samples chose the best round, or if always
+    predicting one class would be as accurate.
     """
     found, of = _read_choices(summary), f" of {whose}" if whose else ""
     ends = ", ".join(f"{key} = {name}" for key, name in found.items() if key != BEST)

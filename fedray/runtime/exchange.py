@@ -229,7 +229,7 @@ def limit_seconds(seconds: float | None) -> Iterator[None]:
 
 
 def check_limit(seconds: float | None) -> None:
-    """Raises an error if a time limit is set outside the main thread, where it has no effect."""
+    """Raises an error if a time limit is set outside the main thread, where a limit has no effect."""
     if seconds is not None and threading.current_thread() is not threading.main_thread():
         raise BadInput(
             f"client_timeout = {seconds:g} is kept by the main thread only, and this is another one: run it there, "
@@ -252,9 +252,9 @@ def rows_of_state(plan: Plan, flight: Flight | None, models: int) -> IntArray:
 def group_versions(phase: Phase, version: IntArray) -> IntArray:
     """Numbers the jobs of asynchronous training, `[J]`. Jobs with equal numbers (below J) may share a block.
 
-    Jobs that start from different versions of a model may share a block if their learning rates are equal and all of
-    `Phase.pieces` treat both versions in the same way. If local training calls a method's or a user's code, such jobs
-    never share a block, because the code may use the version as the round.
+    Jobs that start from different versions of a model may share a block under two conditions. Their learning rates are
+    equal, and all of `Phase.pieces` treat both versions in the same way. If local training calls a method's or a user's
+    code, such jobs never share a block, because the code may use the version as the round.
 
     Example:
         >>> from fedray.core.method import Local

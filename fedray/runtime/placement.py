@@ -84,7 +84,8 @@ def seat(
     """Chooses nodes for actors of several kinds, one actor after the other. Actors of a kind have equal needs.
 
     Each actor goes to the node on which most actors of its kind still fit. Nodes with resources that only other kinds
-    need come last. If the required actors do not fit in this way, each of them goes to the first node on which it fits.
+    need come last. If the required actors do not fit in this way, each required actor goes to the first node with room
+    for it.
 
     The nodes of the required actors do not depend on `most`. If there are several kinds, this function may find no
     solution although one exists.
@@ -92,8 +93,8 @@ def seat(
     Args:
         kinds: One actor of each kind.
         least: Number of required actors of each kind.
-        most: Largest number of actors of each kind. Each actor beyond the required ones is of the kind that so far has
-            the smallest share of its `most`.
+        most: Largest number of actors of each kind. An actor beyond the required ones is of the kind of which the
+            smallest share of `most` is placed so far.
         nodes: The nodes with their free resources.
 
     Returns:
@@ -233,7 +234,7 @@ def explain_misfit(least: Sequence[ActorSpec], counts: Sequence[int], nodes: Seq
 
 
 def describe_wait(least: Sequence[ActorSpec], cluster: Cluster) -> str:
-    """Describes what a run waits for if the actors with which it can begin do not fit into the free part of a cluster.
+    """Describes what a run waits for if its first actors do not fit into the free part of a cluster.
 
     Example:
         >>> busy = Cluster(whole=[Node("a", {"CPU": 4.0})], free=[Node("a", {"CPU": 0.0})])

@@ -346,7 +346,7 @@ def worker_facts(worker: Worker) -> dict[str, Any]:
 
 
 def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]:
-    """Returns the facts about the engine of one network, which is the worker's network or a slice of that network."""
+    """Returns the facts about the engine of one network: the worker's network, or a slice of it."""
     study, device = worker.study, worker.device
     phase = study.method.phase
     return {

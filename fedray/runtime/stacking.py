@@ -83,7 +83,7 @@ class FittedVotes:
         return np.where(voters > 0, counts / np.maximum(voters, 1), 1 / part.study.classes)
 
     def _classifier(self, i: int, world: int, client: int, fold: int) -> ClassifyRows:
-        """Returns the classifier that a client fits for base i in a world of the base, which leaves out one fold.
+        """Returns the classifier that a client fits for base i in a world of the base. Each such world lacks one fold.
 
         If each fold is one client, `fold` is 0, because a client that is not left out has the same samples in all
         worlds.

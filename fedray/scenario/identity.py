@@ -81,7 +81,7 @@ def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> tuple
 def refuse_edited_scenario(where: str, began: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
     """Refuses a scenario that was changed since its run began.
 
-    `began` is the content of the run's `identity.json`. It is empty if the run is so old that it lacks this file.
+    `began` is the content of the run's `identity.json`. It is empty if an early version of fedray, without this file, made the run.
 
     Raises:
         BadInput: a key was changed, or `identity.json` cannot be used. The message names the key with its old and new

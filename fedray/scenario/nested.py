@@ -269,7 +269,7 @@ def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath) 
 def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: KeyPath = ()) -> Tree:
     """Returns the keys that `merge_keys` has to merge into `base` to get `cell`.
 
-    These are the keys that have a different value in `cell`, and the value None for each key that `cell` lacks.
+    These are the keys that have a different value in `cell`, and each key that `cell` lacks, with the value None.
     """
     out: Tree = {key: None for key in base if key not in cell}
     if is_renamed(base, cell, path):
@@ -337,5 +337,5 @@ def _key(key: object, path: KeyPath) -> str:
 
 
 def _safely_shown(value: object) -> str:
-    """Returns a text for messages, which is the value if it is a number or text, else the type of the object."""
+    """Returns a number or text unchanged, and the type of any other object, for messages."""
     return quote_value(value) if isinstance(value, bool | int | float | str) else name_type(value)

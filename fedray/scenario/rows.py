@@ -152,7 +152,7 @@ def is_stack(scenario: Scenario) -> bool:
 
 
 def explain_rounds(spec: MethodSpec) -> str:
-    """Returns words that say after the method's name why it cannot train without rounds, or an empty text if it can.
+    """Returns why a method cannot train without rounds, as words after its name, or an empty text if it can.
 
     Example:
         >>> explain_rounds(MethodSpec("a walk", walks=True)), explain_rounds(MethodSpec("FedAvg"))

@@ -94,8 +94,8 @@ class Devices:
         figures: Figures of clients by name, `[N]` each. They replace the figures of the tier, except where they are
             NaN.
         available: A function (seeds of the worlds, clients, current virtual seconds, `[J]` each) -> the virtual seconds
-            until each client is available, `[J]`, which are 0 for a client that is available. None means that every
-            client is always available.
+            until each client is available, `[J]`. A client that is available has 0. None means that every client is
+            always available.
         links: Links that change over time. None means that no link changes.
 
     Example:

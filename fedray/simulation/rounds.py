@@ -429,7 +429,7 @@ def run_round(
 ) -> RoundResult:
     """Runs one round, and returns its result.
 
-    It plans the jobs, computes their virtual time, trains those whose uploads the server will use, and makes the
+    It plans the jobs, computes their virtual time, trains the jobs whose uploads the server will use, and makes the
     server's step.
     """
     t = progress.round

@@ -1,9 +1,9 @@
 """Builds the study of a stack, and scores its predictions.
 
-A *stack* is an ensemble whose outputs are combined by one more model, the *meta model*, or by a rule. A *base* consists
-of networks of one architecture, which are called *sub models*. Bases and meta model are the *parts* of the study, and
-one plan has the jobs of all parts. A *study* is everything that a run needs except a runtime, and a *world* is one seed
-of one fold of the data.
+A *stack* is an ensemble. One more model (the *meta model*), or a rule, combines the outputs of the ensemble. A *base*
+consists of networks of one architecture, which are called *sub models*. Bases and meta model are the *parts* of the
+study, and one plan has the jobs of all parts. A *study* is everything that a run needs except a runtime, and a *world*
+is one seed of one fold of the data.
 
 Example:
     >>> from fedray.assembly.study import build_study

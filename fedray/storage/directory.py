@@ -46,8 +46,8 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
 def adopt_run(source: Path, out: Path, scenario_text: str) -> None:
     """Copies a run directory into a new one, where the run continues.
 
-    If the scenario differs, `identity.json` and the manifest are not copied. The scenario, with which the run
-    continues, is written last, so that a directory with a scenario is complete.
+    If the scenario differs, `identity.json` and the manifest are not copied. The scenario with which the run continues
+    is written last. So a directory with a scenario is complete.
     """
     same = (source / "scenario.yaml").read_bytes() == scenario_text.encode()
     stale = () if same else ("manifest.json", IDENTITY_FILE)

@@ -682,9 +682,8 @@ def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callab
 def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]:
     """Describes the differences in one part of the digests. An empty digest equals every other digest.
 
-    A missing digest is a difference only in the parts `data` and `source`. In other parts digests may be missing,
-    because earlier versions stored more digests of a network, and because a process may use only some modules and
-    values.
+    A missing digest is a difference only in the parts `data` and `source`. In other parts digests may be missing for
+    two reasons. Earlier versions stored more digests of a network, and a process may use only some modules and values.
     """
     found, gone = now.get(part, {}), None if part in ("data", "source") else ""
     pairs = [(key, old, found.get(key, gone)) for key, old in began.get(part, {}).items() if part in now]
@@ -694,7 +693,7 @@ def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str
 
 
 def refuse_missing_names(out: Path) -> None:
-    """Raises an error if a run or a sweep used a name of the user that no module has registered in this process.
+    """Checks that this process has registered all names of the user that a run or a sweep used.
 
     Raises:
         BadInput: A name is missing. The message has the first such name and the file that registered it.
@@ -708,6 +707,6 @@ def refuse_missing_names(out: Path) -> None:
 
 
 def _list_names(began: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the user's names that a run used, such as "method mine", each with the file that registered it."""
+    """Returns the user's names that a run used, such as "method mine", and the file that registered each name."""
     found = began.get("names", {})
     return [(str(name), str(file)) for name, file in found.items()] if isinstance(found, dict) else []

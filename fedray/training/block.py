@@ -1,4 +1,4 @@
-"""Defines blocks of W jobs, which are trained together as the lanes of one computation, and draws their batches.
+"""Defines blocks of W jobs, and draws their batches. The jobs are trained together as the lanes of one computation.
 
 A *world* is one seed of one fold of the data.
 """

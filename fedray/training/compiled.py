@@ -94,7 +94,7 @@ def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
 
 
 def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
-    """Returns the smallest number of steps for which a lane of a block is still. 0 means that no lane is still.
+    """Returns the smallest number of steps for which a lane of a block is *still*. 0 means that no lane is.
 
     The first layer has the given numbers of inputs and outputs.
     """

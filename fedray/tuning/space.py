@@ -112,7 +112,7 @@ def read_cost(row: Row, name: str) -> float:
 
 
 def check_keys(path: str, given: Mapping[str, Any], table: Mapping[str, Check], what: str, prefix: str = "") -> None:
-    """Refuses keys of a sweep file that a table does not list, and values that the check of their key refuses.
+    """Refuses keys of a sweep file that are not in `table`, and values that the check of a key does not accept.
 
     Args:
         path: the section of the file that holds the keys, with a dot at the end. It is empty at the top level.

@@ -186,7 +186,7 @@ def check_sweep(sweep: Sweep) -> None:
 
 
 def _check_trial(scenario: Scenario) -> None:
-    """Refuses keys that a trial cannot have, which are a grid of learning rates, and rules that use the test set."""
+    """Refuses keys that a trial cannot have: a grid of learning rates, and rules that use the test set."""
     if scenario.local.lr_grid:
         raise BadInput("local.lr_grid is for `fedray run`: leave it out, and give space.local.lr the candidates")
     stop, evaluate = scenario.stop, scenario.evaluate
@@ -230,7 +230,7 @@ def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
 
 
 def warn_of_random_search(sweep: Sweep, trials: int) -> None:
-    """Warns if the planned trials are too few for a sampler that learns, which then proposes all trials at random."""
+    """Warns if there are too few trials for the sampler to learn from. It then proposes all trials at random."""
     keys = {"nsga2": ("population", sweep.sampler.population)}
     if "sampler" in sweep.source:  # the file names tpe itself
         keys["tpe"] = ("startup", sweep.sampler.startup)
@@ -402,7 +402,7 @@ def _section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
 
 
 def _base(given: Mapping[str, Any], folder: Path, imports: bool) -> Tree:
-    """Reads the keys of the base scenario, without defaults, which depend on the values that a trial chooses."""
+    """Reads the keys of the base scenario without defaults, because defaults depend on the values of a trial."""
     wanted = given["scenario"]
     if isinstance(wanted, str):
         path = find_scenario_file(wanted, folder=folder)

@@ -336,8 +336,8 @@ def make_workers(
     Args:
         number: the number of workers that train at the same time. If it is 1 and there is no cluster, this process
             trains.
-        base: the base scenario of the sweep. If its runtime is `ray`, or if it is `auto` and `address` is given, each
-            training runs as a task on a Ray cluster.
+        base: the base scenario of the sweep. Each training runs as a task on a Ray cluster if the runtime of the
+            scenario is `ray`, or if it is `auto` and `address` is given.
         address: the address of an existing Ray cluster. None starts a cluster on this machine.
         own: the user's objects. The workers import the modules of these objects.
         folder: the directory of the sweep, which must lie on a disk that all workers share.
@@ -508,7 +508,7 @@ class SearchState:
         trainings: the finished trainings, by the key of `hash_training`.
         running: the trials that workers train now, by the futures of the workers.
         waiting: the trials that wait for the end of an equal training of a different trial.
-        unchecked: the keys of trainings by an earlier process. A key is removed when this process has checked that the
+        unchecked: the keys of trainings by an earlier process. A key is removed after this process has checked that the
             training used the present data.
     """
 

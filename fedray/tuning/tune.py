@@ -172,7 +172,7 @@ def _name_errors(state: search.SearchState, trial: FrozenTrial) -> dict[str, flo
 
 
 def _types(space: Sequence[Parameter]) -> dict[str, Any]:
-    """Returns the type of each column, which is the type of all values except None, or text if the types differ."""
+    """Returns the type of each column. It is the type of all values except None, or text if the types differ."""
     kinds: dict[str, set[type]] = {}
     for parameter in space:
         given: set[type] = {type(choice) for choice in parameter.choices if choice is not None}

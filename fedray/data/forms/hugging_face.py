@@ -126,7 +126,7 @@ def _kind_of(feature: Any) -> str:
 
 
 def _find_target(dataset: Any) -> str:
-    """Returns the column to predict, which is the only column of classes, or has a name such as `label`."""
+    """Returns the column to predict. It is the only column of classes, or has a name such as `label`."""
     kinds = {column: _kind_of(feature) for column, feature in dataset.features.items()}
     found = [column for column, kind in kinds.items() if kind == "classes"]
     if len(found) != 1:

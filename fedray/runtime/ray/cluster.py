@@ -306,7 +306,7 @@ def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: 
 
 
 class ClusterChanged(FedrayError):
-    """Raised if the cluster has lost a node on which an actor had its seat, so that the run needs new actors."""
+    """Raised if the cluster has lost a node with the seat of an actor. The run then needs new actors."""
 
 
 def explain_error(error: exceptions.RayError, who: str) -> FedrayError:

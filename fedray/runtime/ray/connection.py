@@ -1,4 +1,4 @@
-"""Connects this process to a Ray cluster that exists, or to one that it starts on this machine.
+"""Connects this process to an existing Ray cluster, or starts a Ray cluster on this machine.
 
 Below, *a Ray* is a Ray cluster with its processes. A *driver* is a process that is connected to Ray and makes actors.
 """
@@ -56,8 +56,8 @@ def listen_on_network(network: bool) -> None:
 def own_job() -> JobConfig:
     """Returns the configuration of a driver whose workers import only from the paths in `worker_environment`.
 
-    By default Ray puts the working directory first on the import path. Then a folder `fedray` there, such as a source
-    checkout, would replace the package that the driver uses.
+    By default Ray puts the working directory first on the import path. A folder `fedray` in this directory, such as a
+    source checkout, would then replace the driver's package.
     """
     return JobConfig(_client_job=True)
 

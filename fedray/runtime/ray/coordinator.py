@@ -104,7 +104,7 @@ class RayRuntime:
         return self.clients.scenario.lanes
 
     def _check_private(self) -> None:
-        """Raises `Lost` if clients have private vectors, because an actor that died has lost those of its clients."""
+        """Raises `Lost` if clients have private vectors, because an actor that died has lost its clients' vectors."""
         if self.has_private:
             raise Lost("private client state was lost with an actor")
 
