@@ -52,7 +52,7 @@ def find_strange_test_rows(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
-    """Warns if the best round is chosen by its score on the test samples. If withheld samples are used, it says so."""
+    """Warns if scores on test samples choose the last or best round. Says so if withheld samples choose it instead."""
     for key, name in list_choosing_keys(study.evaluation).items():
         if name.startswith(WITHHELD):
             continue

@@ -165,7 +165,7 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
 
 
 def count_distillation(scenario: Scenario, shards: Shards, seed: int, teachers: float) -> ServerWork:
-    """Returns the largest number of steps that train a student at the server, and the number of samples in these steps.
+    """Returns the largest number of steps that train a student at the server, and the samples in these steps.
 
     A sample that passes through a teacher counts as a third of a sample in training.
 

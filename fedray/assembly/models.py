@@ -89,7 +89,7 @@ def _load(file: Path, key: str, remedy: str) -> dict[str, Tensor]:
 
 
 def start_from(net: Net, weights: str, seeds: Sequence[int], models: int) -> Net:
-    """Returns the network, whose initial models are those that `weights` names.
+    """Returns the network with the initial models that `weights` names.
 
     World w starts from the models of world w of the run. If the run has fewer worlds, the models of its worlds are used
     in turn. If there is only one model, all K models start from it.
@@ -320,7 +320,7 @@ def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
 
 
 def _extra_tensors(study: Study) -> dict[str, Tensor]:
-    """Returns the server's tensors besides the models, on the meta device. It is empty if they cannot be made there."""
+    """Returns the server's tensors besides the models, on the meta device. The dict is empty if this fails."""
     phase = study.method.phase
     try:
         with torch.device("meta"):

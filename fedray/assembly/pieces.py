@@ -295,7 +295,7 @@ def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
 
 
 def find_metrics(scenario: Scenario, own: UserObjects, data: Dataset) -> dict[str, Callable[..., Any]]:
-    """Returns by name the metrics that the scenario names, and those that were passed as objects.
+    """Returns, by name, the metrics that the scenario names and the metrics that were passed as objects.
 
     Raises:
         BadInput: A name cannot be the name of a column, fedray has a metric of this name, or scikit-learn's scorer of
@@ -392,7 +392,7 @@ def try_own_code(study: Study) -> None:
 
 
 def measure_layers(module: nn.Module, example: Tensor) -> tuple[float, float]:
-    """Counts the outputs of all layers for one input, and those of the widest layer. Both are 0 if the module fails.
+    """Counts the outputs of all layers, and of the widest layer, for one input. Both counts are 0 if the module fails.
 
     Args:
         module: The network.

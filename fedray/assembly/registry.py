@@ -1,4 +1,4 @@
-"""Registers and checks a user's code, records it in runs, and requires it again when a run is resumed."""
+"""Registers and checks a user's code, and records it in runs. Requires the same code when a run is resumed."""
 
 import inspect
 import sys

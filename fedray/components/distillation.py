@@ -337,11 +337,11 @@ FuseAll = Callable[[int, int, int, list[Student]], list[Tensor]]  # (world, mode
 
 
 def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
-    """Returns a function that trains one student for each network of a stack on all uploads together.
+    """Returns a function that trains one student for each network of a stack. All students learn from all uploads.
 
-    Each network has a federated training with a server of `keeping_server`, and the states of all these trainings have
-    the same order `rows`. A student starts from the model after the step of its server. `fuse` makes the next models
-    from the students.
+    Each network has its own federated training, with a server of `keeping_server`. The states of all trainings have the
+    same order `rows`. A student starts from the model after the step of its server. `fuse` makes the next models from
+    the students.
     """
 
     def join(t: int, steps: Sequence[PartStep]) -> list[Tensor]:

@@ -168,7 +168,7 @@ def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
 
 
 def merge_counters(counters: Tensor, stats: Stats) -> Tensor:
-    """Returns the counters `[M, c]` after a round, each the largest of its old value and the uploads' values."""
+    """Returns the counters `[M, c]` after a round. Each is the largest of its old value and the uploads' values."""
     if "counters" not in stats:
         return counters
     return torch.maximum(counters, stats["counters"].most.view(len(counters), -1, counters.shape[1]).amax(1))

@@ -145,8 +145,7 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
     Args:
         value: A mapping with `mean`, `sd` (each may be None) and the number `n` of worlds that have the metric.
         worlds: Number of worlds of the run. A world may lack the metric, for example because it did not reach a target.
-        name: Name of the metric. `rounds_to_target` has one decimal. The metrics in `TARGET_NAMES` are shown with a
-            unit.
+        name: Name of the metric. `rounds_to_target` has one decimal. Metrics in `TARGET_NAMES` are shown with a unit.
         largest: The largest of several values that need a common unit. None means that the unit fits this value alone.
 
     Example:
@@ -286,7 +285,7 @@ def show_line(message: object, most: int = 300) -> str:
 
 
 def find_nearest(word: str, known: Iterable[str]) -> str | None:
-    """Returns the known word that is spelled most like `word`, or None if none is similar.
+    """Returns the known word that is spelled most like `word`, or None if no known word is similar.
 
     The case of letters does not matter, and `-` equals `_`. Two words are also similar if one contains the other.
 

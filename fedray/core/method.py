@@ -368,7 +368,10 @@ class Piece:
 
     @property
     def passes(self) -> int:
-        """Returns the number of trainings of a job besides the main one. Each has as many steps as the main one."""
+        """Returns the number of trainings of a job besides the main training.
+
+        Each has as many steps as the main training.
+        """
         return 0
 
     @property

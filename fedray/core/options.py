@@ -428,8 +428,8 @@ class MethodSpec:
         network: A function (network, options, shape of an input, name of the network) -> the module that is trained.
             None means the scenario's network.
         slices: A function (network, widths of the tiers, one sample of inputs, options, name of the method) -> for each
-            tier a `TierNet`, which is the part of the network that the tier trains. `width` of `clients.tiers` has an
-            effect only with this function. None means that all tiers train the whole network.
+            tier a `TierNet`: the part of the network that the tier trains. `width` of `clients.tiers` has an effect
+            only with this function. None means that all tiers train the whole network.
         stack: A function (network, number of clients, number of classes, rounds, options) -> a `Stack` of the clients'
             own networks, and of the model or rule that combines their predictions. None means that the method does not
             combine networks of clients.

@@ -88,7 +88,7 @@ def is_available() -> bool:
 
 
 def hash_library() -> str | None:
-    """Returns the digest of the library's sources, or None without a library. It is the same on all machines."""
+    """Returns the digest of the library's sources, or None without a library. The digest is equal on all machines."""
     library = load_library()
     return library.digest if isinstance(library, Library) else None
 

@@ -445,8 +445,8 @@ MOST_NAMES = 10_000
 def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
     """Returns the names of the N clients.
 
-    The tuple is empty if a client has several names or no name, or if two clients share a name. `group` is the name of
-    the column of the natural clients. None means that there is no such column.
+    The tuple is empty if a client has no name or several names, or if two clients have the same name. `group` is the
+    name of the column of the natural clients. None means that there is no such column.
 
     Example:
         >>> from fedray.data.adaptation import adapt

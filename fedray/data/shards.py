@@ -524,7 +524,7 @@ def hash_shards(shards: Shards, *, exact: bool) -> dict[str, str]:
 
 
 def hash_array(array: Array, exact: bool = True) -> str:
-    """Returns the SHA-256 digest of the shape and the values of an array. It is the same on any machine.
+    """Returns the SHA-256 digest of the shape and the values of an array. The digest is the same on any machine.
 
     `exact` says whether the digest depends on every bit of floating-point numbers. Otherwise it is the digest of
     `sum_up(array)`.

@@ -57,7 +57,7 @@ class Shifts(NamedTuple):
 
 
 def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], Shifts | None]:
-    """Splits options into the partition's own options and the shifts, which are None if no option describes shifts.
+    """Splits options into the partition's own options and the shifts. Without options for shifts, these are None.
 
     Raises:
         BadInput: The data cannot be shifted in this way.

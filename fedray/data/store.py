@@ -1,4 +1,4 @@
-"""Loads data sets by name, and stores each data set as one file that all processes of a node map into memory."""
+"""Loads data sets by name, and stores each as one file. All processes of a node map this file into memory."""
 
 import csv
 import gzip
@@ -415,7 +415,7 @@ def _parse_tiny(path: Path) -> Roles:
 
 
 def _parse_complete(path: Path) -> Roles:
-    """Returns the lines of each role by name (`play_ROLE`), as LEAF's parser finds them in 36 plays.
+    """Returns the lines of each role by name (`play_ROLE`) that LEAF's parser finds in 36 plays.
 
     Roles with at most two lines are left out.
     """
@@ -693,7 +693,7 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
 
 
 def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
-    """Returns a data set from the store. If it is not there, loads and stores it first.
+    """Returns a data set from the store. If the store lacks the data set, loads and stores it first.
 
     `key` tells data sets of the same name apart: their options, and the times at which their files changed.
     """
@@ -717,7 +717,7 @@ def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
 
 
 def _pack(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Splits a data set into its arrays by name, and all other fields, which are called notes."""
+    """Splits a data set into its arrays, by name, and its other fields, which are called notes."""
     parts = (("train", data.train), ("test", data.test))
     rows = {f"{part} {key}": values for part, split in parts for key, values in zip(Split._fields, split)}
     found = {**rows, **{key: getattr(data, key) for key in STATISTICS}}

@@ -151,8 +151,8 @@ def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
 def find_origin(x: Array) -> Float64 | None:
     """Returns the constant to subtract from each column before the column becomes float32, or None if all are 0.
 
-    The inputs x are `[n, ...]`, and missing values are NaN. All constants are 0 unless the inputs are floating-point
-    numbers with more bits than float32, or images of integers with more than 16 bits.
+    The inputs x are `[n, ...]`, and missing values are NaN. Constants other than 0 exist only for floating-point inputs
+    with more bits than float32, and for images of integers with more than 16 bits.
     """
     whole_images = x.dtype.kind in "iu" and x.ndim == 4 and x.dtype.itemsize > 2
     if not len(x) or x.ndim < 2 or not (whole_images or (x.dtype.kind == "f" and x.dtype.itemsize > 4)):

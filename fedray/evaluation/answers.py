@@ -126,7 +126,7 @@ class WeightedRows(NamedTuple):
     weight: FloatArray
 
     def mean(self, values: ArrayLike) -> FloatArray:
-        """Returns the weighted mean of values `[..., n]` of these samples, `[...]`, which is NaN without samples.
+        """Returns the weighted mean of values `[..., n]` of these samples, `[...]`. Without samples it is NaN.
 
         If all weights are equal, it is the plain mean, so that the mean of ones is exactly 1. The sum of 13 weights of
         1 / 13 is less than 1, because of rounding.

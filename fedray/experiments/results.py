@@ -278,7 +278,7 @@ class Predictor:
 
 
 def _pick_members(study: Study, answer: Answer, world: int, each: FloatArray) -> FloatArray:
-    """Extracts the predictions of the members from those of all A models of a world, `[A, n, ...]`."""
+    """Extracts the predictions of the members from the predictions of all A models of a world, `[A, n, ...]`."""
     if study.parts:  # the prediction of a stack comes first
         return each[1:]
     return each if answer.weights is None else each[answer.weights[world] > 0]

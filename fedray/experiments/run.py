@@ -71,7 +71,7 @@ class RuntimeChoice(NamedTuple):
 
 
 def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> RuntimeChoice:
-    """Returns the runtime of a scenario and the reason. For `auto` it is the runtime that is expected to be faster.
+    """Returns the runtime of a scenario and the reason. `auto` takes the runtime that is expected to be faster.
 
     Args:
         scenario: The scenario.

@@ -201,7 +201,7 @@ def find_first_score(rows: CellRows) -> list[str]:
 
 
 def _find_personal(rows: CellRows) -> tuple[str, list[str], list[str]]:
-    """Returns the score of the clients' own predictions, the cells with such predictions, and cells without the score.
+    """Returns the score of the clients' own predictions, the cells with such predictions, and the cells without it.
 
     The score is an empty text if no cell has it.
     """

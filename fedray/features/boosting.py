@@ -290,7 +290,7 @@ def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], S
 
 
 def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
-    """Returns the weights of a client's samples. If they are too large to be added, a power of two divides them.
+    """Returns the weights of a client's samples. Weights that are too large to be added are divided by a power of two.
 
     If some clients did not take part in a round, the weights of all samples may add up to more than 1. For example, if
     a learner is never wrong on the participants' samples, its weight alpha is 23 or more. If it is wrong on samples of

@@ -95,7 +95,7 @@ def drop_layers(layout: Layout, layers: tuple[str, ...]) -> Layout:
 
 
 def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: tuple[str, ...]) -> Compress:
-    """Returns a compression of all layers except the private ones, which arrive at the server as 0.
+    """Returns a compression of all layers except the private layers. Private layers arrive at the server as 0.
 
     `make` makes the compression for a layout, and `layout` is the layout of the whole model.
     """

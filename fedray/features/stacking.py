@@ -100,7 +100,7 @@ class FeatureShards:
 
 
 def mask_rows(fetched: Fetched, masks: list[BoolArray]) -> Fetched:
-    """Returns only those samples of each job for which the job's mask `[n]` is true."""
+    """Returns the samples of each job for which the job's mask `[n]` is true."""
     kept = [rows[: len(mask)][torch.from_numpy(mask)] for rows, mask in zip(fetched.rows, masks, strict=True)]
     size = np.array([len(rows) for rows in kept], dtype=np.int64)
     rows = torch.zeros(len(kept), int(size.max(initial=0)), dtype=torch.int64)

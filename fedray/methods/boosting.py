@@ -158,7 +158,7 @@ def adaboost_f(setting: kit.Setting) -> kit.Method:
 
 
 def distboost_f(setting: kit.Setting) -> kit.Method:
-    """Composes DistBoost.F: the learners of a round join the ensemble as one learner, which is their vote."""
+    """Composes DistBoost.F: the vote of the learners of a round joins the ensemble as one learner."""
     phase = _boost(setting, kit.boosting.as_committee)  # 3: the vote of all h_j
     return kit.Method("distboost_f", phase, explain_end=kit.boosting.explain_stop)
 

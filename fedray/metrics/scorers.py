@@ -176,7 +176,7 @@ def _find_scorer(name: str, classes: int) -> Any:
 
 @cache
 def _predictor(classes: int) -> Any:
-    """Returns a model of scikit-learn that predicts its inputs, which are probabilities `[n, C]` or targets `[n]`."""
+    """Returns a model of scikit-learn whose predictions are its inputs: probabilities `[n, C]`, or targets `[n]`."""
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
     class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

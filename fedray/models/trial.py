@@ -190,7 +190,7 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
 
 
 def _same(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
-    """Returns whether two modules have the same values. The result is True if shapes differ, which `net_of` reports."""
+    """Returns whether two modules have the same values. Different shapes give True, because `net_of` reports them."""
     return [p.shape for p in a] != [q.shape for q in b] or all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
 
 

@@ -49,7 +49,7 @@ def name_callable(thing: Any) -> str:
 
 
 def hash_source(*things: Any) -> dict[str, str]:
-    """Returns SHA-256 digests of the source of the given code and of the user's code that it uses, by qualified name.
+    """Returns SHA-256 digests, by qualified name, of the source of the given code and of the user's code in it.
 
     The digest of a function or class is an empty text if there is no source. This happens for built-in functions, code
     typed into an interpreter, and two lambdas in the same line.
@@ -190,7 +190,7 @@ def hash_file(path: str | None) -> str | None:
 
 
 def is_own_module(name: str) -> bool:
-    """Returns whether a module is the user's, so that its file is outside of Python, fedray and installed packages."""
+    """Returns whether a module is the user's: its file is not part of Python, fedray or an installed package."""
     if name == "__main__":
         return True
     if name.partition(".")[0] in (*sys.stdlib_module_names, "fedray"):

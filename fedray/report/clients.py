@@ -339,7 +339,7 @@ def figure_clients(run: ReadRun) -> Figure | None:
 
 
 def draw_sorted_bars(axes: Axes, values: FloatArray, color: str) -> None:
-    """Draws a bar for each of the sorted values `[N]`. If there are many bars, they touch each other."""
+    """Draws a bar for each of the sorted values `[N]`. Many bars touch each other."""
     width = 0.84 if len(values) <= 120 else 1.0
     look: dict[str, Any] = {"facecolor": color, "rasterized": len(values) > pictures.MOST_VECTOR_MARKS}
     pictures.draw_bars(axes, np.arange(len(values)) - width / 2, 0.0, width, values, **look)
@@ -651,8 +651,8 @@ MOST_NAMED_NODES = 40  # with more nodes the graph shows no numbers
 def count_visits(run: ReadRun) -> tuple[IntArray, IntArray] | None:
     """Returns the edges `[E, 2]` of the graph, and how often each client trained a model in the first world, `[N]`.
 
-    Returns None if the run has no graph or a large graph. With `data.test_clients` it also returns None, because then
-    the ids of clients are not the numbers of the nodes.
+    Returns None if the run has no graph or a large graph. It also returns None with `data.test_clients`, because the
+    ids of clients then differ from the numbers of nodes.
     """
     edges, table = run.pictures.get("graph_edges"), run.first_world()
     unseen = (run.scenario.get("data") or {}).get("test_clients")

@@ -409,7 +409,7 @@ def make_cost_table(runs: list[ReadRun]) -> Table:
 def find_cost(run: ReadRun, key: str) -> float | None:
     """Returns a total of a run per replicate and fold, or None if the run has no summary.
 
-    The virtual time is the mean over replicates and folds, while the summary has the time of the slowest one.
+    The virtual time is the mean over replicates and folds. The summary has the time of the slowest world instead.
     """
     total = run.summary.get("totals", {}).get(key)
     if not isinstance(total, int | float):
@@ -597,7 +597,7 @@ def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> 
 
 
 def tell_difference(pair: RunPair) -> str:
-    """Returns a title for the picture of a difference, which says if the difference may be chance."""
+    """Returns a title for the picture of a difference. The title says if the difference may be chance."""
     found = pair.difference
     if found is None:
         return f"{pair.run} and {pair.baseline} share no seed"

@@ -364,7 +364,7 @@ def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Se
 
 
 def _short_names(run_dirs: list[Path]) -> list[str]:
-    """Returns a short name for each run, made of as many last parts of its path as distinguish the runs.
+    """Returns a short name for each run. It has as many last parts of the run's path as distinguish the runs.
 
     Example:
         >>> _short_names([Path("/runs/a/seed-1"), Path("/runs/b/seed-1")])

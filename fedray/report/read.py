@@ -264,7 +264,7 @@ Worlds = dict[tuple[int, int], BudgetScore]  # (seed, fold) -> score
 
 
 def read_axis(run: ReadRun, over: str) -> FloatArray | None:
-    """Returns the round, or a cost since the start, of each row of `rounds.parquet`, or None if it is not recorded."""
+    """Returns the round, or a cost since the start, of each row of `rounds.parquet`. None means that it is missing."""
     if over == BYTES:
         up, down = run.rounds.get(UPLINK), run.rounds.get("down_bytes")
         return None if up is None or down is None else up + down

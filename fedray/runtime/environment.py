@@ -349,7 +349,7 @@ ENDING_SECONDS = 10.0  # longest wait for the end of a Ray whose driver was kill
 
 
 def session_place() -> Path:
-    """Returns the directory in which session folders are made: RAY_TMPDIR, or else the one for temporary files."""
+    """Returns the directory in which session folders are made: RAY_TMPDIR, or else the system's temporary directory."""
     return Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
 
 

@@ -197,7 +197,7 @@ def explain_full_gpu(error: BaseException) -> FedrayError:
 
 
 def _explain(error: Exception) -> str:
-    """Describes an error in one line, which names the error's type unless it is fedray's own."""
+    """Describes an error in one line. The line names the error's type unless the error is fedray's own."""
     return str(error) if isinstance(error, FedrayError) else describe_exception(error)
 
 

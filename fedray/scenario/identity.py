@@ -59,7 +59,7 @@ def select_result_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def list_result_keys(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the dotted keys that must not change when a run is resumed, with their values as text."""
+    """Returns the dotted keys that a resumed run must not change, with their values as text."""
     keys = select_result_keys(tree)
     return {key: _text(value) for key, value in keys.items() if key not in CHANGEABLE_KEYS}
 
@@ -81,7 +81,8 @@ def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> tuple
 def refuse_edited_scenario(where: str, began: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
     """Refuses a scenario that was changed since its run began.
 
-    `began` is the content of the run's `identity.json`. It is empty if an early version of fedray, without this file, made the run.
+    `began` is the content of the run's `identity.json`. It is empty if a version of fedray without this file made the
+    run.
 
     Raises:
         BadInput: a key was changed, or `identity.json` cannot be used. The message names the key with its old and new

@@ -167,9 +167,9 @@ def explain_rounds(spec: MethodSpec) -> str:
 
 
 def _explain_need(c: Case) -> str:
-    """Returns why a key has no effect, if a different key lacks the value that this key needs.
+    """Returns why a key has no effect, if the key needs a value of a second key that is not set.
 
-    Else returns an empty text.
+    Otherwise returns an empty text.
     """
     section, _, last = c.key.rpartition(".")
     needs: Needs | None = None

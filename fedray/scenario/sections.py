@@ -426,7 +426,7 @@ _ALPHA = opt.real("[0.0001, 1e9)")  # for a smaller alpha one client has all sam
 
 @opt.means("word or list of whole numbers", "`equal`, `lognormal`, `power_law`, `exponential`, or one size a client")
 def _sizes(value: object) -> object:
-    """Checks the key for the sizes of clients, which is the name of a law or a list of exact sizes."""
+    """Checks the key for the sizes of clients: the name of a law, or a list of exact sizes."""
     if isinstance(value, str):
         return opt.one_of("equal", "lognormal", "power_law", "exponential")(value)
     return opt.list_of(opt.whole(1, 10**9), 10**6)(value)

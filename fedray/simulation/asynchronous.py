@@ -588,7 +588,7 @@ class Sums:
 
         Args:
             stats: Statistics of all groups, `[G, ...]`.
-            groups: The groups that have uploads, which come first in the statistics.
+            groups: The groups that have uploads. These groups come first in the statistics.
             most: G, the number of groups for which the statistics have space.
         """
         for g, group in enumerate(groups):

@@ -145,8 +145,8 @@ class Evaluation:
         best: Name of the metric that chooses the best round, whose models are kept. None means that no round is chosen.
         metrics: The user's metric functions by name.
         clients: Largest number of known clients whose individual scores are recorded.
-        conformal: The rule that makes conformal sets, which contain the true value with a chosen probability. None
-            means no sets.
+        conformal: The rule for conformal sets. Such a set contains the true value with a chosen probability. None means
+            no sets.
         dropout_at_test: Whether dropout stays on when networks predict (`fedray.models.net`).
         ood: Whether the uncertainty on out-of-distribution inputs is compared with that on test samples.
         by_tier: Whether every score of known clients is also computed for each tier and for all tiers together.

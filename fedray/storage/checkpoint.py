@@ -267,8 +267,8 @@ def mend_run_directory(out: Path) -> list[str]:
     The directory must be locked.
 
     Returns:
-        One line for each damaged file, which says what is wrong and where the file was moved. The list is empty if
-        nothing is damaged.
+        One line for each damaged file. It says what is wrong and where the file was moved. The list is empty if nothing
+        is damaged.
 
     Raises:
         FedrayError: A file cannot be read, though it may be undamaged.

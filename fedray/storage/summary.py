@@ -380,7 +380,7 @@ def mlflow(uri: str, experiment: str = "fedray", name: str | None = None) -> Log
 
 
 def look_on(what: str, do: Callable[..., object], tell: Callable[[str], object]) -> Callable[..., None]:
-    """Wraps a function that only watches a run. If it fails, a line is printed and the function is not called again.
+    """Wraps a function that only watches a run. If the function fails, prints a line and does not call it again.
 
     Example:
         >>> look = look_on("a gauge", lambda value: 1 / value, print)
@@ -562,7 +562,7 @@ def write_identity(out: Path, digests: Digests) -> None:
 
 
 def read_identity(out: Path) -> dict[str, Any]:
-    """Returns the content of `identity.json`. If there is no such file and the manifest records none, it is empty.
+    """Returns the content of `identity.json`, or an empty dict if there is no such file and the manifest records none.
 
     Raises:
         Damaged: The file is damaged or lost.

@@ -419,7 +419,7 @@ def train_client_loop(net: Net, block: Block) -> Trained:
 
 
 def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> tuple[Tensor, Tensor, Tensor]:
-    """Trains one lane, and returns the trained model `[d]`, its counters `[c]` and the sum of the lane's losses."""
+    """Trains one lane. Returns the trained model `[d]`, the model's counters `[c]` and the sum of the lane's losses."""
     layout, p = net.layout, net.layout.trainable
     views = {name: view.clone() for name, view in layout.views(block.start[lane]).items()}
     buffers = {name: views[name] for name in list(views)[len(name_parameters(layout, block.start[lane, :p])) :]}

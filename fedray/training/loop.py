@@ -78,7 +78,7 @@ def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
 
 @lru_cache
 def _stream_of(device: torch.device) -> torch.cuda.Stream:
-    """Returns the CUDA stream for recording on a device, the same in all calls.
+    """Returns the CUDA stream for recording on a device. All calls return the same stream.
 
     Memory that is freed on this stream is used again only after `wait_stream`.
     """
@@ -312,7 +312,7 @@ def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tens
 
 @lru_cache(maxsize=16)  # it is called for every lane
 def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
-    """Returns whether a module accepts images with channels last in memory. A trial finds it out.
+    """Returns whether a module accepts images with channels last in memory. The module is tried for this.
 
     For example, a module that calls `x.view(len(x), -1)` does not accept such images. For some modules the result is
     False without a trial, because torch's gradient of one of their layers would overwrite memory (oneDNN #6035, only on

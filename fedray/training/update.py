@@ -61,7 +61,7 @@ class Private:
         return torch.where(has, self.read(name, plan).to(default), default)
 
     def has(self, name: str, plan: Plan) -> list[bool]:
-        """Returns for each job whether its row was ever written, `[J]`."""
+        """Returns for each job of a plan whether its row was ever written, `[J]`."""
         rows = self._rows.get(name, {})
         return [key in rows for key in _row_keys(plan)]
 
@@ -211,7 +211,7 @@ class Site(Protocol):
         """The engine that trains the whole network."""
 
     def local(self, local: Local, world: int) -> Local:
-        """Returns the settings of local training in a world, which may have its own learning rate."""
+        """Returns the settings of local training in a world. The world may have its own learning rate."""
 
     def to_device(self, x: Tensor) -> Tensor:
         """Moves a tensor to the worker's device. Floating-point tensors get the type of the networks."""

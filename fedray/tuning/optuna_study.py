@@ -193,7 +193,7 @@ def open_trial(location: StudyLocation, number: int) -> tuple[optuna.Trial, Froz
 
 
 def trial_note(trial: FrozenTrial) -> Mapping[str, Any]:
-    """Returns the notes of the search on a trial, such as its run, and the seconds of training."""
+    """Returns the notes of the search on a trial, such as the trial's run and the seconds of training."""
     found: Mapping[str, Any] = trial.user_attrs.get(NOTES, {})
     return found
 

@@ -60,7 +60,7 @@ class View(NamedTuple):
     idle: tuple[frozenset[str], ...] = ()
 
     def acting(self, i: int) -> list[Parameter]:
-        """Returns the parameters that can change objective i. Only these are ranked and drawn for the objective."""
+        """Returns the parameters that can change objective i. Only these parameters are ranked and drawn for it."""
         return [parameter for parameter in self.space if not self.idle or parameter.key not in self.idle[i]]
 
 

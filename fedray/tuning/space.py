@@ -102,7 +102,7 @@ class SweepObjective:
 
 
 def read_cost(row: Row, name: str) -> float:
-    """Returns a cost of an evaluated round, which is a column, or for `bytes` the sum of bytes up and down.
+    """Returns a cost of an evaluated round. It is the value of a column, or for `bytes` the sum of bytes up and down.
 
     Example:
         >>> read_cost({"up_bytes": 30, "down_bytes": 70}, "bytes"), read_cost({"up_bytes": 30}, "up_bytes")
@@ -337,7 +337,7 @@ Values = Mapping[str, Any]  # parameter -> value, as Optuna stores it
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a sweep, which is a scenario key with values to try, or several keys that change together.
+    """A parameter of a sweep: a scenario key with values to try, or several keys that change together.
 
     Attributes:
         key: the name of the parameter, which is its dotted scenario key. If the sweep file has several alternatives
@@ -373,7 +373,7 @@ class Parameter:
 
     @property
     def column(self) -> str:
-        """Returns the name of the parameter's column in tables, which is its entry of the space."""
+        """Returns the name of the parameter's column in tables. It is the parameter's entry in the space."""
         return self.entry or self.key
 
     @property

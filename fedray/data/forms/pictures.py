@@ -134,7 +134,7 @@ def _read_levels(picture: Any, raw: str, most: int, where: str) -> Any:
 
 
 class PictureRows:
-    """Joins pictures to an array `[n, C, H, W]`, in order. All must have the same size and the same kind of values.
+    """Joins pictures to an array `[n, C, H, W]`, in order. All pictures must have the same size and kind of values.
 
     All pictures get as many channels as the picture with the most channels. A gray picture gets three equal channels if
     there are colored pictures. An opaque picture gets a fourth channel of 255 if there are transparent pictures.

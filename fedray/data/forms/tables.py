@@ -25,7 +25,7 @@ DELIMITERS = ";\t|"  # possible delimiters in addition to the comma
 
 
 def read_text_table(file: Path, delimiter: str) -> Any:
-    r"""Reads a table from a text file. Uses a different delimiter if the first line has one instead of `delimiter`.
+    r"""Reads a table from a text file. If the first line has another delimiter than `delimiter`, uses that delimiter.
 
     Raises:
         BadInput: Two columns have the same name, or the first line does not name the columns.

@@ -271,7 +271,7 @@ class ClientActors:
         self._agreed = False  # whether all actors had the same compiled kernels when the run began
 
     def start(self) -> None:
-        """Replaces the actors by new ones for which the cluster has room, and waits until they can work.
+        """Replaces the actors by new actors for which the cluster has room, and waits until these can work.
 
         If other jobs use the cluster or the run has lost nodes, the method waits until seats are free.
         """
@@ -342,7 +342,10 @@ class ClientActors:
                     ref = self.actors[a].ready.remote()
 
     def _check_nodes(self) -> None:
-        """Adds each lost node on which an actor had its seat to `lost`. If there is one, raises `ClusterChanged`."""
+        """Adds to `lost` each lost node on which an actor had its seat.
+
+        Raises `ClusterChanged` if there is such a node.
+        """
         wanted = {spec.node for spec in self.specs} - {""}
         gone = wanted - {node.name for node in cluster.read_cluster().whole} if wanted else set()
         for node in sorted(gone):

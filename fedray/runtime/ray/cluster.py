@@ -262,7 +262,7 @@ REMEDIES = {  # type of an error -> what the user can do about full memory or a 
 
 
 def pin_to_this_node() -> NodeAffinitySchedulingStrategy:
-    """Returns the strategy with which an actor starts on this node, which has the run directory."""
+    """Returns the strategy with which an actor starts on this node. This node has the run directory."""
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
@@ -310,7 +310,7 @@ class ClusterChanged(FedrayError):
 
 
 def explain_error(error: exceptions.RayError, who: str) -> FedrayError:
-    """Turns an error that the actor `who` or Ray has raised into an error of fedray with a message of one line.
+    """Turns an error of the actor `who`, or of Ray, into an error of fedray with a message of one line.
 
     If the cause is an error of fedray, returns the cause.
 
@@ -326,7 +326,7 @@ def explain_error(error: exceptions.RayError, who: str) -> FedrayError:
 
 
 def raise_if_refused(error: Exception, who: str) -> None:
-    """Raises an error if an actor failed while Ray made it, because it would fail again."""
+    """Raises an error if an actor failed while Ray made it. The same actor would fail again."""
     if isinstance(error, exceptions.RayActorError) and error.actor_init_failed:
         reasons = [line for line in str(error).splitlines() if "Error: " in line] or [str(error)]
         raise FedrayError(f"{who} could not start: {reasons[-1].strip()[:300]}") from error
@@ -370,7 +370,7 @@ def find_group() -> Any:
 
 
 def list_needs(actors: int, cluster: placement.Cluster) -> list[placement.ActorSpec]:
-    """Returns the actors of a trial. Each needs one CPU, and memory if nodes report their memory.
+    """Returns the actors of a trial. Each actor needs one CPU, and memory if nodes report their memory.
 
     Raises:
         BadInput: The cluster cannot hold the actors.
