@@ -32,7 +32,9 @@ NEVER = (  # they say where, when or how visibly something is computed, and chan
 CLOSE = {  # they act, but not in two rounds of this size, or only on what `Run.predict` answers to one client
     "predict.gamma": "predict(client=...)",
     "clients.availability": "a virtual day",
+    "clients.tf32": "a GPU",
     "participation.deadline": "a slow client",
+    "participation.max_staleness": "uploads that come late",
     "participation.staleness": "uploads that come late",
     "participation.staleness_a": "uploads that come late",
     "participation.staleness_b": "uploads that come late",
@@ -129,7 +131,6 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     "schedule.rows": [
         {"schedule.rows": "stratum"},
         {"schedule.rows": "stratum", "participation.fraction": 0.5},
-        {"schedule.rows": "client", "participation.fraction": 0.5},
     ],
     "local.optimizer": [{"local.optimizer": "adam"}, {"local.optimizer": "sgd"}],
     "local.lr": [{"local.lr": 0.02}, {"local.lr": 0.02, "local.lr_grid": [0.01, 0.1], "data.hold_out": 0.2}],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -42,14 +41,11 @@ def with_train(change: Callable[[Any, Any], tuple[Any, ...]]) -> Callable[[], An
     return load
 
 
-def made(train_x: Any, train_y: Any, make: Any = classification) -> Callable[[], Any]:
-    """A data set made by fedray's own function from these training rows."""
+def made(train_x: Any, train_y: Any) -> Callable[[], Any]:
+    """A data set made by `classification` from these training rows."""
 
     def load() -> Any:
-        x, y = inputs(24), labels(24)
-        if make is classification:
-            return classification("mine", Split(train_x, train_y), Split(x, y), ("a", "b", "c"))
-        return regression("mine", Split(train_x, train_y), Split(x, y[:, None].astype(np.float32)))
+        return classification("mine", Split(train_x, train_y), Split(inputs(24), labels(24)), ("a", "b", "c"))
 
     return load
 
@@ -119,7 +115,6 @@ DATA = [
     _data("raises StopIteration", raising(StopIteration()), "StopIteration", {}, True),
     _data("file is missing", Path("/no/such/file.csv").read_text, "FileNotFoundError", {}, True),
     _data("calls itself for ever", recurse, "RecursionError", {}, True),
-    _data("ends the program", lambda: sys.exit(3), "SystemExit", {}, True),
     _data("would return None the second time", second_call(None)),  # a loader is called once
     _data("would raise the second time", second_call(OSError("gone"))),
     _data("list as inputs", with_train(lambda x, y: (x.tolist(), y)), "train has inputs .*list"),
@@ -129,20 +124,19 @@ DATA = [
     _data("train is None", changed(train=None), "train is None"),
     _data("train is a tuple", changed(train=(X, Y)), "train is a tuple"),
     _data("test is None", changed(test=None), "test is None"),
-    _data("text as inputs", with_train(lambda x, y: (x.astype(str), y)), "train has inputs of type <U"),
-    _data("objects as inputs", with_train(lambda x, y: (x.astype(object), y)), "train has inputs of type object"),
-    _data("complex inputs", with_train(lambda x, y: (x + 1j, y)), "train has inputs of type complex"),
-    _data("inputs in one dimension", with_train(lambda x, y: (x[:, 0], y)), "train has inputs of 1 dimension"),
+    _data("text as inputs", with_train(lambda x, y: (x.astype(str), y)), "train has inputs .* of type <U"),
+    _data("objects as inputs", with_train(lambda x, y: (x.astype(object), y)), "train has inputs .* of type object"),
+    _data("complex inputs", with_train(lambda x, y: (x + 1j, y)), "train has inputs .* of type complex"),
+    _data("inputs in one dimension", with_train(lambda x, y: (x[:, 0], y)), r"train has inputs \[48\] of type"),
     _data("NaN in inputs", with_train(put(np.nan)), "train: 1 of 48 rows have inputs that are NaN"),
     _data("infinity in inputs", with_train(put(np.inf)), "train: 1 of 48 rows have inputs that are NaN or infinite"),
-    _data("too large for float32", with_train(lambda x, y: (x * np.float64(1e300), y)), "train has inputs .*float32"),
     _data("NaN in test inputs", changed(test=Split(X * np.nan, Y)), "test: 48 of 48 rows have inputs that are NaN"),
     _data("too few labels", with_train(lambda x, y: (x, y[:-1])), "48 inputs, but 47 labels"),
     _data("labels in two dimensions", with_train(lambda x, y: (x, y[:, None])), "labels of type int64 and shape"),
     _data("real labels", with_train(lambda x, y: (x, y.astype(float))), "labels of type float64"),
     _data("names as labels", with_train(lambda x, y: (x, y.astype(str))), "labels of type <U"),
-    _data("a label too many", with_train(lambda x, y: (x, y + 1)), "the label 3, but 3 classes"),
-    _data("a negative label", with_train(lambda x, y: (x, y - 1)), "the label -1"),
+    _data("a label too many", with_train(lambda x, y: (x, y + 1)), "labels 1 to 3: give 0 to 2"),
+    _data("a negative label", with_train(lambda x, y: (x, y - 1)), "labels -1 to 1: give 0 to 2"),
     _data("groups of another length", with_train(lambda x, y: (x, y, y[:9])), "48 inputs, but 9 groups"),
     _data("groups with names", with_train(lambda x, y: (x, y, y.astype(str))), "groups of type <U"),
     _data("negative groups", with_train(lambda x, y: (x, y, y - 5)), None, NATURAL),
@@ -150,33 +144,17 @@ DATA = [
     _data("no training rows", with_train(lambda x, y: (x[:0], y[:0])), "train has no rows"),
     _data("no test rows", changed(test=Split(X[:0], Y[:0])), "test has no rows"),
     _data("other test shape", changed(test=Split(X[:, :3], Y)), "inputs of train are 4, but those of test are 3"),
-    _data("too few class names", changed(class_names=("a",)), "3 classes, but 1 class names"),
-    _data("class names are numbers", changed(class_names=(1, 2, 3)), "class_names"),
-    _data("classes is text", changed(classes="3"), "classes = '3'"),
-    _data("negative classes", changed(classes=-3), "classes = -3"),
-    _data("shift is NaN", changed(shift=np.full((1, 4), np.nan, np.float32)), "shift is NaN"),
-    _data("scale is zero", changed(scale=np.zeros((1, 4), np.float32)), "scale .*0"),
-    _data("scale of another shape", changed(scale=np.ones((1, 3), np.float32)), r"scale has shape \[1, 3\]"),
-    _data("scale is None", changed(scale=None), "scale is None"),
-    _data("name is a number", changed(name=3), "name = 3"),
-    _data("folds out of range", changed(folds=((np.arange(40), np.array([99])),)), "fold 0"),
-    _data("folds are numbers", changed(folds=(1, 2)), "fold 0"),
-    _data("folds without rows", changed(folds=((np.arange(0), np.arange(9)),)), "fold 0"),
-    _data("columns of another length", changed(columns={"city": Y[:4]}), "column city has 4 values"),
-    _data("columns is None", changed(columns=None), "columns is None"),
+    _data("columns of another length", changed(columns={"city": Y[:4]}), "column city has no value for each"),
     _data("targets in one dimension", targets(X[:, 0]), "targets of type float32"),
     _data("targets that are whole", targets(Y[:, None]), "targets of type int64"),
     _data("NaN in targets", targets(T * np.nan), "targets that are NaN"),
     _data("infinity in targets", targets(T + np.inf), "targets that are NaN or infinite"),
-    _data("targets too large", targets(T.astype(float) * 1e300), "targets .*float32"),
     _data("made from a list", made(X.tolist(), Y)),
-    _data("made from text", made(X.astype(str), Y), "train has inputs of type <U"),
+    _data("made from text", made(X.astype(str), Y), "train has inputs .* of type <U"),
     _data("made from None", made(None, Y), "train has inputs .*None"),
     _data("made with NaN", made(X * np.nan, Y), "NaN"),
     _data("made without rows", made(X[:0], Y[:0]), "train has no rows"),
-    _data("regression of a list", made(X, T.tolist(), regression), "3 numbers for a row, but the data have 1 targets"),
-    _data("regression in one dimension", made(X, X[:, 0], regression), "targets"),
-    _data("takes two arguments", wants_more, "loader.*takes"),
+    _data("takes two arguments", wants_more, "missing 1 required positional argument"),
     _data("byte labels", with_train(lambda x, y: (x, y.astype(np.uint8))), "labels of type uint8"),
     # what works
     _data("good", good_data),
@@ -185,5 +163,5 @@ DATA = [
     _data("in Fortran order", with_train(lambda x, y: (np.asfortranarray(x), y))),
     _data("int32 labels", with_train(lambda x, y: (x, y.astype(np.int32)))),
     _data("float16", with_train(lambda x, y: (x.astype(np.float16), y))),
-    _data("big endian", with_train(lambda x, y: (x.astype(">f4"), y)), "byte order of other machines"),
+    _data("big endian", with_train(lambda x, y: (x.astype(">f4"), y)), "byte order different from the native"),
 ]  # fmt: skip
