@@ -33,14 +33,14 @@ class Score(NamedTuple):
 
 
 SCORES = {
-    "accuracy": Score(SHARE, HIGHER, "accuracy", "rows that are answered right"),
+    "accuracy": Score(SHARE, HIGHER, "accuracy", "rows that are predicted correctly"),
     "f1_weighted": Score(SHARE, HIGHER, "weighted F1", "F1, the mean over the classes by their frequency"),
     "f1_macro": Score(SHARE, HIGHER, "macro F1", "F1, the plain mean over the classes"),
     "nll": Score(NATS, LOWER, "NLL", "negative log likelihood of a row"),
     "brier": Score("", LOWER, "Brier score", "Brier score of a row, summed over the classes: 0 to 2"),
     "ece": Score(SHARE, LOWER, "calibration error", "mean distance of confidence and accuracy, in 15 bins"),
-    "entropy": Score(NATS, NEITHER, "entropy", "entropy of the answer"),
-    "disagreement": Score(SHARE, NEITHER, "disagreement", "pairs of members and rows with different classes"),
+    "entropy": Score(NATS, NEITHER, "entropy", "entropy of the prediction"),
+    "disagreement": Score(SHARE, NEITHER, "disagreement", "pairs of members that predict different classes"),
     "rmse": Score(TARGET, LOWER, "RMSE", "root mean squared error"),
     "crps": Score(TARGET, LOWER, "CRPS", "continuous ranked probability score"),
     "coverage_50": Score(SHARE, NEITHER, "coverage 50", "targets inside the central 50 % interval"),
@@ -51,16 +51,16 @@ SCORES = {
     "sharpness_geometric": Score(TARGET, LOWER, "sharpness geometric", "geometric mean of the predicted sd"),
     "nll_none": Score(NATS, LOWER, "NLL without noise", "negative log likelihood without observation noise"),
     "nll_residual": Score(NATS, LOWER, "NLL with residual noise", "NLL with the residual variance as noise"),
-    "residual_sd": Score(TARGET, NEITHER, "residual sd", "root of the clients' mean training residual variance"),
-    "bias2": Score(SQUARED, LOWER, "bias2", "squared bias of the replicates' mean answer"),
-    "variance": Score(SQUARED, LOWER, "variance", "variance of the answer over the replicates"),
+    "residual_sd": Score(TARGET, NEITHER, "residual sd", "root of the mean variance of training residuals"),
+    "bias2": Score(SQUARED, LOWER, "bias2", "squared bias of the replicates' mean prediction"),
+    "variance": Score(SQUARED, LOWER, "variance", "variance of the prediction over the replicates"),
     "noise": Score(SQUARED, NEITHER, "noise", "noise of a toy's test targets"),
     "accuracy_average": Score(SHARE, HIGHER, "plain average's accuracy", "accuracy of a stack's plain average"),
     "f1_average": Score(SHARE, HIGHER, "f1 average", "weighted F1 of the plain average of a stack's sub models"),
-    "ood_auroc": Score(SHARE, HIGHER, "OOD AUROC", "pairs of a row and an OOD input, whose answer has more entropy"),
-    "ood_auroc_knowledge": Score(SHARE, HIGHER, "OOD AUROC by disagreement", "the same by what disagreement explains"),
-    "ood_fpr95": Score(SHARE, LOWER, "OOD FPR at 95 %", "rows taken for unknown where 95 % of OOD inputs are found"),
-    "ood_entropy": Score(NATS, NEITHER, "OOD entropy", "entropy of the answers to the out-of-distribution inputs"),
+    "ood_auroc": Score(SHARE, HIGHER, "OOD AUROC", "pairs of a row and an OOD input that has more entropy"),
+    "ood_auroc_knowledge": Score(SHARE, HIGHER, "OOD AUROC by disagreement", "the same with knowledge uncertainty"),
+    "ood_fpr95": Score(SHARE, LOWER, "OOD FPR at 95 %", "rows taken for OOD if 95 % of OOD inputs are found"),
+    "ood_entropy": Score(NATS, NEITHER, "OOD entropy", "entropy of the predictions for out-of-distribution inputs"),
     "personal_accuracy": Score(
         SHARE,
         HIGHER,
@@ -71,7 +71,7 @@ SCORES = {
         SHARE, HIGHER, "personalized accuracy, 10th percentile", "10th percentile over the known clients"
     ),
     "personal_worst": Score(SHARE, HIGHER, "personalized accuracy, worst client", "accuracy of the worst known client"),
-    "personal_rmse": Score(TARGET, LOWER, "personalized RMSE", "mean over the known clients, with what is their own"),
+    "personal_rmse": Score(TARGET, LOWER, "personalized RMSE", "mean RMSE of the known clients"),
     "personal_rmse_p90": Score(
         TARGET, LOWER, "personalized RMSE, 90th percentile", "90th percentile over the known clients"
     ),
@@ -79,10 +79,12 @@ SCORES = {
     "personal_nll": Score(NATS, LOWER, "personalized NLL", "mean negative log likelihood of the known clients' rows"),
     "personal_brier": Score("", LOWER, "personalized Brier score", "mean Brier score of the known clients' rows"),
     "personal_ece": Score(SHARE, LOWER, "personalized calibration error", "calibration error of the known clients"),
-    "personal_coverage_95": Score(SHARE, NEITHER, "personalized 95 % coverage", "known clients' targets inside it"),
-    "personal_width_95": Score(TARGET, LOWER, "personalized width 95", "mean of the known clients' 95 % intervals"),
+    "personal_coverage_95": Score(
+        SHARE, NEITHER, "personalized 95 % coverage", "known clients' targets inside their intervals"
+    ),
+    "personal_width_95": Score(TARGET, LOWER, "personalized width 95", "mean width of the known clients' intervals"),
     "cluster_ari": Score("", HIGHER, "cluster ari", "adjusted Rand index of best models and true clusters, at most 1"),
-    "conformal_coverage": Score(SHARE, NEITHER, "coverage of the sets", "rows whose answer is in their conformal set"),
+    "conformal_coverage": Score(SHARE, NEITHER, "coverage of the sets", "rows whose true value is in their set"),
     "conformal_coverage_clients": Score(
         SHARE,
         NEITHER,

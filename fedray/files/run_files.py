@@ -470,7 +470,7 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "down_bytes": Column("whole", "bytes", "received by all clients of all replicates and folds"),
         "sim_seconds": Column("number", "virtual seconds", "virtual time of the slowest pair of replicate and fold"),
         "wall_seconds": Column("number", "seconds", "real time of all rounds"),
-        "answer_bytes": Column("whole", "bytes", "models that answer, handed over once"),
+        "answer_bytes": Column("whole", "bytes", "size of the models that predict"),
         "answer_passes": Column("whole", "", "forward passes for a sample"),
         "error": Column("text", "", "why the cell failed; empty for other cells"),
     },
