@@ -54,10 +54,10 @@ if [ -n "$more" ]; then # the numbers behind a line: minutes of a core that it t
         --cells at_test_noniid_fedavg,at_test_noniid_fed_ensemble                             # 7
     table table2_mnist_proxy_140 fed_ensemble_table2_mnist_proxy rounds=140 \
         --cells at_test_noniid_fedavg,at_test_noniid_fed_ensemble                             # 6
-    for n in 4 5 6 7; do
-        table table$n fed_ensemble_table$n rounds=100 replicates=3 local.lr=0.127 local.epochs=null local.steps=3 \
-            evaluate.every=50 runtime=inline                                                  # 67
-    done
+    table table5_iid fed_ensemble_table5 --cells models_5,models_20,models_80 runtime=inline    # 90
+    proxy="rounds=100 replicates=3 local.lr=0.127 local.epochs=null local.steps=3 evaluate.every=50 runtime=inline"
+    for n in 4 6 7; do table table$n fed_ensemble_table$n $proxy; done                        # 67, with the next
+    table table5 fed_ensemble_table5 $proxy data.partition='{name: classes, classes: 2}'
     table stacking_table4_readings_all_rows stacking_table4_readings data.limit=null replicates=1 # 8
 fi
 
