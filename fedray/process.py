@@ -174,7 +174,7 @@ def start_child(
     Args:
         arguments: The arguments of the command.
         keep: Open file descriptors that the child inherits.
-        variables: Environment variables that the child gets in addition to those of this process.
+        variables: Environment variables that the child gets in addition to the variables of this process.
 
     Example:
         >>> child = start_child(["--version"])
@@ -338,7 +338,10 @@ def exit_quickly(status: int) -> None:
 
 
 class _Tolerant:
-    """Wraps a text stream, and drops text that cannot be written. All other attributes are those of the stream."""
+    """Wraps a text stream, and drops text that cannot be written.
+
+    All other attributes are the attributes of the stream.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

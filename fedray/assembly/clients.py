@@ -184,7 +184,7 @@ def expect_seconds(
 ) -> Callable[[int], FloatArray]:
     """Returns a function from a world to the virtual seconds of a round on each client, `[N]`.
 
-    The seconds are those of training and sending one model without compression. Links have their speed at second 0.
+    They are the seconds for training and sending one model without compression. Links have their speed at second 0.
 
     Args:
         devices: The simulated devices of the clients.

@@ -34,8 +34,7 @@ def make_setting(
 ) -> Setting:
     """Returns the `Setting`: the objects, built from a scenario, that are the argument of a method's function.
 
-    A loss, an optimizer, augmentations, a selection or a schedule among the user's objects replaces that of the
-    scenario.
+    A loss, an optimizer, augmentations, a selection or a schedule of the user replaces what the scenario names.
     """
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = features.cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)

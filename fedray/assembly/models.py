@@ -57,7 +57,7 @@ def read_weights(weights: str, net: Net) -> Tensor:
     `weights` is a run directory with models, or a safetensors file with the state dict of one model.
 
     Raises:
-        BadInput: There are no such models, or they do not fit the network.
+        BadInput: `weights` names no models, or models that do not fit the network.
     """
     path, key = expand_user_path("model.weights", weights), f"model.weights = {weights}"
     remedy = "give the directory of a run, or a .safetensors file"

@@ -329,7 +329,7 @@ def find_metrics(scenario: Scenario, own: UserObjects, data: Dataset) -> dict[st
 
 
 def find_positive(scenario: Scenario, data: Dataset) -> int:
-    """Returns the index of the positive class, which is the second of two classes by default.
+    """Returns the index of the positive class. By default it is the second of two classes.
 
     Raises:
         BadInput: The data set does not have two classes, or has no class of the name or number in the scenario.

@@ -46,7 +46,7 @@ def pin_to_one_core() -> None:
 
 
 def measure_lap(work: Work, rounds: int, clock: Callable[[], float] = time.process_time) -> Cost:
-    """Measures the mean cost of a round over one lap, which is several rounds that are timed together.
+    """Measures the mean cost of a round over one lap. A lap is several rounds that are timed together.
 
     `clock` returns the CPU seconds so far.
 

@@ -457,7 +457,8 @@ def measure_ratio(
 ) -> list[BenchResult]:
     """Measures fedray and two plain loops in turns, and returns the ratios of their costs.
 
-    The first ratio is fedray's cost divided by the cost of the usual loop, and the second by that of the lean loop.
+    The first ratio is fedray's cost divided by the cost of the usual loop. The second is divided by the cost of the
+    lean loop.
 
     Args:
         what: the work in words.

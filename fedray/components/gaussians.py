@@ -135,7 +135,7 @@ class TeacherSampler:
     def draw(self, key: rng.Keys, mean: Tensor, variance: Tensor, uploads: Tensor) -> Tensor:
         """Draws S models, `[S, d]`, with one random key each.
 
-        `mean` and `variance` `[d]` are those of the `uploads` `[n, d]`.
+        `mean` and `variance` `[d]` are computed from the `uploads` `[n, d]`.
         """
         out = mean.repeat(self.number, 1)
         part = slice(0, self.trainable)
@@ -304,7 +304,7 @@ def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tupl
     """Returns an optimizer's step before the learning rate is applied, and the optimizer's new memory.
 
     The optimizer is SGD with momentum or Adam. `slope` is the gradient. The memory `moments` is 0 before the first
-    step, which has the `count` 1.
+    step. The first step has the `count` 1.
     """
     first, second = moments
     if local.optimizer == "sgd":
@@ -316,7 +316,7 @@ def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tupl
 
 
 def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns means, standard deviations, and derivatives of the latter with respect to rho, `[p]` each."""
+    """Returns means, standard deviations, and the standard deviations' derivatives by rho, `[p]` each."""
     mean, rho = row.chunk(2, dim=-1)
     return mean, softplus(rho), torch.sigmoid(rho)
 
@@ -366,7 +366,7 @@ def from_natural(natural: Tensor) -> Tensor:
 def find_posterior(rows: Tensor, prior: float, p: int) -> Tensor:
     """Returns the natural parameters `[..., 2 p]`, float64, of the posterior that each model `[..., d]` describes.
 
-    A posterior that was never trained equals the prior, which has the mean 0 and the precision `prior`.
+    A posterior that was never trained equals the prior, with the mean 0 and the precision `prior`.
     """
     learned = to_natural(rows[..., :p], rows[..., p : 2 * p])
     first = torch.cat([torch.zeros_like(learned[..., :p]), torch.full_like(learned[..., :p], prior)], dim=-1)
@@ -433,11 +433,11 @@ def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Te
 
 
 def add_sites(base: Server, rows: Rows, prior: float, p: int) -> Server:
-    """Returns a server that keeps a posterior, which is the prior times the factors of all clients.
+    """Returns a server that keeps a posterior: the prior times the factors of all clients.
 
     The uploads are added to the natural parameters of the posterior, which the state keeps in float64. If a precision
-    is below `LEAST`, the model has `LEAST` instead, but the natural parameters are not changed. The float buffers are
-    those of the averaging server `base`.
+    is below `LEAST`, the model has `LEAST` instead, but the natural parameters are not changed. The float buffers come
+    from the averaging server `base`.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:

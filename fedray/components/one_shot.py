@@ -88,7 +88,7 @@ def adam(lr: float, eps: float = 1e-6) -> Callable[[], Step]:
 
 
 def summing_adam(lr: float) -> Callable[[], Step]:
-    """Returns a function that makes the optimizer of FedFisher's code, which is Adam with sums instead of means.
+    """Returns a function that makes the optimizer of FedFisher's code: Adam with sums instead of means.
 
     The memory of the optimizer changes by `m <- 0.9 m + g` and `v <- 0.99 v + g^2`. The step is `lr m / (sqrt(v) +
     0.01)`.
@@ -357,7 +357,7 @@ def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -
 
 
 def _find_mode(known: Mixtures, start: Tensor, mean: Tensor, how: Descent | None, world: int) -> Tensor:
-    """Returns the model `[d]` that is reached from `start` `[d]`. Its float buffers are those of `mean` `[d]`."""
+    """Returns the model `[d]` that is reached from `start` `[d]`. Its float buffers come from `mean` `[d]`."""
     p = known.mean.shape[2]
 
     def complete(now: Tensor) -> Tensor:

@@ -151,9 +151,9 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
         graphs: The graph of each world. Several worlds may share a graph.
         models: Number of models, K.
         seeds: The seed of each world.
-        transition: The rule that says whether a model moves to a neighbor, which is drawn uniformly. With `uniform` the
-            model always moves. With `lazy` it moves with probability 1/2. With `metropolis` the probability is such
-            that all clients are visited equally often in the long run.
+        transition: The rule that says whether a model moves to a neighbor. The neighbor is drawn uniformly. With
+            `uniform` the model always moves. With `lazy` it moves with probability 1/2. With `metropolis` the
+            probability is such that all clients are visited equally often in the long run.
         outages: The nodes and edges that fail.
     """
     accept, nodes = TRANSITIONS[transition], len(graphs[0].start) - 1

@@ -159,7 +159,7 @@ def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
     Args:
         state: The state before the step.
         delta: The change of each model, `[M, d]` float64.
-        stats: The statistics of the round, which may hold the largest counters.
+        stats: The statistics of the round. They may hold the largest counters.
     """
     before = state.models.numpy()
     models = np.empty_like(before)
@@ -208,7 +208,7 @@ def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: i
 
 
 def place_change(state: State, after: State, change: Tensor, trained: Tensor) -> State:
-    """Returns the state `after`, in which the trainable parameters are those of `state` plus a change.
+    """Returns the state `after` with other trainable parameters: the parameters of `state`, plus a change.
 
     Args:
         state: The state before the round.

@@ -50,7 +50,7 @@ def means(kind: str, values: str = "", empty: bool = False) -> Callable[[AnyChec
 
 
 def describe_check(check: Callable[..., Any]) -> Meaning:
-    """Returns the description of a check. The kind of a check without a description is `value`.
+    """Returns the description of a check. If a check has no description, the kind is `value`.
 
     Example:
         >>> describe_check(either("all", whole(1, 9))), describe_check(len).kind
@@ -495,7 +495,7 @@ class ReadOptions(NamedTuple):
         test: The test samples in the form of the data, or the name of the part of the data with the test samples. None
             means that the form of the data fixes the test samples, or that they are drawn from all samples.
         test_fraction: Fraction of the samples to draw as test samples if there are no other test samples. It is 0 if
-            the test samples are those of whole clients (`data.test_clients`).
+            whole clients give the test samples (`data.test_clients`).
         task: `auto`, `classification` or `regression`.
         missing: What happens to missing values. `refuse` raises an error. `mean` fills in the mean of the training
             samples, or makes missing text a category. `drop` leaves out samples with missing values.

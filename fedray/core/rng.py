@@ -147,9 +147,9 @@ def watch_generators() -> Iterator[Callable[[], bool]]:
 def generators_scope() -> Iterator[Callable[[int], None]]:
     """Returns a context with a function that seeds the global generators of torch, NumPy and Python with a key.
 
-    At its end the context restores the states of all generators. It is for a user's code, which may draw from any of
-    them. torch and NumPy use the same kind of generator (MT19937) and seeds of 32 bits. So they get different halves of
-    the key.
+    At its end the context restores the states of all generators. It is for a user's code, because this code may draw
+    from any of the generators. torch and NumPy use the same kind of generator (MT19937) and seeds of 32 bits. So they
+    get different halves of the key.
 
     Example:
         >>> with generators_scope() as start:

@@ -340,7 +340,9 @@ def count_test_clients(wanted: int | float | Sequence[str], clients: int) -> int
 
 
 def round_to_sum(share: FloatArray, total: int) -> IntArray:
-    """Rounds shares `[n]` to whole numbers that add up to `total`. The shares already do so up to rounding errors.
+    """Rounds shares `[n]` to whole numbers that add up to `total`.
+
+    The shares add up to `total`, too, except for rounding errors.
 
     Shares with the largest remainders are rounded up. Among equal remainders, the first ones are rounded up.
 

@@ -187,7 +187,7 @@ def _describe_data(data: Dataset) -> dict[str, str]:
 
 
 def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
-    """Returns a column of integers, which are at least 0. If the file has no such column, returns zeros."""
+    """Returns a column of integers of at least 0. If the file has no such column, returns zeros."""
     import pyarrow as pa
 
     if name not in table.column_names:

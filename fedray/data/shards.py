@@ -433,7 +433,7 @@ class StoredShards:
         return self._x[rows + world * in_x], self._y[rows + world * in_y]
 
     def client_test(self, _world: int, client: int) -> IntArray | None:
-        """Returns the indices of the test samples of the client's natural group, which are the same in all worlds."""
+        """Returns the indices of the test samples of the client's natural group. They are the same in all worlds."""
         if self.dealt.test:  # all test samples belong to clients that never train
             return np.empty(0, np.int64)
         if self._own_test is None:

@@ -52,7 +52,7 @@ class Shifts(NamedTuple):
 
     @property
     def clusters(self) -> int:
-        """Largest number of clusters, which are groups of clients with the same rotation and permutation."""
+        """Largest number of clusters. A cluster is a group of clients with the same rotation and permutation."""
         return max(1, self.rotation) * max(1, self.permute_labels)
 
 

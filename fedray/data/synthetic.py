@@ -173,11 +173,11 @@ class GeneratedShards:
             clients: Number of clients, N.
             seeds: Seed of each world.
             hold_out: Share of each client's samples that is withheld from training.
-            server: Size of the server's data. The server gets the samples of further generated clients. Their number is
-                this share of the N clients, or of the first `EVALUATED_CLIENTS` clients if there are more.
+            server: Size of the server's data. The server gets the samples of further generated clients. The number of
+                these clients is this share of N, or of `EVALUATED_CLIENTS` if N is larger.
             label_noise: The shares of clients with wrong labels. None means that all labels are true.
-            owners: Number of clients before pooling, each of which has either true or wrong labels. Each of the N
-                clients pools the samples of `owners / N` of these clients. None means no pooling.
+            owners: Number of clients before pooling. Each of these clients has either true or wrong labels. Each of the
+                N clients then pools the samples of `owners / N` of them. None means no pooling.
         """
         self.data, self.number, self.worlds = data, clients, len(seeds)
         self.data_folds = [0] * len(seeds)
@@ -248,11 +248,11 @@ class GeneratedShards:
         return label, words[..., 1]
 
     def test(self, _world: int) -> tuple[Tensor, Tensor]:
-        """Returns the test samples of the data set, which are the same in all worlds."""
+        """Returns the test samples of the data set. They are the same in all worlds."""
         return torch.from_numpy(self.data.test.x), torch.from_numpy(self.data.test.y)
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the withheld samples, which are the last samples of each of the first `EVALUATED_CLIENTS` clients."""
+        """Returns the withheld samples: the last samples of each of the first `EVALUATED_CLIENTS` clients."""
         client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)
         kept = self.sizes(worlds, client)
@@ -260,7 +260,7 @@ class GeneratedShards:
         return held.x, held.y
 
     def server(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the server's samples, which are the samples of further generated clients."""
+        """Returns the server's samples: the samples of further generated clients."""
         number = math.ceil(min(self.number, EVALUATED_CLIENTS) * self._server)
         client = self.number + np.arange(number)
         worlds = np.full_like(client, world)

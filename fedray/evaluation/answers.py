@@ -177,9 +177,9 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
     """Returns a function: client -> the test samples on which the client is scored.
 
     A client with its own test samples is scored on these. Any other client is scored on the test samples of its
-    classes, which are weighted by the client's label shares. So the score is the expected score for samples with these
-    shares. In a regression all test samples count. If groups of clients have changed copies of the data
-    (`fedray.data.deal`), only the copy of the client's group counts.
+    classes, weighted by the client's label shares. So the score is the expected score for samples with these shares. In
+    a regression all test samples count. If groups of clients have changed copies of the data (`fedray.data.deal`), only
+    the copy of the client's group counts.
     """
     labels, shares = study.split("test", world)[1].numpy(), share_labels(study, world)
 
@@ -210,8 +210,8 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
     """Returns the predictions of each model in the form that an ensemble averages.
 
     Returns:
-        For classification these are votes `[K, n, C]`, which are probabilities or raw outputs (`predict.average`). For
-        regression these are predicted targets in their original unit, `[K, n, q]`.
+        For classification these are votes `[K, n, C]`: probabilities or raw outputs (`predict.average`). For regression
+        these are predicted targets in their original unit, `[K, n, q]`.
     """
     if study.classes:
         return classification.member_votes(outputs.numpy(), study.evaluation.average)

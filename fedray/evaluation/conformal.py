@@ -128,9 +128,9 @@ def tell(
 ) -> tuple[FloatArray, list[FloatArray], Any]:
     """Returns conformal scores, or with thresholds the coverage and size of sets, for the samples of a split.
 
-    The first result is that of `measure_sets` for all samples and the common weights. The second is a list for the
-    known clients: the scores of a client's true labels, `[n_k]`, or the coverage and mean size of its sets, `[2]`. The
-    third is the true labels or targets, `[n]`.
+    The first result is the result of `measure_sets` for all samples and the common weights. The second is a list for
+    the known clients: the scores of a client's true labels, `[n_k]`, or the coverage and mean size of its sets, `[2]`.
+    The third is the true labels or targets, `[n]`.
 
     Args:
         study: The trained study.

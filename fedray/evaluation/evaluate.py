@@ -66,8 +66,8 @@ def measure_answers(
 ) -> FloatArray:
     """Returns for each sample the m values from which scores are computed, `[m, n]`, as a `Measure`.
 
-    If a single model of a regression predicts no variance and no noise is added, the variance is that of the residuals
-    on training samples. If it is unknown, the scores that need a variance are NaN.
+    In a regression, a single model may predict no variance, and no noise may be added. Then the variance of the
+    residuals on training samples is used. If it is unknown, the scores that need a variance are NaN.
     """
     said, members = answers.join_answers(study, of, rows, weights), of.members
     if members is None:
@@ -313,7 +313,7 @@ def score_ood_of_clients(
         world: Index of the world.
         measured: The results of the runtime.
         known: Raw outputs of all models on the samples of a split, `[K, n, C]`. All clients are scored on all samples.
-        asked: Whether each known client counts, `[N]`.
+        asked: Whether each known client counts in the mean, `[N]`.
     """
     weights, answer = answers.find_weights(study, world, measured), measured.answer
     both = known, join_pieces(measured.ood, world)

@@ -83,7 +83,7 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
 
 
 def _share_out(study: Study, weights: FloatArray) -> dict[str, list[float]]:
-    """Returns the ensemble's weights by replicate and fold, which are divided by their sum."""
+    """Returns the ensemble's weights by replicate and fold, divided by their sum."""
     shares = (weights / weights.sum(axis=1, keepdims=True)).tolist()
     return {name_world(study, world): each for world, each in enumerate(shares)}
 

@@ -163,8 +163,8 @@ class Prediction:
             sum of two terms: the population variance over the models' predictions (knowledge uncertainty, Fed-ensemble
             section V-B), and the mean of the variances that models predict (Gaussian heads, closed forms).
         probabilities: Equal to `mean` for classification, and None for regression.
-        members: The prediction of each model, `[K, n, C]` or `[K, n, q]`. The models are those of the ensemble, the
-            base models of a stack, or a client's own models.
+        members: The prediction of each model, `[K, n, C]` or `[K, n, q]`. The models are the members of the ensemble,
+            the base models of a stack, or a client's own models.
         sets: Whether each label is in the conformal set of each input, `[n, C]`. It is None without a conformal rule,
             and for regression.
         interval: The lower and upper end of each input's conformal interval, `[n, 2]`, in original units. It is None
@@ -430,7 +430,7 @@ class Run:
 
     @property
     def drift(self) -> pa.Table:
-        """The table of drift scores, which say how unusual the data of each known client are to the final ensemble.
+        """The table of drift scores. They say how unusual the data of each known client are to the final ensemble.
 
         There is one row per known client, replicate and fold. The column `z_knowledge` has the drift score, in standard
         deviations over the clients. The column `anomaly` says whether the drift score is above 3.
@@ -491,8 +491,8 @@ class Run:
 
         Raises:
             BadInput: A package for the format is missing, or the exporter does not accept the run's networks.
-            FedrayError: The predictions of a program differ from those of `predict` by more than 1e-5, or a file cannot
-                be written. An older file of the same name then stays.
+            FedrayError: The predictions of a program and of `predict` differ by more than 1e-5, or a file cannot be
+                written. An older file of the same name then stays.
         """
         folder = self.path / "export" if out is None else expand_user_path("out", str(out))
         if format not in export.FORMATS:
@@ -763,7 +763,7 @@ def compare(
             in which the runs differ, else the names of the directories.
         at_equal: The quantity at which runs are compared. `rounds` compares scores at equal rounds, or at the end for a
             method with phases. `uplink`, `bytes` (up and down) and `seconds` (of virtual time) compare scores at equal
-            cost per seed, which is the total cost of the cheapest run. Scores are interpolated linearly between
+            cost per seed. This is the total cost of the cheapest run. Scores are interpolated linearly between
             evaluations. A run without evaluations near this cost is left out, and `notes` name it. If a run has no
             rounds, `rounds` means `seconds`.
         metrics: The scores to compare, as names of numeric columns of `rounds.parquet`. None means accuracy, RMSE, the

@@ -282,8 +282,8 @@ def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) ->
     Args:
         rows: The rows of `table.parquet`: one per cell and metric, and one with the `error` of each cell that failed.
         names: The names of the cells, in the order of the lines.
-        wanted: The requested metrics, as names or patterns such as `conformal_*`, in the order of the columns. If none
-            is requested or none fits, the table shows published metrics, then those of `evaluate.metrics`, and then
+        wanted: The requested metrics, as names or patterns such as `conformal_*`, in the order of the columns. If no
+            requested metric fits, the table shows published metrics, then the metrics of `evaluate.metrics`, and then
             others by importance.
 
     Example:

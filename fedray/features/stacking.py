@@ -1,4 +1,4 @@
-"""Builds stacks, which are ensembles of base models whose predictions a meta model or a fixed rule combines.
+"""Builds stacks: ensembles of base models, whose predictions are combined by a meta model or a fixed rule.
 
 A *base* is one architecture of a stack, and a *sub model* is one trained model of a base. *Shards* are the data of all
 clients (`fedray.data.shards`). A *world* is one seed of one fold of the data.
@@ -34,7 +34,7 @@ Compute = Callable[[int, int], Tensor]  # (world, client) -> features of the cli
 class FeatureShards:
     """Shards whose training inputs are features. Features are computed when samples are fetched.
 
-    Test samples and withheld samples are those of the wrapped shards.
+    Test samples and withheld samples come from the wrapped shards.
     """
 
     def __init__(self, whole: Shards, width: int, compute: Compute, pooled: bool = False) -> None:
@@ -274,7 +274,7 @@ def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) ->
         kind: The rule. `mean` is the mean of the clients' probabilities. With `label_shares`, the probability of a
             class is a weighted sum over the clients, normalized over the classes. A client's weight is its share of the
             samples of the class. With `voting`, the probability of a class is the fraction of clients whose largest
-            logit is that of the class.
+            logit belongs to the class.
         outputs: Raw outputs of the clients' networks, `[N, n, C]`.
         shares: Each client's share of the samples of a class, `[N, C]`. Only `label_shares` uses them.
 

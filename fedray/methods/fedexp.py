@@ -62,8 +62,8 @@ def extrapolated_mean(rows: kit.Rows, weighting: kit.Weighting, eps: float, trai
 
     A model without uploads stays unchanged.
 
-    The length of an update is that of its first `trainable` values. The values after them (buffers) are averaged
-    without eta.
+    The length of an update counts only its first `trainable` values. The other values (buffers) are averaged without
+    eta.
     """
     plain = kit.mean(rows, weighting)
 

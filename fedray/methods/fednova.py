@@ -77,8 +77,8 @@ def fednova(setting: kit.Setting) -> kit.Method:
 def normalized_mean(rows: kit.Rows, weighting: kit.Weighting, local: kit.Local, trainable: int) -> kit.Server:
     """Returns a server that steps `w <- w + tau_eff sum_i p_i delta_i / tau_i`, where `tau_eff = sum_i p_i tau_i`.
 
-    With momentum, `|a_i|_1` replaces tau_i. A model without uploads stays unchanged. In a model, `trainable`
-    parameters come first. Buffers follow, which are averaged without tau.
+    With momentum, `|a_i|_1` replaces tau_i. A model without uploads stays unchanged. In a model, `trainable` parameters
+    come first. The buffers that follow are averaged without tau.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:

@@ -70,7 +70,7 @@ Formulas of ivon_admm:
 
 Deviations:
     1. A client sends lambda(q_k) - lambda(q), from which the server computes both terms. The authors' clients send q_k
-       and their duals, which are twice as many values.
+       and their duals: twice as many values.
     2. In the first round training begins at the network's usual first weights, as in the authors' code. The standard
        deviation is softplus(`rho`) for all clients. In the authors' code it is `1 / sqrt(n h_0 / (tau rho) + S_0)`,
        which depends on the number of samples.

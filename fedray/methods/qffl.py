@@ -76,7 +76,7 @@ def fair_mean(rows: kit.Rows, _weighting: kit.Weighting, q: float, lr: float, tr
     """Returns the server of q-FedAvg. A model without uploads stays unchanged.
 
     Both sums (of the Delta_i and of the h_i) are computed without their common multiplier L = 1 / `lr`, which cancels.
-    In a model, `trainable` parameters come first. Buffers follow, which are averaged with the weights h_i.
+    In a model, `trainable` parameters come first. The buffers that follow are averaged with the weights h_i.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:

@@ -60,7 +60,7 @@ def probabilities(logits: ArrayLike) -> FloatArray:
 
 
 def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None) -> FloatArray:
-    """Returns the prediction of an ensemble, which is the mean of its models' predictions (FE eqs. 2 and 3).
+    """Returns the prediction of an ensemble: the mean of its models' predictions (FE eqs. 2 and 3).
 
     Args:
         outputs: Raw outputs of each model, `[K, n, C]`, which are logits for classification.
@@ -81,7 +81,7 @@ def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: Ar
 
 
 def member_votes(outputs: ArrayLike, kind: AverageKind) -> FloatArray:
-    """Returns the votes of each model, which are the values that an ensemble averages (probabilities or outputs).
+    """Returns the votes of each model: the values that an ensemble averages (probabilities or outputs).
 
     The ensemble predicts the class whose mean vote is the largest. `outputs` are the raw outputs of each model,
     `[K, n, C]`, and `kind` names the averaged quantity as in `average`.
@@ -245,8 +245,8 @@ class Uncertainty(NamedTuple):
 def uncertainty(probs: ArrayLike) -> Uncertainty:
     """Returns the uncertainty of an ensemble about each sample, and the part that the members' disagreement explains.
 
-    The knowledge uncertainty is the mutual information, which is the total uncertainty minus the members' mean entropy.
-    For one model it is 0. Source: Depeweg et al. 2018, section 3.
+    The knowledge uncertainty is the mutual information: the total uncertainty minus the members' mean entropy. For one
+    model it is 0. Source: Depeweg et al. 2018, section 3.
 
     Args:
         probs: Probabilities of each model, `[K, n, C]`.
@@ -576,8 +576,8 @@ class Drift(NamedTuple):
 
     Attributes:
         total: Mean total uncertainty of the ensemble on each client's data, `[N]`. A client without data has NaN.
-        knowledge: Mean knowledge uncertainty, which is the part of the total that the models' disagreement explains,
-            `[N]`. A client without data has NaN.
+        knowledge: Mean knowledge uncertainty, `[N]`. It is the part of the total that the models' disagreement
+            explains. A client without data has NaN.
         z_total: The z-scores of `total` over the clients, `[N]`.
         z_knowledge: The drift scores, which are the z-scores of `knowledge` over the clients, `[N]`.
         anomaly: Whether `|z_knowledge|` is above `ANOMALY_Z`, `[N]`.

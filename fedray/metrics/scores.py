@@ -40,7 +40,7 @@ class PairedDifference(NamedTuple):
         high: Upper end of the confidence interval. It is NaN if `low` is NaN.
         n: Number of pairs.
         over: Kind of the pairs: `seeds`, or `folds` if the runs have only one seed in common.
-        level: Confidence level, which is the share of such intervals that contain the true mean difference.
+        level: Confidence level: the share of such intervals that contain the true mean difference.
         p: Two-sided p-value of the paired t test of no difference. It is NaN if there is no interval.
     """
 

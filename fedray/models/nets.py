@@ -486,7 +486,7 @@ def model_names() -> tuple[str, ...]:
 def register_model(name: str, builder: Builder) -> None:
     """Registers a user's network under a name for scenarios.
 
-    The name must not be that of a built-in network. A user's name may be registered again.
+    The name must not belong to a built-in network. A user's name may be registered again.
 
     Args:
         name: The value of `model.name` that selects the network.

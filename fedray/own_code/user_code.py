@@ -355,7 +355,7 @@ def explain_uncallable(
 
 @cache
 def _is_users(file: str) -> bool:
-    """Returns whether a file name in a traceback belongs to the user's code, which may also be typed in."""
+    """Returns whether a file name in a traceback belongs to the user's code. Code may also be typed in."""
     if file.startswith("<"):
         return file.startswith(("<stdin", "<string", "<ipython"))
     path, paths = Path(file), sysconfig.get_paths()

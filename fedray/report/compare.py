@@ -79,7 +79,7 @@ def format_budget(over: str, value: float) -> str:
 
 
 def find_axis(runs: Sequence[ReadRun]) -> str:
-    """Returns the axis that runs have in common, which is rounds, or virtual seconds if a run has no rounds.
+    """Returns the axis that runs have in common: rounds, or virtual seconds if a run has no rounds.
 
     Example:
         >>> keys = [{}, {"participation": {"mode": "buffered"}}]

@@ -271,7 +271,7 @@ def figure_flights(run: ReadRun) -> Figure | None:
 
 
 def figure_staleness(run: ReadRun) -> Figure | None:
-    """Draws the staleness of each tier's uploads, which is the number of server steps between start and use."""
+    """Draws the staleness of each tier's uploads (the number of server steps between start and use)."""
     jobs = _read_flights(run)
     if jobs is None or not jobs["staleness"].max():
         return None

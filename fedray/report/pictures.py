@@ -424,7 +424,7 @@ def _read_axis(axis: Any) -> dict[str, Any]:
 
 
 def _find_scales(axes: Axes, traces: list[Trace]) -> str:
-    """Returns the axes that the script may make logarithmic, which are axes of lines and dots without words."""
+    """Returns the axes that the script may make logarithmic: axes of lines and dots, without words at the ticks."""
     drawn = {id(artist) for artist in (*axes.lines, *axes.collections)}
     others = len(axes.texts) + len(axes.patches) + len(axes.images) + sum("whiskers" in t for t in traces)
     counted = sum(1 + ("low" in t) for t in traces)

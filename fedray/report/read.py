@@ -282,7 +282,7 @@ def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = R
 
     `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. The score is also
     taken at the end if `last` is a round, but rounds of this method cannot be compared with rounds of other methods.
-    `over` is the unit of `last`, which is rounds or a cost.
+    `over` is the unit of `last`: rounds or a cost.
 
     Example:
         >>> columns = {"round": np.arange(3.0), "accuracy": np.array([0.1, 0.5, 0.7])}

@@ -379,7 +379,7 @@ def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray)
 
 
 class Choice(NamedTuple):
-    """The actors that a run can reserve on a cluster now, and the reason why it waits.
+    """The actors that a run can reserve on a cluster now, and the reason why the run waits.
 
     Attributes:
         specs: The actors for which resources are reserved. The list is empty while the run waits for other jobs to end.

@@ -124,7 +124,7 @@ class Inline:
         return keep_vectors(self.worker.store.state(), names)
 
     def restore(self, private: dict[str, torch.Tensor]) -> None:
-        """Replaces the private vectors of the clients by those of a checkpoint."""
+        """Replaces the private vectors of the clients by the vectors of a checkpoint."""
         self.worker.store.restore(private)
 
     def close(self) -> None:

@@ -173,7 +173,7 @@ class Worker:
         kept: A cache that this process keeps between rounds for clients that do not train by gradient descent
             (`Phase.work`).
         private: The private vectors of the clients that are assigned to this process.
-        store: The object with all private vectors, which is `parts` for a stack and `private` otherwise.
+        store: The object with all private vectors: `parts` for a stack, and `private` otherwise.
     """
 
     def __init__(
@@ -373,8 +373,8 @@ class Worker:
             x: Raw inputs, `[n, ...]`.
 
         Returns:
-            Raw outputs, `[M, n, C]`. For a stack (M = 1) these are its outputs and then those of its P sub models,
-            `[1 + P, n, C]`.
+            Raw outputs, `[M, n, C]`. For a stack (M = 1) these are the outputs of the stack and then of its P sub
+            models, `[1 + P, n, C]`.
         """
         if self.parts is not None:
             return self.parts.forward(rows, counters, world, x)

@@ -587,7 +587,10 @@ def import_first(source: Mapping[str, Any] | str | Path, modules: Sequence[str] 
 
 
 def _drop_gone(tree: Tree) -> Tree:
-    """Returns the keys without `predict.conformal.relative_error` of older resolved scenarios, which has no effect."""
+    """Returns the keys without `predict.conformal.relative_error`.
+
+    Older resolved scenarios have this key without effect.
+    """
     predict = tree.get("predict")
     keys = predict.get("conformal") if isinstance(predict, Mapping) else None
     if isinstance(keys, Mapping) and keys.get("relative_error") == 0.01 and keys.get("quantile") in ("exact", "qq"):

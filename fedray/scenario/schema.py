@@ -331,7 +331,7 @@ def _make_section(section: opt.Section, tree: Any, path: KeyPath) -> Any:
 
 
 def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
-    """Returns the checked value of a field, which may hold a value, a section, several sections, or any keys."""
+    """Returns the checked value of a field. A field holds a value, a section, several sections, or any keys."""
     if option := metadata.get("key"):
         try:
             return option.check(value)

@@ -57,7 +57,7 @@ class KnownJobs(NamedTuple):
         born: Number of server steps of all models before this version existed.
         start: Virtual second at which the job started.
         arrival: Virtual second at which the upload arrived or would have arrived.
-        status: Index into `clock.STATUS`, which says how the job ended.
+        status: Index into `fedray.simulation.devices.STATUS`. It says how the job ended.
         step: Server step that uses the upload. For a job without an upload it is the first step after the job's end.
         staleness: Number of server steps of the model between the job's start and `step`. It is -1 for a job without an
             upload.
@@ -692,7 +692,7 @@ class Versions:
 
         Args:
             t: The server step.
-            ahead: The known steps.
+            ahead: The server steps that are already computed.
             all: Whether to free versions even if only a few are stored.
         """
         if not all and len(self._rows) <= self._most:

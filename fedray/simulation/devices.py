@@ -414,7 +414,7 @@ class RoundTiming(NamedTuple):
 
     Attributes:
         job: Virtual seconds that each job takes, `[J]`.
-        status: Index into `STATUS` for each job, `[J]`, which says whether the upload will be used, or why not.
+        status: Index into `STATUS` for each job, `[J]`. It says whether the upload will be used, or why not.
         round: Virtual seconds that the round takes in each world, `[R]`.
     """
 

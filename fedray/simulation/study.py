@@ -320,7 +320,7 @@ class Study:
 
     @property
     def per_replicate(self) -> int:
-        """Number of worlds of a replicate, which is the number of folds."""
+        """Number of worlds of a replicate. It is the number of folds."""
         return len(set(self.folds.tolist()))
 
     def place(self, world: int) -> tuple[int, int]:
@@ -669,7 +669,7 @@ class JobTable(NamedTuple):
         down_bytes: Received bytes that count. In a random walk these are the bytes that the next client receives, equal
             to `up_bytes`.
         sim_seconds: Virtual seconds that the job takes.
-        status: Index into `fedray.simulation.devices.STATUS`, which says whether the upload was used, or why not.
+        status: Index into `fedray.simulation.devices.STATUS`. It says whether the upload was used, or why not.
         error: Traceback of a job that failed, else None.
         flight: Starts and arrivals of jobs in asynchronous training. None means that training is synchronous.
     """

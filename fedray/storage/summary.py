@@ -161,7 +161,7 @@ def _find_drawn(study: Study, state: State) -> BoolArray:
 
 
 def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, state_hash: str) -> dict[str, Any]:
-    """Returns the content of `summary.json`, which is final metrics over replicates and folds, totals, and hashes."""
+    """Returns the content of `summary.json`: final metrics over replicates and folds, totals, and hashes."""
     metrics = {**pool_metrics(progress.metrics), **pool_metrics(collect_course_metrics(study, out))}
     more: dict[str, Any] = {"stopped": progress.stopped} if progress.stopped else {}
     if lost := count_lost_models(out):
@@ -211,7 +211,7 @@ def find_most_frequent(study: Study) -> dict[str, Any]:
 
 
 def make_manifest(extra: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of the manifest, which is versions, machine, commit, and the entries of `extra`.
+    """Returns the content of the manifest: versions, machine, commit, and the entries of `extra`.
 
     Environment variables are not written, because they may hold secrets.
     """
@@ -615,8 +615,8 @@ def extend_rounds(out: Path, rounds: int) -> None:
     """Sets the number of rounds in `scenario.yaml` and `identity.json`, to make a run longer. The run may be finished.
 
     Raises:
-        BadInput: The run has done more rounds, the method is a stack or an ensemble of learners, or the longer run
-            would differ from a run that had this length from the start.
+        BadInput: The run has done more rounds, or the method is a stack or an ensemble of learners. The error is also
+            raised if a run that had the new length from the start would differ from the longer run.
     """
     tree, began = read_keys(out), read_identity(out)
     done = max(run_files.find_checkpoints(out / "checkpoints"), default=0)

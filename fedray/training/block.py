@@ -166,7 +166,7 @@ def divide_epoch(size: IntArray, local: Local) -> tuple[IntArray, IntArray]:
 
 
 def choose_batch_width(size: IntArray, local: Local) -> IntArray:
-    """Returns each lane's batch width, `[W]`, which is the number of samples that a padded batch holds.
+    """Returns each lane's batch width, `[W]`. This is the number of samples in a padded batch.
 
     The width is the size of the client's largest batch, rounded up to a multiple of 8 if it is above 8. Without a
     merged batch (`last_batch: merge`), the width is at most the batch size. `size` is the number of samples of each
@@ -493,7 +493,7 @@ def split_rows(layout: Layout, rows: Tensor) -> list[Tensor]:
 
 
 def join_rows(tensors: Sequence[Tensor], lanes: int) -> Tensor:
-    """Returns the models `[lanes, d]` of the first `lanes` lanes. `tensors` are those that `split_rows` returned."""
+    """Returns the models `[lanes, d]` of the first `lanes` lanes. `tensors` comes from `split_rows`."""
     return torch.cat([tensor[:lanes].reshape(lanes, -1) for tensor in tensors], dim=1)
 
 
@@ -571,7 +571,7 @@ def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tenso
     """Returns a function that adds weight decay, pull and offset to the gradients of the loss.
 
     The function takes the parameters of the first `lanes` lanes, the gradients of the loss, and `lanes`. `anchor` and
-    `offset` are those of `make_optimizer`.
+    `offset` are described in `make_optimizer`.
     """
 
     def complete(now: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> list[Tensor]:

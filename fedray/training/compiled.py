@@ -348,7 +348,7 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | 
 
 
 def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
-    """Yields some steps of a block at a time, with data from `Block.read` that passed through the first modules."""
+    """Yields some steps of a block at a time. Their data come from `Block.read`, and passed the first modules."""
     for a, b in block.pieces(0, len(block.weight)):
         x, y = block.read(a, b)
         steps, x = x.shape[:3], x.flatten(0, 2)

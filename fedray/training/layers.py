@@ -535,7 +535,7 @@ def _flat(z: Tensor, lanes: int) -> Tensor:
 def _fold(x: Tensor) -> Tensor:
     """Reshapes images `[s, W, B, C, H, V]` to `[s, B, W * C, H, V]`, with channels last in memory.
 
-    The strides are those of channels last even if there is only one channel.
+    The strides have the order of channels last even if there is only one channel.
     """
     s, w, b, c, h, v = x.shape
     n = w * c

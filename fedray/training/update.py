@@ -250,8 +250,8 @@ class Update(NamedTuple):
         gives_change: Whether the engine can return the models' deltas instead of the models.
         block: The block that was trained. It is None before training.
         final: The trained models, `[W, d]`. It is None before training, or if no piece needs the models.
-        delta: Trained models minus start models, `[W, d]`, which are 0 in layers that stay with the clients. It is None
-            before training.
+        delta: Trained models minus start models, `[W, d]`. The difference is 0 in layers that stay with the clients. It
+            is None before training.
         beside: Tensor that is sent together with the delta, `[W, ...]`. None means that only the delta is sent.
     """
 

@@ -1,4 +1,4 @@
-"""Makes Optuna's objects for a sweep, which are the storage, the study (all trials), the pruner and the sampler."""
+"""Makes Optuna's objects for a sweep: the storage, the study (all trials), the pruner and the sampler."""
 
 import errno
 import json
@@ -29,7 +29,7 @@ _LIBRARIES = ("optuna", "sqlalchemy", "sqlite3", "redis", "psycopg2", "pymysql",
 
 
 def name_storage(storage: str) -> str:
-    """Returns the name of a storage for messages, which is the path of its file, or the kind of its URL."""
+    """Returns the name of a storage for messages: the path of its file, or the kind of its URL."""
     kind, is_url, _ = storage.partition("://")
     return f"{kind}://..." if is_url else storage
 
@@ -90,7 +90,7 @@ NOTES = "fedray"  # one attribute for all notes: each write to a journal is an f
 
 
 class StudyLocation(NamedTuple):
-    """The storage, the name and the pruner of a study, which workers need for reports to the study.
+    """The storage, the name and the pruner of a study. Workers need these to report to the study.
 
     Attributes:
         storage: a journal file or a storage URL.
@@ -106,7 +106,7 @@ class StudyLocation(NamedTuple):
 
 
 def open_storage(storage: str) -> Any:
-    """Opens an Optuna storage, which is a journal file, or any URL that Optuna knows."""
+    """Opens an Optuna storage: a journal file, or any URL that Optuna knows."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if "://" not in storage:
         with explain_storage(storage):
@@ -127,7 +127,7 @@ def open_storage(storage: str) -> Any:
 def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
     """Checks that a storage can be opened. Unless the study is resumed, no study in the storage may have its name.
 
-    `url` is the URL of the storage. None means that the study has a journal file, which is not checked.
+    `url` is the URL of the storage. None means that the study has a journal file. Such a file is not checked.
 
     Raises:
         BadInput: the storage cannot be opened, or the name is in use.

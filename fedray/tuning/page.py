@@ -65,7 +65,7 @@ class View(NamedTuple):
 
 
 def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
-    """Returns the objective to draw over rounds, which is the first with a score in every round, or the first total.
+    """Returns the objective to draw over rounds: the first with a score in every round, or else the first total.
 
     Example:
         >>> from fedray.tuning.space import read_objective

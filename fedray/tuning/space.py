@@ -58,14 +58,14 @@ KEYS: dict[str, Check] = {
 
 @dataclass(frozen=True)
 class SweepObjective:
-    """An objective of a sweep, which is one number computed from a training.
+    """An objective of a sweep: one number that is computed from a training.
 
     Attributes:
         name: the objective's name in the sweep file.
         kind: the way in which the value is computed. "final" takes `metric` in the last evaluated round. With a limit
             it takes `metric` in the last evaluated round in which `axis` is at most `limit`. "total" takes the last
-            value of `metric`, which is a running total. "reach" takes the value of `axis` in the first round in which
-            `metric` reaches `limit`. If there is no such round, the value is infinity.
+            value of `metric`, a running total. "reach" takes the value of `axis` in the first round in which `metric`
+            reaches `limit`. If there is no such round, the value is infinity.
         metric: the column of `rounds.parquet` from which the value is taken.
         direction: whether to "maximize" or "minimize" the value.
         axis: the column that `limit` bounds ("final"), or from which the value is taken ("reach"). It is empty if there
@@ -204,7 +204,7 @@ def name_objective(objective: SweepObjective) -> str:
 
 
 def name_winner(objectives: Sequence[SweepObjective]) -> str:
-    """Names the first winner, which is the best trial for the first objective.
+    """Names the first winner, the best trial for the first objective.
 
     Example:
         >>> one, other = (read_objective("", name) for name in ("accuracy", "bytes"))
@@ -340,10 +340,9 @@ class Parameter:
     """A parameter of a sweep: a scenario key with values to try, or several keys that change together.
 
     Attributes:
-        key: the name of the parameter, which is its dotted scenario key. If the sweep file has several alternatives
-            with `when` for this key, the values that select the alternative follow in parentheses, as in
-            `local.lr (sgd)`. If several keys change together, commas separate the keys, and each choice has a value for
-            each key.
+        key: the name of the parameter. It is the dotted scenario key. If the sweep file has several alternatives with
+            `when` for this key, the values that select the alternative follow in parentheses, as in `local.lr (sgd)`.
+            If several keys change together, commas separate the keys, and each choice has a value for each key.
         kind: "categorical", "int" or "float".
         choices: the values of a categorical parameter.
         low: the lowest value of a range.
@@ -496,7 +495,7 @@ def read_space(given: Any) -> tuple[Parameter, ...]:
 
 
 def _read_entry(name: str, entry: Any, before: Sequence[Parameter]) -> list[Parameter]:
-    """Reads an entry of the space, which is one parameter, or several alternatives of which at most one is active."""
+    """Reads an entry of the space. It is one parameter, or several alternatives. At most one of these is active."""
     if not isinstance(entry, list) or not any(isinstance(case, Mapping) and "when" in case for case in entry):
         return [_parameter(name, entry, before)]
     found: list[Parameter] = []
@@ -685,7 +684,7 @@ TARGET_SETS = (*SETS, "conformal_width", "conformal_width_clients")
 def check_producible(objectives: Sequence[SweepObjective], classes: int, data: str, own: Collection[str] = ()) -> None:
     """Checks that a training of a scenario measures every objective.
 
-    `classes` is the number of classes of the data, which is 0 for a regression.
+    `classes` is the number of classes of the data. It is 0 for a regression.
 
     Raises:
         BadInput: an objective belongs to the other task (classification or regression).

@@ -289,7 +289,7 @@ def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
 def score_models(folder: Path, scenario: Scenario, own: UserObjects, *, test: bool = False) -> list[Row]:
     """Scores the newest models of a run directory with the section `predict` of a scenario. Returns a row per world.
 
-    `test` says whether models are also scored on the test set, which is only for winners.
+    `test` says whether models are also scored on the test set. Only winners are.
     """
     trained = replace(
         read_scenario(folder / "scenario.yaml", explicit=False), predict=scenario.predict, evaluate=scenario.evaluate

@@ -659,7 +659,7 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
 
 
 def _find_column_kind(frame: Any, column: str, key: str) -> str:
-    """Returns the kind that a column would have as an input, which is `number` or a key of `TOLD`."""
+    """Returns the kind that a column would have as an input: `number`, or a key of `TOLD`."""
     values = frame[column]
     if _INDEX.fullmatch(str(column)):
         return "index"

@@ -110,7 +110,7 @@ def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, li
 
 
 def _kind_of(feature: Any) -> str:
-    """Returns the kind of a column, which is picture, classes, list, text, number, or other."""
+    """Returns the kind of a column: picture, classes, list, text, number, or other."""
     name = type(feature).__name__
     if name == "ClassLabel":
         return "classes"

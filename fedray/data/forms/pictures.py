@@ -197,7 +197,7 @@ def stack_pictures(pictures: Iterable[tuple[Any, str]], size: int | None) -> tup
     """Converts pictures to an array `[n, C, H, W]`. Returns the array, and remarks about changed pictures.
 
     Args:
-        pictures: Pairs of a picture, which is a file, bytes or a PIL image, and its name in messages.
+        pictures: Pairs of a picture (a file, bytes or a PIL image) and its name in messages.
         size: Height and width in pixels to which pictures are resized. None means that all pictures must have the same
             size.
     """

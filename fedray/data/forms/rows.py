@@ -71,7 +71,7 @@ def tokenize(texts: Iterable[Sequence[Any]], tokenizer: Any, length: int | None)
 
 
 def is_missing(value: Any) -> bool:
-    """Returns whether a value is missing, which is None, NaN or pandas' NA."""
+    """Returns whether a value is missing: None, NaN or pandas' NA."""
     return value is None or str(value) == "<NA>" or bool(value != value)
 
 

@@ -282,7 +282,7 @@ def find_table_origin(frame: Any, columns: TableColumns) -> Float64 | None:
 
 
 def name_inputs(columns: TableColumns) -> tuple[str, ...]:
-    """Returns the names of the f inputs, which are `column`, or `column=value` for an input of a category."""
+    """Returns the names of the f inputs: `column`, or `column=value` for an input of a category."""
     named = [
         [f"{column}={value}" for value in columns.categories[column]] if column in columns.categories else [str(column)]
         for column in columns.inputs

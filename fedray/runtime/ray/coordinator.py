@@ -152,7 +152,7 @@ class RayRuntime:
         return merge_private([to_tensors(part) for part in parts])
 
     def restore(self, private: dict[str, torch.Tensor]) -> None:
-        """Replaces the private vectors of all clients by those of a checkpoint."""
+        """Replaces the private vectors of all clients by the vectors of a checkpoint."""
         if not self.has_private:
             return
         self.has_private = False  # an actor that dies now has nothing to lose and is called again
