@@ -1,4 +1,4 @@
-"""Trains a student model at the server, which learns from teachers or from all uploads of a round.
+"""Trains a student model at the server. The student learns from teachers, or from all uploads of a round.
 
 A *world* is one seed of one fold of the data.
 """

@@ -388,7 +388,8 @@ class Dealing(NamedTuple):
         own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None means that
             `name` is used.
         dealt: The finished partition. None means that no other process has dealt the samples yet.
-        copies: The shifts of the groups of clients. None means that the groups have no copies of all samples.
+        copies: The shifts of the groups, if each group of clients has its own copy of all samples. None means no
+            copies.
     """
 
     name: str

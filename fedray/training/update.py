@@ -234,7 +234,7 @@ class Update(NamedTuple):
         phase: The phase that the jobs belong to.
         t: The round of the models at the start, from 0.
         jobs: The jobs, `[W]`. If the engine needs two lanes, a single job appears twice.
-        real: The jobs, each only once.
+        real: The jobs without this repetition.
         state: The state of the server.
         local: The settings of local training.
         engine: The engine that trains the jobs. A piece may replace the engine.
