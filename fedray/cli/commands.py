@@ -50,9 +50,9 @@ def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
 def clean_command(yes: bool) -> None:
     """List the temporary files that your runs have left, and remove them (--yes).
 
-    These are runs and sweeps from Python without `out` whose processes have ended, and folders of a Ray cluster that
-    fedray has started, if all processes of the cluster have ended. A cluster whose driver was just killed may still be
-    ending. The command waits for it, and names it if that takes longer than 10 seconds.
+    These are runs and sweeps that Python code started without `out`, if their processes have ended. They are also
+    folders of Ray clusters that fedray has started, if all processes of the cluster have ended. A cluster whose driver
+    was just killed may still be ending. The command waits for it, and names it if that takes longer than 10 seconds.
     """
     places = environment.session_places()
     abandoned = [folder for folder in environment.find_sessions(places) if environment.is_abandoned(folder)]

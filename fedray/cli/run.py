@@ -433,8 +433,8 @@ def export_command(folder: Path, out: Path | None, kind: str, modules: tuple[str
     """Write the models of a run to files that work without fedray.
 
     A safetensors file has the parameters of one network, which takes standardized inputs. An onnx or pt2 file takes raw
-    inputs and returns probabilities; each model and the ensemble has such a file, which is checked against the run's
-    predictions. models.json beside the files describes the inputs, the classes and the weights of the models.
+    inputs and returns probabilities. Each model and the ensemble has such a file, and each file is checked against the
+    run's predictions. models.json beside the files describes the inputs, the classes and the weights of the models.
     """
     from fedray.storage.directory import require_run_directory
 

@@ -147,9 +147,9 @@ class PredictKeys:
 
     Attributes:
         average: the quantity that the ensemble averages over its models: `probabilities` or `logits`.
-        gamma: the temperature of the weights with which a known client (a client of the run) averages the models.
-            With infinity known clients have the same weights as new clients, which are equal unless the method sets
-            other weights.
+        gamma: the temperature of the weights with which a known client (a client of the run) averages the models. With
+            infinity known clients have the weights of new clients. These weights are equal unless the method sets
+            others.
         noise: the variance of the observation noise, which is added to the predicted variance of a regression. With
             `none` this variance is 0. With `residual` it is the variance of the residuals in training, averaged over
             the clients. With `fixed` it is 1, for targets in standardized units.

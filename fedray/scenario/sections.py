@@ -24,14 +24,14 @@ class TierKeys:
     """A tier, which is a class of devices with the same resources.
 
     Attributes:
-        share: the share of the clients that this tier gets, of all clients that are not in a tier with a `number`. A
-            tier without `share` and `number` gets the remaining clients.
+        share: the share that this tier gets of all clients that are not in a tier with a `number`. A tier without
+            `share` and `number` gets the remaining clients.
         number: the number of clients in the tier.
         models_per_round: the number of models that a participating client trains in a round, or `all`.
         num_cpus: the number of CPUs that each actor of the tier reserves. None means one CPU. If there are too few
             CPUs, None means the largest share of a CPU with which all actors fit on the machine.
-        num_gpus: the GPUs that each actor of the tier reserves, which are 0, 1/n or 1. If no tier reserves GPUs,
-            `clients.device` decides.
+        num_gpus: the GPUs that each actor of the tier reserves: 0, 1/n or 1. If no tier reserves GPUs, `clients.device`
+            decides.
         resources: the custom resources of Ray that each actor of the tier reserves.
         seconds_per_step: the virtual seconds that an optimizer step takes.
         seconds_per_sample: the virtual seconds that each sample of a step takes in addition.
@@ -139,11 +139,11 @@ class ParticipationKeys:
         goal: the number of uploads of a model after which the server makes a step, in the mode `buffered`.
         tick: the virtual seconds between two steps of the server, in the mode `semi`.
         alpha: the weight with which an arriving upload is mixed into the server's model, in the mode `async`.
-        staleness: the formula for the weight of an upload with staleness tau, which is the number of steps that
-            the server made for the model since the client began to train. `constant` is 1. `polynomial` is
+        staleness: the formula for the weight of an upload with staleness tau. tau is the number of steps that the
+            server made for the model since the client began to train. `constant` is 1. `polynomial` is
             `(1 + tau) ** -a`. `hinge` is 1 up to b, then `1 / (a (tau - b) + 1)`.
-        max_staleness: the largest staleness of an upload that the server uses. The server receives staler uploads, and
-            their bytes count, but it does not use them (`stale`). None means no limit.
+        max_staleness: the largest staleness of an upload that the server uses. The server receives staler uploads and
+            counts their bytes, but does not use these uploads (`stale`). None means no limit.
         staleness_a: a in the formula of `staleness`, the speed at which the weight of an upload falls.
         staleness_b: b in the formula of `hinge`, the staleness in server steps up to which an upload keeps the weight
             1.

@@ -151,9 +151,9 @@ class CompressKeys:
         kind: the kind of compression. With `dense` a client sends all entries of its update. With `topk` it sends the
             entries of largest magnitude, with `randomk` random entries, and with `int8` 8 bits for each entry.
         ratio: the share of the entries of an upload that a client with one model sends.
-        resource_ratio: the number of entries that a client with several models may send in total, as a multiple of the
-            number that a client with one model sends (r of SHEFL). None means the number of models that the client
-            trains, so that every model is compressed with the same ratio.
+        resource_ratio: the number of entries that a client with several models may send in total, divided by the number
+            that a client with one model sends (r of SHEFL). None means the number of models that the client trains, so
+            that every model is compressed with the same ratio.
         error_feedback: whether a client keeps the entries that were not sent and adds them to its next upload.
         adaptive: whether the number of entries that a client sends is proportional to its uplink bandwidth.
     """
@@ -273,7 +273,7 @@ class PatienceKeys:
 
     Attributes:
         metric: name of the metric, as in `rounds.parquet`.
-        patience: the number of rounds after which the run ends, if no replicate and no fold had a better value in them.
+        patience: the run ends after this number of rounds in which no replicate and no fold had a better value.
         min_delta: a value counts as better only if it improves on the best value so far by more than this amount.
     """
 
