@@ -81,7 +81,7 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
             "side_by_side": True,
             "models_per_round": "all",
             "width": 0.5,
-            "epochs": 2,
+            "epochs": 3,
             "steps": 3,
         }.items()
     ],
