@@ -25,11 +25,11 @@ READ = """
 import json, resource, sys, time, datasets, numpy as np
 import fedray
 from fedray.data import Split, adapt, classification
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 rows = datasets.load_from_disk(sys.argv[1] + "/million")
-began = time.perf_counter()
+imports, began = peak(), time.perf_counter()
 data = adapt(rows, test_fraction=0.01)
-read = time.perf_counter() - began
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+read, grown = time.perf_counter() - began, peak() - imports
 began = time.perf_counter()
 adapt(rows, test_fraction=0.01)
 again = time.perf_counter() - began
@@ -43,7 +43,7 @@ for name in ("warm", "stored", "memory", "stored again", "memory again"):
     run = fedray.run(scenario, data=memory if name.startswith("memory") else data)
     seconds[name] = json.loads((run.path / "manifest.json").read_text())["timings"]["training_seconds"]
     hashes.add(run.summary["model_hash"])
-print(json.dumps({"read": read, "again": again, "peak": peak, "seconds": seconds, "hashes": len(hashes)}))
+print(json.dumps({"read": read, "again": again, "grown": grown, "seconds": seconds, "hashes": len(hashes)}))
 """
 
 
@@ -60,7 +60,7 @@ def main() -> None:
         run_python(MAKE, folder)
         found = json.loads(run_python(READ, folder).splitlines()[-1])
     print(found)
-    assert found["peak"] < 1000, "MB, with the pages of the mapped files"
+    assert found["grown"] < 450, "MB, with the pages of the mapped files, whose rows have 256 MB"
     assert found["again"] < found["read"] / 2, "it is not read again"
     assert found["hashes"] == 1
     seconds = found["seconds"]
