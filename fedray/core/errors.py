@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import FrameType
 from typing import Any
 
-from fedray.core.scores import NATS, SHARE, SQUARED, TARGET, find_score
+from fedray.core.scores import BYTES, CLIENTS, NATS, SHARE, SQUARED, TARGET, find_score
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Errors and warnings. A message is one line that says what is wrong and what to do.
@@ -145,7 +145,7 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
     Args:
         value: A mapping with `mean`, `sd` (each may be None) and the number `n` of worlds that have the metric.
         worlds: Number of worlds of the run. A world may lack the metric, for example because it did not reach a target.
-        name: Name of the metric. `rounds_to_target` has one decimal. Metrics in `TARGET_NAMES` are shown with a unit.
+        name: Name of the metric. Counts (of rounds or clients) have at most one decimal. Bytes and seconds have units.
         largest: The largest of several values that need a common unit. None means that the unit fits this value alone.
 
     Example:
@@ -159,15 +159,22 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
         ''
         >>> format_score({"mean": 7.666, "sd": 0.5773, "n": 3}, 3, "rounds_to_target")
         '7.7 +- 0.6 (n = 3)'
+        >>> format_score({"mean": 11.0, "sd": None, "n": 1}, 1, "personal_roc_auc_clients")
+        '11'
         >>> format_score({"mean": 466240.0, "sd": 117466.2, "n": 3}, 3, "bytes_to_target")
         '466 kB +- 117 kB (n = 3)'
     """
     if value["mean"] is None:
         return ""
-    form = ".1f" if name == "rounds_to_target" else ".4g" if 0 < abs(value["mean"]) < 0.01 else ".4f"
+    form = ".4g" if 0 < abs(value["mean"]) < 0.01 else ".4f"
+    found = find_score(name)
+    unit = None if found is None else found.unit
 
     def write(number: float) -> str:
-        return format_total(name, number, largest) if name in TARGET_NAMES else f"{number:{form}}"
+        if name in TARGET_NAMES or unit == BYTES:
+            return format_total(name, number, largest)
+        counts = name == "rounds_to_target" or unit == CLIENTS
+        return f"{number:.1f}".removesuffix(".0") if counts else f"{number:{form}}"
 
     mean, sd = ("" if value[key] is None else write(value[key]) for key in ("mean", "sd"))
     spread = f" +- {sd}" if sd else ""

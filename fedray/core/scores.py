@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 _T = TypeVar("_T")
 SHARE, NATS, TARGET, SQUARED, LABELS = "share", "nats", "target units", "squared target units", "labels"
+CLIENTS, BYTES = "clients", "bytes"
 HIGHER, LOWER, NEITHER = False, True, None
 
 
@@ -111,7 +112,7 @@ SCORES = {
     ),
     "conformal_threshold": Score("", NEITHER, "threshold of the sets", "the largest score inside of a conformal set"),
     "conformal_bytes": Score(
-        "bytes",
+        BYTES,
         LOWER,
         "bytes for the threshold",
         "that all clients send once for the threshold of a model; not in `up_bytes`",
@@ -125,6 +126,7 @@ _DERIVED = {
     "last3": ("mean of the last 3 evaluated rounds", "last 3 rounds' mean", "last 3 rounds' mean"),
 }
 NUMBERED = {
+    r"personal_.+_clients": (CLIENTS, "known clients for which a metric is defined, which alone count in its mean"),
     r"accuracy_base_\d+": (SHARE, "accuracy of one base of a stack"),
     r"accuracy_base_\d+_fold_\d+": (SHARE, "accuracy of one base's sub models that leave a fold out"),
 }

@@ -482,8 +482,8 @@ def summarize_metrics(study: Study, each: dict[str, FloatArray], prefix: str) ->
     found: dict[str, float] = {}
     for name, values in each.items():
         inner, known = name.removeprefix(prefix), ~np.isnan(values)
-        found[f"{prefix}personal_{inner}_clients"] = float(known.sum())
         if known.any():
+            found[f"{prefix}personal_{inner}_clients"] = float(known.sum())
             found[f"{prefix}personal_{inner}"] = float(values[known].mean())
         for t, one in enumerate(tiers):
             if (of_tier := known & (tier == t)).any():
