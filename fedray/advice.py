@@ -45,7 +45,9 @@ def find_strange_test_rows(scenario: Scenario, study: Study) -> Advice:
         score = "personal_accuracy" if study.classes else "personal_rmse"
         yield (
             f"no test row is of a client that trains, so that known clients are not scored and there is no {score}",
-            "give test rows of these clients, too"
+            f"read hold_out_{score}"
+            if study.hold_out
+            else "give test rows of these clients, too"
             if scenario.data.test_clients is None
             else "set data.hold_out = 0.1, say, and withheld rows score them",
         )

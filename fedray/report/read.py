@@ -486,8 +486,8 @@ def mark_score(text: str, summary: Mapping[str, Any]) -> str:
 def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
     """Returns notes on the scores of a run.
 
-    The notes explain the mark of the scores. They also say if test samples chose the best round, or if always
-    predicting one class would be as accurate.
+    The notes explain the mark of the scores. They also say if test samples chose the best round, if always predicting
+    one class would be as accurate, or if conformal sets rarely contain a class.
     """
     found, of = _read_choices(summary), f" of {whose}" if whose else ""
     ends = ", ".join(f"{key} = {name}" for key, name in found.items() if key != BEST)
@@ -501,6 +501,13 @@ def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
         lines.append(
             f"The accuracy{of} is no better than that of always answering {beaten['class']} ({beaten['share']:.4f}): "
             f"{advice}."
+        )
+    if least := summary.get("least_covered"):
+        name, share = least["class"], f"{least['share']:.4f}"
+        lines.append(
+            f"The conformal sets{of} hold for all rows together, not for each class: {least['coverage']:.4f} of the "
+            f"rows of {name} ({share} of all) have it in their set. A smaller predict.conformal.alpha misses at most "
+            f"about alpha / {share} of them."
         )
     return lines
 

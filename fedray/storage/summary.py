@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from fedray.core import sums
 from fedray.core.errors import BadInput, Damaged, FedrayError, FedrayWarning, show_line, warn_user
-from fedray.core.types import BoolArray, Lanes, State
+from fedray.core.types import BoolArray, FloatArray, Lanes, State
 from fedray.data.deal import FILE_NAME, MOST_ROWS, pack_partition
 from fedray.data.shards import StoredShards
 from fedray.files import plain, run_files
@@ -54,6 +54,7 @@ from fedray.storage.checkpoint import read_table, write_parquet
 # `summary.json` and `manifest.json` of a run directory: the results, and the software and machine that computed them.
 
 JOB_MODEL = ("replicate", "fold", "model")  # columns of the table `clients` that name a model
+RARELY = 0.5  # least coverage of a class that needs no remark
 PACKAGES = ("fedray", "torch", "torchvision", "numpy", "pyarrow", "ray", "optuna")
 
 
@@ -177,6 +178,9 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
     accuracy = metrics.get("accuracy") if study.classes else None  # trials of a sweep do not score test samples
     if accuracy and (most := find_most_frequent(study))["share"] >= (accuracy["mean"] or 0.0):
         more["most_frequent"] = most
+    covered = [row["conformal_coverage_class"] for row in progress.metrics if "conformal_coverage_class" in row]
+    if covered and (least := find_least_covered(study, np.array(covered)))["coverage"] < RARELY:
+        more["least_covered"] = least
     return {
         "method": study.method.name,
         "data": study.scenario.get("data", {}).get("name", study.name),
@@ -202,12 +206,31 @@ def find_most_frequent(study: Study) -> dict[str, Any]:
 
     The entry `share` is the share of each world's most frequent class, averaged over the worlds.
     """
-    counts = [
-        np.bincount(study.split("test", world)[1].numpy(), minlength=study.classes) for world in range(study.worlds)
-    ]
-    share = float(np.mean([each.max() / each.sum() for each in counts]))
+    shares = measure_class_shares(study)
     names = study.shards.data.class_names
-    return {"class": names[int(counts[0].argmax())], "share": share, "classes": study.classes}
+    return {
+        "class": names[int(shares[0].argmax())],
+        "share": float(shares.max(axis=1).mean()),
+        "classes": study.classes,
+    }
+
+
+def find_least_covered(study: Study, coverage: FloatArray) -> dict[str, Any]:
+    """Returns the class that conformal sets contain least often, with its coverage and its share of the test samples.
+
+    `coverage` is the share of each class's test samples whose sets contain the class, `[worlds, C]`, or NaN without
+    such samples. Coverage and share are averaged over the worlds.
+    """
+    mean = np.ma.masked_invalid(coverage).mean(axis=0)  # [C], a class without test samples is masked
+    least = int(mean.argmin())
+    share = float(measure_class_shares(study)[:, least].mean())
+    return {"class": study.shards.data.class_names[least], "coverage": float(mean[least]), "share": share}
+
+
+def measure_class_shares(study: Study) -> FloatArray:
+    """Returns the share of each class in the test samples of each world, `[worlds, C]`."""
+    labels = [study.split("test", world)[1].numpy() for world in range(study.worlds)]
+    return np.array([np.bincount(y, minlength=study.classes) / len(y) for y in labels])
 
 
 def make_manifest(extra: dict[str, Any]) -> dict[str, Any]:
