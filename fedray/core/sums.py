@@ -281,11 +281,9 @@ def exact_sum(
         sums, most = add(None, limbs=limbs, square=square)
         big = _check_largest(most, factor, square) > 1.0
         if big.any():  # rows that need the coarse limb are added again
+            del sums  # of a large model, before the next ones are made
             sums, _ = add(big, limbs=limbs, square=square)
-        names = range(COARSE if big.any() else 0, limbs)
-        return ExactSum(
-            {limb: part.clone() if len(names) > 1 else part for limb, part in zip(names, sums, strict=True)}
-        )
+        return ExactSum(dict(zip(range(COARSE if big.any() else 0, limbs), sums.unbind(), strict=True)))
     return sum_with_torch(x, group, groups, weight, limbs=limbs, square=square)
 
 
