@@ -713,12 +713,18 @@ def judge_keys(
             key = expand({one.key: flatten(places[0].given)[one.key]})
             if said_now or (before is not None and _holds(find_idle_keys(key, before), one.key)):
                 raise BadInput(explain_idle_key(one))
-    said: dict[str, list[str]] = {}  # text -> cells
+    cells: dict[tuple[str, str], list[str]] = {}  # (key, reason) -> cells
     for place in places[1:] or places:
         for one in idle[place.name]:
-            said.setdefault(f"{one.key} cannot act, because {one.why}", []).append(place.name)
-    if said:
-        warn_user("; ".join(f"in cell {', '.join(cells)} {text}" if cells[0] else text for text, cells in said.items()))
+            cells.setdefault((one.key, one.why), []).append(place.name)
+    keys: dict[tuple[str, str], list[str]] = {}  # (cells, reason) -> keys
+    for (name, why), names in cells.items():
+        some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
+        keys.setdefault((f"in cell {some}: " if names[0] else "", why), []).append(name)
+    if keys:
+        warn_user(
+            "; ".join(f"{where}{', '.join(some)} cannot act, because {why}" for (where, why), some in keys.items())
+        )
 
 
 def _holds(idle: list[Idle], key: str) -> bool:
