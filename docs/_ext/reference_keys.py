@@ -1,7 +1,7 @@
 """The pages of the scenario keys: one for each section, from the schema and the tables that `fedray check` uses.
 
-What the schema does not say stands in `docs/reference/units.yaml` (units) and in `docs/reference/options.yaml` (what an
-option means that stands beside the name of data, a network, ...). A method's options say it themselves.
+What the schema does not say stands in `docs/reference/units.yaml` (units). What an option means that stands beside the
+name of data, a network, ... is in `fedray/scenario/option_texts.yaml`. A method's options say it themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from md_pieces import begin_sentence, write_table, write_value
 
 from fedray.core.options import REQUIRED, Needs, Option, describe_check
 from fedray.methods import METHOD_SPECS
-from fedray.scenario.keys import Key, list_keys, show_name, write_type
+from fedray.scenario.keys import Key, find_option_text, list_keys, show_name, write_type
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.names import MODEL_SPECS
 from fedray.scenario.options import CLASSIFIERS
@@ -25,7 +25,6 @@ from fedray.scenario.schema import Scenario, section_types
 from fedray.scenario.sections import CLIENT_KINDS, DATA_SPECS, PARTITION_SPECS, SCHEDULE_SPECS, SELECTION_SPECS
 
 REFERENCE = Path(__file__).parents[1] / "reference"
-OPTIONS: dict[str, dict[str, str]] = yaml.safe_load((REFERENCE / "options.yaml").read_text())
 UNITS: dict[str, str] = yaml.safe_load((REFERENCE / "units.yaml").read_text())
 NAMED: dict[str, tuple[str, Mapping[str, Any]]] = {  # page -> kind of the options, and its names
     "model": ("model", MODEL_SPECS),
@@ -83,23 +82,11 @@ def _page_of(key: str) -> str:
     return key.partition(".")[0] or "run"
 
 
-def option_text(kind: str, name: str, option: str) -> str:
-    """What an option means: a method's spec says it, and of others `options.yaml`.
-
-    Raises:
-        KeyError: `options.yaml` has no line for it.
-    """
-    if kind == "method":
-        return METHOD_SPECS[name].options[option].text
-    known = OPTIONS[kind]
-    return known[f"{name}.{option}"] if f"{name}.{option}" in known else known[option]
-
-
 def write_options(kind: str, name: str, options: Mapping[str, Option]) -> str:
     """The table of the options of a name."""
     rows = []
-    for option, (default, check, _, needs, _) in options.items():
-        text = begin_sentence(option_text(kind, name, option))
+    for option, (default, check, text, needs, _) in options.items():
+        text = begin_sentence(text or find_option_text(kind, name, option))
         if needs:
             text += f" Acts {write_needs(needs)}."
         shown = "must be given" if default is REQUIRED else write_value(default)
@@ -129,8 +116,8 @@ def _write_classifiers() -> Iterator[str]:
     yield "## Classifiers\n\nA base of `stacking` and the learner of boosting may be a classifier of scikit-learn."
     for name, (text, checks) in CLASSIFIERS.items():
         yield f"### {name}\n\n{begin_sentence(text)} Options that are left out have scikit-learn's defaults."
-        rows = [[f"`{key}`", begin_sentence(option_text("classifier", name, key)), write_type(describe_check(check))]
-                for key, check in checks.items()]  # fmt: skip
+        told = {key: begin_sentence(find_option_text("classifier", name, key)) for key in checks}
+        rows = [[f"`{key}`", told[key], write_type(describe_check(check))] for key, check in checks.items()]
         yield write_table(["option", "what it is", "type"], rows)
 
 

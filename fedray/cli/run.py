@@ -270,14 +270,16 @@ def check_command(
 
 @click.command(name="docs")
 @click.argument("key", required=False, metavar="[KEY]")
-def docs_command(key: str | None) -> None:
+@modules
+def docs_command(key: str | None, modules: tuple[str, ...]) -> None:
     """Print what a scenario key, a section, or all keys mean, with values and defaults.
 
     Examples are `fedray docs local.lr`, `fedray docs participation`, and `fedray docs method.mu` for an option of
-    methods.
+    methods. With --import the options of what your module registers are explained, too.
     """
     from fedray.scenario.keys import explain_keys
 
+    import_modules(modules)
     click.echo(explain_keys(key, width=min(110, shutil.get_terminal_size().columns)))
 
 

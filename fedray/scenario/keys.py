@@ -6,13 +6,15 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, suggest_nearest
 from fedray.core.options import REQUIRED, Meaning, Needs, Option, describe_check
 from fedray.scenario.loader import read_scenario, to_plain
-from fedray.scenario.names import KINDS
-from fedray.scenario.nested import flatten
+from fedray.scenario.names import KINDS, known_names
+from fedray.scenario.nested import flatten, load_yaml
+from fedray.scenario.options import list_options
 from fedray.scenario.schema import section_types
 
 
@@ -114,7 +116,7 @@ def explain_keys(wanted: str | None, width: int = 100) -> str:
     lines += [] if wanted is None else _explain_options(wanted, width)
     if lines:
         return "\n".join(lines)
-    known = [*(show_name(key.name) for key in list_keys()), *(f"{at}.{one}" for at, one, _, _ in _list_options())]
+    known = [*(show_name(key.name) for key in list_keys()), *(f"{at}.{one}" for at, one, _, _ in _list_all_options())]
     raise BadInput(f"{wanted} is no key of scenarios: {suggest_nearest(str(wanted), known, '`fedray docs` lists all')}")
 
 
@@ -132,24 +134,46 @@ def _explain_key(key: Key, width: int) -> list[str]:
     return _write_entry(f"{show_name(key.name)}{default}", key.text, more, width)
 
 
-def _list_options() -> Iterator[tuple[str, str, str, Option]]:
-    """Yields (section, option, name that has the option, declaration of the option) for all options."""
-    for kind in KINDS.values():
-        for name, spec in (kind.specs or {}).items():
-            yield from ((kind.section, option, name, one) for option, one in getattr(spec, "options", {}).items())
+def _list_all_options() -> Iterator[tuple[str, str, str, Option]]:
+    """Yields (section, option, name that has the option, declaration of the option), also for registered names."""
+    for word, kind in KINDS.items():
+        for name in known_names(word):
+            for option, one in list_options(word, name)[0].items():
+                yield kind.section, option, name, one._replace(text=one.text or find_option_text(word, name, option))
+
+
+@cache
+def read_option_texts() -> dict[str, dict[str, str]]:
+    """Returns what options mean, by kind and option. Options of methods say it themselves."""
+    texts: dict[str, dict[str, str]] = load_yaml(Path(__file__).with_name("option_texts.yaml"))
+    return texts
+
+
+def find_option_text(kind: str, name: str, option: str) -> str:
+    """Returns what an option of fedray's means. The text is empty for an option of a user's own name.
+
+    Example:
+        >>> find_option_text("model", "lstm", "hidden"), find_option_text("model", "mlp", "hidden")
+        ('units of a recurrent layer', 'units of each hidden layer')
+    """
+    known = read_option_texts().get(kind, {})
+    return known.get(f"{name}.{option}", known.get(option, ""))
 
 
 def _explain_options(wanted: str, width: int) -> list[str]:
-    """Returns the lines that explain the options with this key, one entry for each different meaning."""
+    """Returns the lines that explain options, one entry for each different meaning.
+
+    `wanted` is an option, or a section, whose options are all explained.
+    """
     entries: dict[tuple[str, ...], list[str]] = {}
-    for at, option, name, one in _list_options():
-        if f"{at}.{option}" == wanted:
+    for at, option, name, one in _list_all_options():
+        if wanted in (at, key := f"{at}.{option}"):
             default = "must be given" if one.default is REQUIRED else f"default {_show(one.default)}"
-            entries.setdefault((one.text, write_type(describe_check(one.check)), default), []).append(name)
+            entries.setdefault((key, one.text, write_type(describe_check(one.check)), default), []).append(name)
     return [
         line
-        for (text, *more), names in entries.items()
-        for line in _write_entry(f"{wanted} ({', '.join(names)})", text, more, width)
+        for (key, text, *more), names in entries.items()
+        for line in _write_entry(f"{key} ({', '.join(names)})", text, more, width)
     ]
 
 

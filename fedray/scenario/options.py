@@ -88,7 +88,7 @@ def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple
     out = {key: value for key, value in section.items() if key == "name" or key in fields}
     if is_object or (names.is_own(kind, name) and names.declared_options(kind, name) is None):
         return {**out, "options": given}
-    table, takes_more = _list_options(kind, name)
+    table, takes_more = list_options(kind, name)
     known = ("name", *(field for field in fields if field not in ("name", "object")), *table)
     for key in given:
         if not takes_more and key not in known:
@@ -110,7 +110,7 @@ def _explain_unknown_name(kind: str, path: str, name: Any) -> str:
     return f"{path}.name = {quote_value(name)} is not a known {names.KINDS[kind].text}: {remedy}"
 
 
-def _list_options(kind: str, name: str) -> tuple[Mapping[str, opt.Option], bool]:
+def list_options(kind: str, name: str) -> tuple[Mapping[str, opt.Option], bool]:
     """Returns the options that a name has, and whether a scenario may set further options."""
     spec = names.KINDS[kind].specs.get(name)
     if spec is not None:
@@ -176,6 +176,7 @@ def _alike(default: Any) -> opt.Check:
     If the default is None or a list, any value is accepted.
     """
 
+    @opt.means("number")
     def number(value: Any) -> Any:
         return value if float(opt.real("(-inf, inf)")(value)).is_integer() else float(value)
 

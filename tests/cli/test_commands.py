@@ -115,13 +115,16 @@ def test_report_writes_one_file_for_one_run_or_several(run: fedray.Run, tmp_path
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*") if path.is_file()} == before
 
 
-def test_list_names_everything_a_scenario_may_say() -> None:
+def test_list_names_everything_a_scenario_may_say_and_docs_explain_what_a_module_adds(tmp_path: Path) -> None:
     known = {*CLASSIFIERS, *(name for kind in names.KINDS.values() for name in kind.specs)}
     result = run_command("list")
     assert result.status == 0
     assert {line.split()[0] for line in result.out.splitlines() if line.startswith("  ")} == known
     listed = run_command("list", "models").out.splitlines()[1:]
     assert {line.split()[0] for line in listed} == set(names.KINDS["model"].specs)
+    mine = tmp_path / "mine.py"
+    mine.write_text("from fedray.scenario import names\nnames.allow_name('data', 'own', options={'z': 7})")
+    assert "data.z (own)\n    number; default 7" in run_command("docs", "data", "--import", mine).out
 
 
 def test_data_get_asks_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

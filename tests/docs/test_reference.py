@@ -21,7 +21,7 @@ from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput
 from fedray.methods import METHOD_SPECS, METHODS
 from fedray.metrics.scores import SCORES
-from fedray.scenario.keys import list_keys, show_name
+from fedray.scenario.keys import find_option_text, list_keys, read_option_texts, show_name
 from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.names import KINDS
 from fedray.scenario.nested import flatten
@@ -74,12 +74,10 @@ def test_the_reference_said_that_epochs_have_no_default() -> None:
 def test_every_name_and_option_has_an_entry(kind: str) -> None:
     text = whole("keys/")
     for name, spec in KINDS[kind].specs.items():
-        found = re.search(
-            rf"^\({kind}-{re.escape(name.replace('/', '-').lower())}\)=\n(.*?)(?=^\(|\Z)", text, re.M | re.S
-        )
-        assert found is not None, name
+        anchor = re.escape(f"({kind}-{name.replace('/', '-').lower()})=")
+        (found,) = re.findall(rf"^{anchor}\n(.*?)(?=^\(|\Z)", text, re.M | re.S)
         for option in spec.options:
-            assert f"| `{option}` |" in (text if option in CLIENT_KINDS else found[1]), (name, option)
+            assert f"| `{option}` |" in (text if option in CLIENT_KINDS else found), (name, option)
 
 
 def test_so_has_every_option_of_a_classifier() -> None:
@@ -124,8 +122,10 @@ def test_the_page_on_training_without_rounds_names_methods_that_need_rounds() ->
     assert len(found) > 3 and all(explain_rounds(METHOD_SPECS[name]) for name in found)
 
 
-def test_every_option_of_a_method_says_what_it_means() -> None:
-    assert all(option.text for spec in METHOD_SPECS.values() for option in spec.options.values())
+def test_every_option_says_what_it_means() -> None:
+    for word, kind in KINDS.items():
+        for name, spec in kind.specs.items():
+            assert all(one.text or find_option_text(word, name, key) for key, one in spec.options.items()), name
 
 
 def test_formulas_belong_to_methods_and_scores_that_there_are() -> None:
@@ -133,10 +133,9 @@ def test_formulas_belong_to_methods_and_scores_that_there_are() -> None:
     formulas = {found for text in texts.values() for found in re.findall(r"^Formulas of (\w+):$", text, re.MULTILINE)}
     assert formulas == METHOD_SPECS.keys()
     assert reference_metrics.FORMULAS.keys() == reference_metrics.list_scores().keys() >= SCORES.keys()
-    for kind, known in reference_keys.OPTIONS.items():
+    for kind, known in read_option_texts().items():
         specs = KINDS[kind].specs if kind in KINDS else {}
-        options = {key for spec in specs.values() for key in spec.options}
-        options |= {f"{name}.{key}" for name, spec in specs.items() for key in spec.options}
+        options = {each for name, spec in specs.items() for key in spec.options for each in (key, f"{name}.{key}")}
         options |= {key for _, table in CLASSIFIERS.values() for key in table} if kind == "classifier" else set()
         assert known.keys() <= options, kind
 
