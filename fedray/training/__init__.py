@@ -1,1 +1,1 @@
-"""Trains many clients at the same time. Each client's training is a lane of one batched computation (a block)."""
+"""Trains many clients at the same time, in one batched computation (a block). Each client is one lane of the block."""

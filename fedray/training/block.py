@@ -1,6 +1,9 @@
-"""Defines blocks of W jobs, and draws their batches. The jobs are trained together as the lanes of one computation.
+"""Defines blocks, and draws their batches.
 
-A *world* is one seed of one fold of the data.
+A job is the training of one model by one client. A block is W jobs that are trained together. Each job is one lane of
+the block.
+
+A world is one seed of one fold of the data.
 """
 
 import threading
@@ -29,11 +32,13 @@ PIECE_NUMBERS = 8 << 20  # largest number of input values in memory at a time: a
 MIN_LANES = 2  # a single lane is trained twice, because torch has different kernels (matrix-vector) for one lane
 
 
-Couple = Callable[[Tensor, Tensor], Tensor]  # (gradients `[W, p]`, parameters `[W, p]`) -> gradients for the step
+Couple = Callable[[Tensor, Tensor], Tensor]  # takes gradients and parameters, `[W, p]` each
 
 
 class Batches(NamedTuple):
-    """The samples of every lane in each of S steps.
+    """The batch of every lane in each of S steps.
+
+    A lane is one client that trains. A batch has B samples after padding.
 
     Attributes:
         index: Index of each sample in the data, `[S, W, B]`.
@@ -45,17 +50,18 @@ class Batches(NamedTuple):
 
 
 class BatchSource(NamedTuple):
-    """The data from which a compiled kernel gathers the batches of a block without a call of `Block.read`.
+    """The data from which a compiled kernel (a C function) takes the batches of a block by itself.
 
-    The kernel computes the same values as `Block.read`. An input is `(x[index[s, w, b]] - shift) / scale`.
+    The inputs are `(x[index[s, w, b]] - shift) / scale`, as in the batches that `Block.read` returns. There are S
+    steps, W lanes, batches of B samples, and R worlds. A world is one seed of one fold of the data.
 
     Attributes:
         x: Raw inputs, `[n, *sample]` float32, float64 or uint8.
         y: Classes `[m]` int64, or raw targets `[m, q]` float32 or float64.
         index: Index of each sample in x, `[S, W, B]` int64.
-        first: For each lane, the number to add to a sample's index in x to get its index in y, `[W]` int64. None means
-            0.
-        world: World of each lane, which selects the statistics below, `[W]` int64.
+        first: Number that is added to an index in x to get the same sample's index in y, for each lane, `[W]` int64.
+            None means 0.
+        world: World of each lane, `[W]` int64. It selects the statistics below.
         shift: Mean of the inputs in each world, `[R, *sample]` float32. None means that inputs are not standardized.
         scale: Standard deviation of the inputs in each world, with the shape of `shift`.
         y_shift: Mean of the targets in each world, `[R, q]` float32. None means that targets are not standardized.
@@ -74,27 +80,30 @@ class BatchSource(NamedTuple):
 
 
 class Block(NamedTuple):
-    """W jobs that are trained together. The job with the most steps comes first.
+    """W lanes that are trained together.
+
+    A lane is one client that trains one model. The lane with the most steps comes first.
 
     Attributes:
         start: The model that each lane starts from, `[W, d]`.
         counters: Integer buffers of each lane's model, `[W, c]`.
-        read: A function (first step, last step + 1) -> inputs and targets of these steps, `[s, W, B, ...]` each.
+        read: A function that takes the first step and one past the last step. It returns the inputs and the targets of
+            these steps, `[s, W, B, ...]` each.
         weight: Weight of each sample in the loss of the batch, `[S, W, B]`: 1 / batch size, or 0 for padding.
         steps: Number of optimizer steps of each lane, `[W]`, in descending order.
         local: The settings of local training.
         lr: Learning rate of this round.
-        keys: Random key of each lane, `[W]`, for modules that draw random numbers (dropout).
+        keys: Random key of each lane, `[W]`. Modules that draw random numbers (dropout) use it.
         sample: Number of values in one input.
         anchor: The model towards which each lane is pulled, `[W, d]`. None means `start`.
         offset: The vector that is added to each lane's gradient, `[W, d]`. None means that nothing is added.
         wants_change: Whether compiled engines return `final - start` instead of `final`.
-        reading: The values that code in local training may use. None means that the round is 0 and that clients
-            received the models `start`.
+        reading: The values that a user's or method's code in local training may use. None means round 0, and `start` as
+            the models that clients received.
         couple: A function that combines the gradients of the lanes. None means that the lanes are independent.
-        drops: The rules for dropping inputs of linear layers, with masks computed from `keys`. No rules mean that there
-            is no dropout, or that the module draws masks from torch's generator.
-        source: The data from which `read` takes the batches, for compiled kernels. None means that kernels call `read`.
+        drops: The rules by which inputs of linear layers are dropped. The masks are computed from `keys`. Without rules
+            there is no dropout, or the module itself draws its masks.
+        source: The data from which compiled kernels take the batches by themselves. None means that they call `read`.
     """
 
     start: Tensor
@@ -121,11 +130,11 @@ class Block(NamedTuple):
 
     @property
     def min_lanes(self) -> int:
-        """The smallest number of lanes in a step: 2, or 1 if the block has only one lane."""
+        """The smallest number of lanes that are computed in a step: 2, or 1 if the block has only one lane."""
         return min(MIN_LANES, len(self.start))
 
     def pieces(self, lo: int, hi: int) -> list[tuple[int, int]]:
-        """Cuts the steps from lo to hi (exclusive) into pieces with at most about 32 MB of inputs."""
+        """Cuts the steps from lo to hi (exclusive) into ranges with at most about 32 MB of inputs."""
         _, lanes, batch = self.weight.shape
         size = max(1, PIECE_NUMBERS // max(1, lanes * batch * self.sample))
         return [(a, min(a + size, hi)) for a in range(lo, hi, size)]
@@ -135,10 +144,10 @@ class Trained(NamedTuple):
     """The result of training the lanes of a block.
 
     Attributes:
-        final: The trained models, `[W, d]`. A compiled engine returns deltas instead if `wants_change` of the block is
-            true.
+        final: The trained models, `[W, d]`. If `wants_change` of the block is true, a compiled engine returns trained
+            models minus start models.
         counters: Integer buffers of each trained model, `[W, c]`.
-        loss: Sum of the mean losses of the lane's batches over all steps, `[W]`.
+        loss: Loss of each lane, `[W]`: the mean loss of a batch, summed over all steps.
     """
 
     final: Tensor
@@ -147,7 +156,7 @@ class Trained(NamedTuple):
 
 
 def divide_epoch(size: IntArray, local: Local) -> tuple[IntArray, IntArray]:
-    """Returns the number of batches in an epoch, and the number of samples in these batches, `[J]` each.
+    """Returns for each of J jobs the number of batches in an epoch, and the number of samples in all these batches.
 
     `size` is the number of samples of each job's client, `[J]`.
 
@@ -166,10 +175,10 @@ def divide_epoch(size: IntArray, local: Local) -> tuple[IntArray, IntArray]:
 
 
 def choose_batch_width(size: IntArray, local: Local) -> IntArray:
-    """Returns each lane's batch width, `[W]`. This is the number of samples in a padded batch.
+    """Returns the batch width of each lane, `[W]`: the number of samples in a batch after padding.
 
-    The width is the size of the client's largest batch, rounded up to a multiple of 8 if it is above 8. Without a
-    merged batch (`last_batch: merge`), the width is at most the batch size. `size` is the number of samples of each
+    The width is the size of the client's largest batch, rounded up to a multiple of 8 if it is above 8. It is above the
+    batch size only if the last two batches are merged (`last_batch: merge`). `size` is the number of samples of each
     lane's client, `[W]`.
 
     Example:
@@ -192,7 +201,7 @@ def _round_up(rows: IntArray) -> IntArray:
 
 
 def count_steps(size: IntArray, local: Local) -> IntArray:
-    """Returns the number of optimizer steps of each job, `[J]`: the batches of all epochs, or `local.steps`.
+    """Returns the number of optimizer steps of each of J jobs: the number of batches in all epochs, or `local.steps`.
 
     A client without samples has 0 steps. `size` is the number of samples of each job's client, `[J]`.
     """
@@ -202,9 +211,11 @@ def count_steps(size: IntArray, local: Local) -> IntArray:
 
 
 def count_client_steps(clients: Clients, client: IntArray, size: IntArray, local: Local) -> IntArray:
-    """Returns the number of optimizer steps of each job, `[J]`. A tier may have its own number of epochs or steps.
+    """Returns the number of optimizer steps of each of J jobs.
 
-    `client` is the id, and `size` the number of samples of each job's client, `[J]` each.
+    A tier (class of devices) may have its own number of epochs or steps.
+
+    `client` is the id of each job's client, and `size` is the client's number of samples, `[J]` each.
     """
     steps, tier = count_steps(size, local), clients.tier_of(client)
     for place, own in enumerate(clients.tiers):
@@ -215,11 +226,11 @@ def count_client_steps(clients: Clients, client: IntArray, size: IntArray, local
 
 
 def weigh_gradients(steps: IntArray, local: Local) -> FloatArray:
-    """Returns the sum `|a|_1` of the weights with which the gradients of a job's SGD steps enter its model, `[J]`.
+    """Returns for each of J jobs the sum `|a|_1` of the weights with which its SGD steps' gradients enter the model.
 
-    With momentum rho, the gradient of a step moves the model in this step and in all later steps. If these are m steps,
-    the gradient has the weight `a = (1 - rho^m) / (1 - rho)`, or `1 + rho a` with Nesterov's momentum. Without momentum
-    the sum is the number of steps.
+    Without momentum each weight is 1, so the sum is the number of steps. With momentum rho, a gradient moves the model
+    in its own step and in all later steps. If these are m steps in all, its weight is `a = (1 - rho^m) / (1 - rho)`.
+    With Nesterov's momentum its weight is `1 + rho a`.
 
     Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
     Optimization*, NeurIPS 2020, section 4.
@@ -234,9 +245,9 @@ def weigh_gradients(steps: IntArray, local: Local) -> FloatArray:
 
 
 def samples_seen(size: IntArray, steps: IntArray, local: Local) -> IntArray:
-    """Returns the number of samples in all batches of each job, `[J]`.
+    """Returns the number of samples in all batches of each of J jobs. A sample counts in every epoch.
 
-    `size` is the number of samples of each job's client, and `steps` is the number of optimizer steps, `[J]` each.
+    `size` is the number of samples of each job's client. `steps` is the number of optimizer steps of each job.
 
     Example:
         >>> samples_seen(np.array([20, 20]), np.array([4, 5]), Local(batch_size=16)).tolist()
@@ -251,13 +262,14 @@ def samples_seen(size: IntArray, steps: IntArray, local: Local) -> IntArray:
 def deal_batches(
     rows: IntArray, size: IntArray, steps: IntArray, width: int, key: rng.Keys, *, local: Local | None = None
 ) -> Batches:
-    """Divides the samples of each lane into batches, in a new random order in every epoch.
+    """Divides the samples of each lane (client) into batches, in a new random order in each epoch.
 
     Args:
-        rows: Indices of each lane's samples in the data, `[W, n]`. Entries after the first `size` indices are padding.
+        rows: Indices of each lane's samples in the data, `[W, n]`. In each lane, entries after the first `size` are
+            padding.
         size: Number of samples of each lane, `[W]`, above 0.
         steps: Number of optimizer steps of each lane, `[W]`, in descending order.
-        width: Number of samples in the padded batches that are returned, B.
+        width: Number of samples in a batch after padding, B.
         key: Random key of each lane, `[W]`.
         local: The settings of local training. None means batches of `width` samples.
 
@@ -301,7 +313,7 @@ def deal_batches(
 
 
 def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntArray]:
-    """Groups jobs into blocks. Returns the indices of each block's jobs, starting with the job with the most steps.
+    """Groups jobs into blocks, and returns the indices of each block's jobs. The job with the most steps comes first.
 
     Args:
         steps: Number of optimizer steps of each job, `[J]`. Jobs without steps are left out.
@@ -330,16 +342,16 @@ def train_lanes(
     write: Callable[[Tensor, int, int, int], None],
     prepare: Callable[[Tensor, int], Tensor] = lambda x, lanes: x[:, :lanes],
 ) -> Trained:
-    """Trains all lanes of a block together, step after step. Later lanes of a block finish earlier.
+    """Trains all lanes of a block together, step after step. The last lanes of a block have the fewest steps.
 
     Args:
         block: The lanes.
-        take_step: A function (inputs `[lanes, B, ...]`, targets, weights, number of the step, lanes) -> losses
-            `[lanes]`.
-        write: A function (models `[W, d]`, a, b, lanes) that writes the trained models of lanes a to b (exclusive) into
-            the same rows of `models`. It must not change any other row.
-        prepare: A function (inputs of some steps `[s, W, B, ...]`, lanes) -> the inputs passed to `take_step`,
-            `[s, ...]`.
+        take_step: A function that makes one step of the first lanes, and returns their losses, `[lanes]`. It takes
+            inputs `[lanes, B, ...]`, targets, weights, the number of the step and the number of lanes.
+        write: A function that takes an array of models `[W, d]`, a, b and the number of lanes. It writes the trained
+            models of lanes a to b (exclusive) into the same rows of the array, and changes no other row.
+        prepare: A function that takes the inputs of some steps, `[s, W, B, ...]`, and the number of lanes. It returns
+            the inputs for `take_step`, `[s, ...]`.
     """
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(final), dtype=final.dtype, device=final.device)
@@ -376,12 +388,12 @@ _PICTURES = 6  # number of axes of images of some steps and lanes, `[s, W, B, C,
 
 
 class Steps(NamedTuple):
-    """The steps and lanes whose batches augmentations change.
+    """The s steps and W lanes whose batches are augmented. A lane is one client that trains.
 
     Attributes:
         key: Random key of each lane, `[W]`.
         first: Number of the first step.
-        real: Number of samples in each batch without padding, `[s, W]`. Padding is at the end of a batch.
+        real: Number of samples in each batch, `[s, W]`. Padding, which comes last in a batch, does not count.
         classes: Number of classes. A regression has 0.
 
     Example:
@@ -399,16 +411,16 @@ class Steps(NamedTuple):
 
 
 def change_batches(rules: Sequence[Augmentation], x: Tensor, y: Tensor, steps: Steps) -> tuple[Tensor, Tensor]:
-    """Applies all augmentations, one after another, to the inputs and targets of some steps, and returns both.
+    """Applies augmentations, one after another, to the inputs and targets of s steps and W lanes. Returns both.
 
     Args:
         rules: The augmentations.
-        x: Raw inputs, `[s, W, B, ...]`. They must be in main memory if an augmentation is a user's function.
+        x: Raw inputs, `[s, W, B, ...]`. If an augmentation is a user's function, they must be in main memory.
         y: Raw targets, `[s, W, B]` or `[s, W, B, q]`.
         steps: The steps and lanes of the batches.
 
     Raises:
-        BadInput: A user's function returned something other than finite inputs and targets of the same shape.
+        BadInput: A user's function returned something of another shape, or numbers that are not finite.
         FedrayError: A user's function raised an exception.
     """
     numbers = steps.first + np.arange(len(x))[:, None]
@@ -423,7 +435,7 @@ def change_batches(rules: Sequence[Augmentation], x: Tensor, y: Tensor, steps: S
 
 
 def _call_own(rule: Augmentation, x: Tensor, y: Tensor, keys: rng.Keys, steps: Steps) -> tuple[Tensor, Tensor]:
-    """Applies a user's function to inputs and targets without padding, and returns all inputs and targets."""
+    """Applies a user's augmentation to all batches except their padding, and returns all inputs and targets."""
     changed, targets, where = x.clone(), y.clone(), f"local.augment = {rule.name}"
     with blame_user_code(where), torch.no_grad(), _GENERATORS, rng.generators_scope() as start:
         for s, w in np.ndindex(*steps.real.shape):
@@ -452,17 +464,20 @@ def _call_own(rule: Augmentation, x: Tensor, y: Tensor, keys: rng.Keys, steps: S
 
 
 def _put(rows: Tensor, place: Any, found: Tensor) -> Tensor:
-    """Replaces the samples at `place` by `found`. Returns all samples, as floats if `found` holds floats."""
+    """Writes `found` at the index `place` of an array of samples, and returns the array.
+
+    If types differ, it becomes float.
+    """
     rows = rows if found.dtype == rows.dtype else rows.float()
     rows[place] = found
     return rows
 
 
 def _check_inputs(where: str, found: Any, x: Tensor, axes: int) -> Tensor:
-    """Checks inputs that a user's function returned for the inputs `x`, and converts them to the type of `x`.
+    """Checks what a user's function returned for the inputs `x`, and converts it to the type of `x`.
 
-    `where` begins error messages. `axes` is the number of axes of the array of all inputs. Six axes mean images, whose
-    bytes may become floats.
+    Error messages begin with `where`. `axes` is the number of axes of the array that holds all batches. It is 6 for
+    images. A function may return floats for images that are stored as bytes.
     """
     if not isinstance(found, Tensor) or found.shape != x.shape:
         what = f"shape {list(found.shape)}" if isinstance(found, Tensor) else name_type(found)
@@ -488,31 +503,31 @@ Complete = Callable[[Sequence[Tensor], Sequence[Tensor], "int | None"], list[Ten
 
 
 def split_rows(layout: Layout, rows: Tensor) -> list[Tensor]:
-    """Copies models `[W, d]` into one contiguous tensor `[W, *shape]` for each tensor of the layout."""
+    """Copies W models `[W, d]` into one contiguous tensor `[W, *shape]` for each parameter tensor of the network."""
     return [view.contiguous().clone() for view in layout.views(rows).values()]
 
 
 def join_rows(tensors: Sequence[Tensor], lanes: int) -> Tensor:
-    """Returns the models `[lanes, d]` of the first `lanes` lanes. `tensors` comes from `split_rows`."""
+    """Joins the parameter tensors that `split_rows` returned, and returns the first `lanes` models, `[lanes, d]`."""
     return torch.cat([tensor[:lanes].reshape(lanes, -1) for tensor in tensors], dim=1)
 
 
 def make_optimizer(
     local: Local, lr: float, anchor: Sequence[Tensor], offset: Sequence[Tensor], velocities: list[Tensor] | None = None
 ) -> Step:
-    """Returns a function `step(params, grads, lanes)` that updates the first `lanes` lanes in place.
+    """Returns a function `step(params, grads, lanes)` that changes the parameters of the first `lanes` models in place.
 
-    None for `lanes` means all lanes.
+    If `lanes` is None, the step changes all models. Parameters are stacked: a tensor holds one parameter tensor of all
+    models.
 
     Args:
         local: The optimizer and its settings.
         lr: Learning rate of this round.
-        anchor: The models towards which the lanes are pulled, stacked like the parameters. It is empty if there is no
-            pull.
-        offset: The vectors that are added to the gradients, stacked like the parameters. It is empty if nothing is
+        anchor: The models towards which the steps pull, stacked like the parameters. Without a pull, it may be empty.
+        offset: The vectors that are added to the gradients, stacked like the parameters. If it is empty, nothing is
             added.
-        velocities: The list that keeps the velocities of SGD with momentum. If it is empty, they begin at zeros. None
-            means a new list.
+        velocities: The list in which SGD with momentum keeps its velocities between steps. If the list is empty, they
+            begin at zero. None means a new list.
 
     Example:
         Two lanes have one parameter each. The gradient of the second lane is 0.
@@ -570,8 +585,8 @@ def make_optimizer(
 def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tensor]) -> Complete:
     """Returns a function that adds weight decay, pull and offset to the gradients of the loss.
 
-    The function takes the parameters of the first `lanes` lanes, the gradients of the loss, and `lanes`. `anchor` and
-    `offset` are described in `make_optimizer`.
+    The function takes the parameters of the first `lanes` models, their gradients, and `lanes`. `anchor` and `offset`
+    are described in `make_optimizer`.
     """
 
     def complete(now: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> list[Tensor]:
@@ -589,10 +604,10 @@ def make_complete(local: Local, anchor: Sequence[Tensor], offset: Sequence[Tenso
 
 
 def is_plain_sgd(local: Local) -> bool:
-    """Returns whether the optimizer is SGD without momentum, so that updates are linear in the gradient."""
+    """Returns whether the optimizer is SGD without momentum."""
     return local.optimizer == "sgd" and not local.momentum
 
 
 def rows_of(models: Tensor, row: Tensor) -> Tensor:
-    """Returns the model of each job, `[J, d]`. Never write to the result, because its rows may share memory."""
+    """Returns the model of each job, `[J, d]`. The rows of the result may share memory, so never write to it."""
     return models.expand(len(row), *models.shape[1:]) if len(models) == 1 else models.index_select(0, row)

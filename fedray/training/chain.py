@@ -1,4 +1,4 @@
-"""Converts a user's module to a chain of plain layers with the same outputs, which faster engines can train.
+"""Converts a user's module to a chain of plain layers with the same outputs. Faster engines can train the chain.
 
 Plain layers are linear layers, convolutions, activations and poolings. A chain applies them one after another.
 """
@@ -38,9 +38,9 @@ class Chain(NamedTuple):
     """The layers that a module applies one after another.
 
     Attributes:
-        layers: Plain layers (without parameter values) and dropout layers, in the order in which the module applies
-            them.
-        names: Names that the parameters of the layers have in the module, in the order of the layers.
+        layers: The layers, dropout included, in the order in which the module applies them. Their parameters have no
+            values.
+        names: Name of each parameter in the module, in the order of the layers.
         log_softmax: Whether the module's outputs are the log-softmax of the last layer's outputs.
     """
 
@@ -53,7 +53,8 @@ def trace_chain(module: nn.Module, sample: tuple[int, ...]) -> Chain:
     """Finds the chain of layers that a module applies in training, for inputs of the shape `sample`.
 
     Raises:
-        Unread: The module is not a chain of layers, or its outputs depend on more than inputs and parameters.
+        Unread: The module is not a chain of plain layers, or its outputs depend on something other than inputs and
+            parameters.
 
     Example:
         >>> import torch.nn.functional as F
@@ -85,11 +86,11 @@ def trace_chain(module: nn.Module, sample: tuple[int, ...]) -> Chain:
 
 
 class _Reader(TorchDispatchMode):
-    """Records each operation that a module applies to the result of the last layer, as a further layer.
+    """Records the operations that a module applies one after another, and converts each to layers.
 
     Attributes:
         module: The module. It is called once.
-        value: The result of the last operation, `[ROWS, ...]`.
+        value: The result of the newest operation, `[ROWS, ...]`.
         layers: The layers found so far.
         names: Names of the parameters of these layers.
         log_softmax: Whether a log-softmax ends the chain.
@@ -160,7 +161,10 @@ class _Reader(TorchDispatchMode):
         return out
 
     def _find_layers(self, name: str, asked: dict[str, Any], out: Tensor) -> list[nn.Module]:
-        """Returns the layers for an operation. `out` is its result, and `asked` are its arguments by torch's names."""
+        """Returns the layers that compute an operation.
+
+        `out` is its result. `asked` has its arguments by torch's names.
+        """
         x = self.value
         if name in ("addmm", "mm") and id(asked["mat2"]) in self._turned:
             weight, bias = self._turned[id(asked["mat2"])], asked["self"] if name == "addmm" else None
@@ -224,7 +228,7 @@ def _join(sides: Sequence[int]) -> Any:
 
 
 def find_changed_call(module: nn.Module) -> str | None:
-    """Returns why a call of a module may differ from the `forward` of its class. None means that the call is the same.
+    """Returns why a call of a module may differ from the `forward` of its class. None means that it does not.
 
     The reason completes the sentence "its forward ...".
     """
@@ -236,7 +240,7 @@ def find_changed_call(module: nn.Module) -> str | None:
 
 
 def has_changed(before: nn.Module, after: nn.Module) -> bool:
-    """Returns whether two copies of a module differ in their attributes or buffers."""
+    """Returns whether a module has changed its attributes or buffers. `before` is an older copy of the module."""
     own = ("_parameters", "_buffers", "_modules")
     for a, b in zip(before.modules(), after.modules(), strict=False):
         x, y = ({k: v for k, v in vars(m).items() if k not in own} | dict(m._buffers) for m in (a, b))
@@ -269,10 +273,10 @@ _PASSED = {nn.Dropout: (nn.ReLU, nn.Flatten), nn.Dropout2d: (nn.ReLU, nn.Flatten
 
 
 class Drop(NamedTuple):
-    """A dropout layer, as a rule for dropping inputs of a linear layer in training.
+    """A rule that replaces a dropout layer. It drops inputs of a linear layer in training.
 
     Attributes:
-        layer: Index of the linear layer among the linear layers, from 0.
+        layer: Number of the linear layer, from 0. Only linear layers count.
         p: Probability with which each input, or channel, is dropped, between 0 and 1.
         channels: Whether whole channels of the convolutions' outputs are dropped.
     """
@@ -283,7 +287,7 @@ class Drop(NamedTuple):
 
 
 def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tuple[Drop, ...]]:
-    """Splits a chain into its layers without dropout, and the rules for dropping inputs. Both keep their order.
+    """Splits a chain into its layers except dropout, and one rule for each dropout layer. The order stays the same.
 
     Raises:
         Unread: A dropout layer drops something other than inputs of a linear layer.
@@ -324,15 +328,14 @@ _TOLERANCE = 1e-9  # largest relative difference, in double precision
 
 
 class Recognized(NamedTuple):
-    """A user's network in the form that the engines of plain layers accept.
+    """A user's module, converted to a sequence of plain layers (linear layers, convolutions, activations, poolings).
 
     Attributes:
-        net: The network, a sequence of plain layers. A model of this network holds its parameters in the order of the
-            layers.
-        order: For each parameter of this network, the position of the same parameter in a model of the module, `[d]`.
-            None means that both orders are the same.
-        log_softmax: Whether the module's outputs are the log-softmax of this network's outputs.
-        drops: The rules for dropping inputs of linear layers in training.
+        net: The sequence of plain layers. Its models `[d]` hold the parameters in the order of the layers.
+        order: For each parameter of `net`, the position of the same parameter in a model of the module, `[d]`. None
+            means that both orders are the same.
+        log_softmax: Whether the module's outputs are the log-softmax of the outputs of `net`.
+        drops: The rules that replace dropout: which inputs of linear layers are dropped in training.
     """
 
     net: Net
@@ -341,17 +344,17 @@ class Recognized(NamedTuple):
     drops: tuple[Drop, ...] = ()
 
     def to_plain(self, rows: Tensor) -> Tensor:
-        """Converts models `[..., d]` of the module to models of this network."""
+        """Converts models `[..., d]` of the module to models of `net`."""
         return rows if self.order is None else rows.index_select(-1, self.order.to(rows.device))
 
     def from_plain(self, rows: Tensor) -> Tensor:
-        """Converts models `[..., d]` of this network to models of the module."""
+        """Converts models `[..., d]` of `net` to models of the module."""
         if self.order is None:
             return rows
         return torch.empty_like(rows).index_copy_(-1, self.order.to(rows.device), rows)
 
     def finish_outputs(self, outputs: Tensor) -> Tensor:
-        """Converts outputs of this network to outputs of the module."""
+        """Converts outputs of `net` to outputs of the module."""
         return F.log_softmax(outputs, dim=-1) if self.log_softmax else outputs
 
 
@@ -359,7 +362,8 @@ class Recognized(NamedTuple):
 def recognize(net: Net, sample: tuple[int, ...], dtype: torch.dtype) -> Recognized | str:
     """Converts a network to a sequence of plain layers. If this is impossible, returns the reason.
 
-    The reason completes the sentence "its forward ...". `sample` is the shape of one input, and `dtype` is its type.
+    The reason completes the sentence "its forward ...". `sample` is the shape of one input, and `dtype` is the inputs'
+    type.
 
     Example:
         >>> from fedray.models.net import net_of
@@ -449,7 +453,10 @@ def _answer(
     *,
     finish: Callable[[Tensor], Tensor] = lambda outputs: outputs,
 ) -> tuple[Tensor, Tensor]:
-    """Returns a module's outputs `[n, C]` and the gradient `[d]` of their weighted sum. `keys` determine dropout."""
+    """Returns a module's outputs `[n, C]`, and the gradient `[d]` of a weighted sum of them.
+
+    `keys` are dropout's random keys.
+    """
     tensors = {name: view.clone().requires_grad_() for name, view in layout.views(row).items()}
     with nullcontext() if keys is None else dropping(module, keys):
         out = finish(functional_call(module, tensors, (x,)))

@@ -1,6 +1,7 @@
-"""Chooses the engine that trains a network, and how many lanes it trains together.
+"""Chooses the engine (code that trains networks) for a network, and how many jobs it trains together.
 
-A lane is one job (a client trains a model) of a block. The choice is the same in every process.
+A job is the training of one model by one client. Jobs that are trained together are the lanes of a block. The choice is
+the same in every process.
 """
 
 import math
@@ -42,14 +43,15 @@ class Engine:
 
     Attributes:
         name: Name of the engine: "mlp-c" or "conv-c" (compiled), "mlp", "conv", "vmap" or "loop".
-        width: Largest number of lanes in a block. 1 means that lanes are trained one after another, and that a block
-            has at most `jobs` lanes.
+        width: Largest number of lanes (clients in training) that are computed together. If it is 1, lanes are trained
+            one after another.
         why: The reason for the choice, which `fedray check` and the manifest show.
-        train: A function (network, block) -> trained block.
-        outputs: A function (network, models `[M, d]`, counters `[M, c]`, inputs `[M, n, ...]`) -> outputs `[M, n, C]`.
-        min_lanes: Smallest number of lanes that may be trained together.
-        jobs: Largest number of lanes in a block if the width is 1.
-        evaluates: The library that computes `outputs`: `compiled` (the compiled kernels) or `torch`.
+        train: A function that trains a block of lanes. It takes the network and the block.
+        outputs: A function that returns the outputs of M models, `[M, n, C]`. It takes the network, the models `[M,
+            d]`, their integer buffers `[M, c]` and the inputs `[M, n, ...]`.
+        min_lanes: Smallest number of lanes in a step. If a block has fewer lanes, a lane is trained twice.
+        jobs: Largest number of lanes in a block if `width` is 1.
+        evaluates: Which code computes `outputs`: `compiled` (compiled C functions) or `torch`.
     """
 
     name: str
@@ -73,18 +75,19 @@ def choose_engine(
     models: int = 1,
     couples: bool = False,
 ) -> Engine:
-    """Chooses the engine that trains a network.
+    """Chooses the engine (code that trains many clients together) for a network.
 
     Args:
         net: The network.
         device: Kind of the device, "cpu" or "cuda".
-        example: One network input, with which a user's module is converted to plain layers. None means that a user's
-            module is not converted.
-        lanes: Whether compiled kernels may train (`auto`), must train (`compiled`) or must not train (`torch`).
-        local: The settings of local training. None means SGD without code of a user or a method.
-        drops: Whether dropout stays on in predictions. Evaluation then calls the module.
+        example: One network input. A user's module is called with it, to find out which layers the module applies. None
+            means that user's modules are trained as they are.
+        lanes: Whether compiled C functions (kernels) may train (`auto`), must train (`compiled`) or must not train
+            (`torch`).
+        local: The settings of local training. None means plain SGD.
+        drops: Whether dropout stays on in predictions. If so, torch computes them.
         models: Number of models, K.
-        couples: Whether the steps of a client's lanes depend on each other.
+        couples: Whether a client's K models take their steps together, so that each step depends on all K models.
 
     Raises:
         BadInput: `lanes` is `compiled`, but no compiled kernel can train the network.
@@ -114,7 +117,7 @@ def choose_engine(
 
 
 def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> Engine:
-    """Chooses the engine that trains a network. It does not check whether the choice fulfills `lanes = compiled`."""
+    """Chooses the engine that trains a network, with or without a compiled kernel."""
     engine = _choose_plain(net, device, lanes)
     if engine is not None:
         return engine
@@ -132,7 +135,7 @@ def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> 
 
 
 def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
-    """Chooses the engine of a network of plain layers. Returns None for any other network."""
+    """Chooses the engine for a network of linear layers and convolutions. Returns None for any other network."""
     if not layers.has_plain_layers(net):
         return None
     d, may_compile = net.layout.d, lanes != "torch" and device == "cpu" and sums.is_available()
@@ -160,9 +163,9 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
 
 
 def _train_recognized(engine: Engine, found: Recognized) -> Engine:
-    """Returns an engine that trains a module by the engine of the recognized network.
+    """Returns an engine for a user's module. It trains `found.net`, the module's plain layers, by `engine`.
 
-    The new engine converts the parameters of models to the recognized network's order and back.
+    Models are converted to the parameter order of `found.net` and back.
     """
 
     def train(_net: Net, block: Block) -> Trained:
@@ -178,9 +181,9 @@ def _train_recognized(engine: Engine, found: Recognized) -> Engine:
 
 
 def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, most: float = VMAP_FLOATS) -> Engine:
-    """Chooses the engine of a network that is not made of plain layers: `vmap` up to `most` parameters, or `loop`.
+    """Chooses `vmap` or `loop`, the engines for any network. `vmap` needs a network of at most `most` parameters.
 
-    The text `unread` is appended to the reason for the choice.
+    `unread` is appended to the reason for the choice.
     """
     d, obstacle = net.layout.d, _find_obstacle(net, device)
     if obstacle is not None or d > most * (1 if device == "cpu" else 64):
@@ -198,7 +201,10 @@ def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, 
 def _choose_for_code(
     net: Net, device: str, example: Tensor | None, plain: Engine, *, local: Local, models: int, couples: bool
 ) -> Engine:
-    """Chooses the engine of a local training with a user's or method's code. The engine `plain` predicts."""
+    """Chooses the engine of a local training with a user's or method's code.
+
+    `plain` is the network's engine without such code.
+    """
     parts = {"loss": local.loss, "gradient": local.gradient, "step": local.step, "particles": couples or None}
     named = [f"its {name}" for name, part in parts.items() if part is not None]
     what = f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} code"
@@ -218,18 +224,18 @@ def _choose_for_code(
 
 
 def _choose_width(d: int, device: str, floats: int | None = None) -> int:
-    """Returns how many lanes of d parameters a device trains together, with at most `floats` parameters in all."""
+    """Returns how many models of d parameters are trained together. All of them have at most `floats` parameters."""
     return max(MIN_LANES, min(MOST_LANES[device], (floats or LANE_FLOATS[device]) // max(1, d)))
 
 
 def _loop_engine(d: int, why: str) -> Engine:
-    """Returns the engine `loop` for a module of d parameters. `why` says why no other engine trains the module."""
+    """Returns the engine `loop` for a network of d parameters. `why` says why no other engine is chosen."""
     jobs = max(1, LANE_FLOATS["cpu"] // d)
     return Engine("loop", 1, why, loop.train_loop, loop.loop_outputs, jobs=jobs)
 
 
 def _name_faster(net: Net) -> str:
-    """Returns a hint that a chain of plain layers would be faster, or '' if layers of other kinds have parameters."""
+    """Returns a hint which plain layers would be trained faster, or '' if layers of other kinds have parameters."""
     kinds = {type(part) for part in net.module.modules() if part._parameters}
     if kinds == {nn.Linear}:
         return f": about 10 {SLOWER} Linear with ReLU or Tanh, one after another"
@@ -239,7 +245,7 @@ def _name_faster(net: Net) -> str:
 
 
 def _find_obstacle(net: Net, device: str) -> str | None:
-    """Returns why a module cannot or should not be mapped over lanes. None means that it can be mapped."""
+    """Returns why `torch.func.vmap` cannot or should not train a network. None means that it can."""
     if net.layout.counters or net.layout.trainable < net.layout.d:
         kept = (*net.layout.names[net.layout.trainable_tensors :], *net.layout.counters)
         read = [net.module.get_submodule(name.rpartition(".")[0]) for name in kept]
@@ -267,10 +273,11 @@ _RATE = 0.001  # at this rate wide networks with large weights stay finite
 def check_invariance(
     net: Net, engine: Engine, local: Local, example: Tensor, *, dtype: torch.dtype, models: int = 1
 ) -> bool:
-    """Returns whether five small lanes have the same results, bit for bit, in one block and in smaller blocks.
+    """Returns whether an engine trains five models to the same bits in one block and in smaller blocks.
 
-    The smaller blocks have two and three lanes. For an engine that trains one lane after another the result is always
-    True. `example` is one network input, `dtype` is the type of the models' parameters, and `models` is K.
+    The smaller blocks have two and three models. An engine that trains one model after another is not tried: the result
+    is True. `example` is one network input, `dtype` is the type of the models' parameters, and `models` is the number K
+    of a run's models.
 
     Example:
         >>> from fedray.models.nets import build_net

@@ -1,6 +1,6 @@
 """Trains clients whose loss or optimizer is a function of a method or of a user.
 
-Clients are trained together as lanes of a block if the functions can be mapped over lanes by `torch.func.vmap`.
+A lane is one client that trains. Lanes are trained together if `torch.func.vmap` can map the functions over lanes.
 Otherwise one lane is trained after another.
 """
 
@@ -35,23 +35,23 @@ Watched = list[Tensor]  # the inputs of the last layer in the newest forward pas
 
 
 class LaneBatch(NamedTuple):
-    """A batch of a lane, and the other tensors that code in the lane may use.
+    """A batch of one lane (a client that trains), and the other tensors that the method's or user's code may use.
 
-    A tensor that no code uses has the length 0 instead of p or d.
+    A tensor that no code uses has the length 0 instead of d (parameters of a model) or p (its trainable parameters).
 
     Attributes:
         x: Inputs, `[B, ...]`.
         y: Targets, `[B]` or `[B, q]`.
         weight: Weight of each sample, `[B]`: 1 / batch size, or 0 for padding.
         steps: Number of steps of the lane.
-        noise: Standard normal random numbers for the step, `[p]`, or a different length that the code requires.
+        noise: Standard normal random numbers for the step, `[p]`. The code may require another length.
         client: Id of the client.
         model: Index of the model that the client trains, 0 to K - 1.
         broadcast: The model that the client received, `[d]`.
-        previous: The model that the client had at the end of its last training, `[d]`.
+        previous: The model with which the client's last training ended, `[d]`.
         ensemble: All models at the beginning of the round, `[K, d]`.
         size: Number of training samples of the client.
-        shared: The part of the server's tensor `LocalLoss.shared` that belongs to the model.
+        shared: The part for this model of the tensor that the server sends for the loss (`LocalLoss.shared`).
     """
 
     x: Tensor
@@ -73,11 +73,11 @@ SampleGradients = Callable[[Tensor, LaneBatch], Tensor]  # parameters `[p]` -> `
 
 
 class Gradients(NamedTuple):
-    """The functions by which an engine computes gradients of one lane.
+    """The functions that compute the gradients of one lane. A lane is one client that trains.
 
     Attributes:
-        step: Computes the gradient for the step, and updates the network's buffers.
-        again: Computes the gradient of the same batch at other parameters, without updates of the buffers.
+        step: Computes the gradient for a step, and updates the network's buffers.
+        again: Computes the gradient of the same batch at other parameters. The buffers stay the same.
         samples: Computes the gradient of each sample.
     """
 
@@ -87,7 +87,7 @@ class Gradients(NamedTuple):
 
 
 def name_parameters(layout: Layout, p: Tensor) -> dict[str, Tensor]:
-    """Splits a vector `[p]` into the trainable tensors of a network, and returns the tensors by name."""
+    """Splits a vector of p trainable parameters into the tensors of a network, and returns these by name."""
     k = layout.trainable_tensors
     parts = p.split_with_sizes(layout.sizes[:k], dim=-1)
     return {n: part.reshape(s) for n, part, s in zip(layout.names[:k], parts, layout.shapes[:k], strict=True)}
@@ -100,9 +100,11 @@ def last_layer(layout: Layout) -> str:
 
 @contextmanager
 def watching_features(net: Net, wanted: bool) -> Iterator[Watched]:
-    """Returns a context with a list into which every forward pass writes the inputs of the last layer.
+    """Returns a context with a list.
 
-    If `wanted` is false, the list stays empty.
+    Every forward pass in the context writes the inputs of the network's last layer into it.
+
+    If `wanted` is false, nothing is written.
 
     Example:
         The features of a network are the inputs of its last layer.
@@ -144,8 +146,8 @@ class LaneCode(NamedTuple):
 
     Attributes:
         net: The network.
-        block: The block with the settings of local training. The tensors of the block are not used here.
-        watched: The list with the features of the newest forward pass.
+        block: The block of lanes. Only its settings are used, and none of its tensors.
+        watched: The list that holds the inputs of the last layer in the newest forward pass, from `watching_features`.
     """
 
     net: Net
@@ -168,7 +170,7 @@ class LaneCode(NamedTuple):
 def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -> Tensor:
     """Returns the mean loss of a batch. `Local.loss` replaces the network's loss.
 
-    `answer` is the forward pass of the model, a function: inputs `[n, ...]` -> outputs `[n, C]`.
+    `answer` is the forward pass of the model. It takes inputs `[n, ...]` and returns outputs `[n, C]`.
     """
     out = answer(batch.x)
     loss, objective = code.block.local.loss, partial(per_sample, code.net.objective)
@@ -205,7 +207,7 @@ def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -
 
 
 def read_lanes(block: Block) -> tuple[Tensor, ...]:
-    """Returns the last seven fields of `LaneBatch`, for all lanes together, `[W, ...]`.
+    """Returns the last seven fields of `LaneBatch` (from `client` on), each for all W lanes of a block, `[W, ...]`.
 
     Models that no code uses have the shape `[W, 0]`.
     """
@@ -235,9 +237,11 @@ _NOISE = -1  # makes the random keys of noise differ from the keys of permutatio
 
 
 def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tensor, offset: Tensor | None) -> Advance:
-    """Returns a function that makes one step of all lanes: (parameters `[W, p]`, batches, step) -> losses `[W]`.
+    """Returns a function that makes one step of all W lanes.
 
-    The function changes the parameters in place.
+    It takes the parameters `[W, p]`, the batches and the number of the step, and returns the losses `[W]`.
+
+    The function changes the parameters in place. A lane is one client that trains.
 
     Args:
         code: The network and the settings.
@@ -281,9 +285,10 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
 
 
 def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callable[..., Tensor]:
-    """Returns a function that applies a transformation to the gradients `[W, p]` and returns the new gradients.
+    """Returns a function that transforms the gradients `[W, p]` of W lanes by a user's or method's rule.
 
-    The function also takes the parameters, the batches and the step. It keeps the state of each transformation.
+    The function takes the rule, the gradients, the parameters, the batches and the number of the step, and returns the
+    new gradients. It keeps each rule's state between steps.
     """
     lr, t, states = code.block.lr, code.round, dict[int, Any]()
 
@@ -314,9 +319,9 @@ def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callabl
 
 
 def _check_vector(name: str, found: Any, p: int) -> Tensor:
-    """Checks that the result of a user's function has one value for each parameter, and returns the result.
+    """Returns the result of a user's function, after a check that it has one number for each of p parameters.
 
-    Without this check torch would silently broadcast a result of a different shape.
+    Without the check, torch would silently broadcast a result of a different shape.
     """
     if not isinstance(found, Tensor) or found.shape != (p,):
         raise BadInput(
@@ -333,7 +338,7 @@ def _name_form(found: Any) -> str:
 
 
 def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, complete: Complete) -> Step:
-    """Returns a function that makes a step of a new torch optimizer in one lane, with parameters `[1, p]`."""
+    """Makes a torch optimizer for one lane, and returns a function that makes one step with it."""
     held: list[tuple[torch.optim.Optimizer, list[Tensor]]] = []
 
     def step(rows: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> None:
@@ -351,7 +356,7 @@ def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, com
 
 
 def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
-    """Draws standard normal random numbers for a step of each lane, `[W, p]`. If no code uses noise, p is 0.
+    """Draws standard normal random numbers for one step of W lanes, `[W, p]`. If no code uses noise, they are `[W, 0]`.
 
     Example:
         The random numbers differ between clients and between steps.
@@ -371,12 +376,12 @@ def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> 
 
 
 def _rules(local: method.Local) -> list[method.Transform]:
-    """Returns the transformation of the gradient, and the transformation that replaces the optimizer, if they exist."""
+    """Returns the gradient's transformation, and the transformation that replaces the optimizer, if they exist."""
     return [rule for rule in (local.gradient, local.step) if isinstance(rule, method.Transform)]
 
 
 def _count_noise(rule: method.Transform, p: int) -> int:
-    """Returns how many random numbers a transformation of p parameters uses in a step."""
+    """Returns how many random numbers a transformation uses in a step of p parameters."""
     return p if rule.numbers is None else rule.numbers
 
 
@@ -419,7 +424,10 @@ def train_client_loop(net: Net, block: Block) -> Trained:
 
 
 def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> tuple[Tensor, Tensor, Tensor]:
-    """Trains one lane. Returns the trained model `[d]`, the model's counters `[c]` and the sum of the lane's losses."""
+    """Trains one lane.
+
+    Returns its trained model `[d]`, the model's integer buffers `[c]`, and the sum of its losses.
+    """
     layout, p = net.layout, net.layout.trainable
     views = {name: view.clone() for name, view in layout.views(block.start[lane]).items()}
     buffers = {name: views[name] for name in list(views)[len(name_parameters(layout, block.start[lane, :p])) :]}
@@ -452,7 +460,7 @@ def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> tuple[Te
 
 
 def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Converts a function of one lane to a function of a block with a single lane."""
+    """Converts a function of one lane to a function of stacked lanes. The stack must hold a single lane."""
 
     def call(*arguments: Any) -> Any:
         found = function(*tree_map(lambda part: part[0] if isinstance(part, Tensor) else part, arguments))
@@ -462,7 +470,7 @@ def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
-    """Returns functions that compute the gradients of one lane by autograd. A step changes the buffers in place."""
+    """Returns the functions that compute the gradients of one lane by autograd. `step` changes `buffers` in place."""
     net = written.net
 
     def differentiate(p: Tensor, batch: LaneBatch, held: Buffers) -> tuple[Tensor, Tensor]:
@@ -495,7 +503,7 @@ def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
 def train_client_lanes(net: Net, block: Block) -> Trained:
     """Trains every lane of a block. Each step is one call for all lanes.
 
-    The network must have no buffers. It must be possible to map its module and the code in local training over lanes.
+    The network must have no buffers. `torch.func.vmap` must be able to map its module and all code in local training.
 
     Example:
         Half the loss changes the models by half as much.
@@ -535,7 +543,10 @@ def train_client_lanes(net: Net, block: Block) -> Trained:
 
 
 def _differentiate_lanes(written: LaneCode) -> Gradients:
-    """Returns functions that compute the gradients of one lane by the transformations of `torch.func`."""
+    """Returns the functions that compute the gradients of one lane.
+
+    They use `torch.func`, so that they can be mapped.
+    """
     net = written.net
 
     def cost(p: Tensor, batch: LaneBatch) -> Tensor:
@@ -562,9 +573,9 @@ _TOLERANCE = 1e-3  # relative to the change of the parameters
 
 
 def mixes_targets(net: Net, local: method.Local) -> bool:
-    """Returns whether a user's loss of a sample depends on other samples of the batch.
+    """Returns whether a user's loss of one sample wrongly depends on the other samples of its batch.
 
-    Only losses for regressions are tested. The mistake happens if torch broadcasts `[B]` and `[B, 1]` to `[B, B]`.
+    Only losses for regressions are tried. The cause is that torch broadcasts `[B]` and `[B, 1]` to `[B, B]`.
     """
     if local.loss is None or local.loss.reads or net.objective == "cross_entropy":
         return False
@@ -580,10 +591,10 @@ def mixes_targets(net: Net, local: method.Local) -> bool:
 
 
 def find_code_refusal(net: Net, example: Tensor, local: method.Local, models: int = 1) -> str | None:
-    """Returns why a local training with code cannot be mapped over lanes. None means that it can be mapped.
+    """Returns why `torch.func.vmap` cannot map a local training with code over lanes (clients). None means that it can.
 
-    The reason is found by a trial with two lanes. The network itself must be one that can be mapped over lanes.
-    `example` is one network input, whose values do not matter, and `models` is K.
+    Two lanes are trained for a trial. It must be possible to map the network itself. `example` is one network input,
+    whose values do not matter. `models` is the number of models, K.
 
     Example:
         >>> from fedray.core.method import Local, LocalLoss
@@ -623,11 +634,11 @@ def make_trial(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Block:
-    """Returns a block for a trial. Each lane has two steps and padded batches.
+    """Returns a small block for a trial of an engine. Each lane has two steps and padded batches.
 
-    `lanes` are the numbers w of the lanes, from 0 to 4. Lane w trains model w modulo K, and its batches depend only on
+    `lanes` are the lanes' numbers, from 0 to 4. Lane w trains model w modulo `models`, and its batches depend only on
     w. `example` is one network input, whose values do not matter. `dtype` is the type of the models' parameters. The
-    block is on the device of the network.
+    tensors are on the device of the network.
     """
     place, lane = next(net.module.parameters()).device, np.array(lanes)
     start = torch.stack([net.init(number) for number in lanes]).to(place, dtype)

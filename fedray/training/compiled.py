@@ -41,9 +41,9 @@ class Stage(ctypes.Structure):
 
 
 class LaneTask(ctypes.Structure):
-    """The structure `LaneTask` of `kernels/lane.h`, which describes a call of a kernel.
+    """The structure `LaneTask` of `kernels/lane.h`. It describes one call of a compiled kernel.
 
-    Kernels without convolutions do not use the stages.
+    Kernels for linear layers leave its convolutions (the stages) empty.
     """
 
     _fields_ = (
@@ -79,12 +79,12 @@ class LaneTask(ctypes.Structure):
 
 
 def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
-    """Returns the smallest number of steps for which a lane with a single batch should be trained as a *still* lane.
+    """Returns from how many steps on a client with a single batch should be trained as a *still* lane.
 
-    A still lane computes its steps from products of its samples (`lane.h`). It is used if it takes at most half of the
-    operations of an ordinary lane. The result is 0 if no number of steps is enough. Only multiply-adds of the first
-    layer are counted, for `rows` samples. In S steps an ordinary lane takes `2 S rows inputs outputs`. A still lane
-    takes `2 rows inputs outputs + rows^2 inputs + S rows^2 outputs`.
+    A still lane computes its steps from products of its samples (`lane.h`). It must take at most half of the operations
+    of an ordinary lane. The result is 0 if it never does. Only multiply-adds of the first layer count, for `rows`
+    samples. S steps of an ordinary lane take `2 S rows inputs outputs`. S steps of a still lane take `2 rows inputs
+    outputs + rows^2 inputs + S rows^2 outputs`.
 
     Example:
         >>> count_least_steps(rows=104, inputs=784, outputs=200), count_least_steps(rows=800, inputs=784, outputs=200)
@@ -94,9 +94,9 @@ def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
 
 
 def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
-    """Returns the smallest number of steps for which a lane of a block is *still*. 0 means that no lane is.
+    """Returns from how many steps on a lane of a block is trained as a *still* lane. 0 means never.
 
-    The first layer has the given numbers of inputs and outputs.
+    `count_least_steps` explains still lanes. `inputs` and `outputs` are those of the first layer.
     """
     local = block.local
     plain = local.batch_size is None and local.optimizer == "sgd" and not local.momentum and block.offset is None
@@ -122,15 +122,15 @@ _scratch = threading.local()  # each thread has its own scratch memory, because 
 
 
 class Kernel(NamedTuple):
-    """A compiled kernel, with the function that describes a network to the kernel.
+    """A compiled kernel (C function), and how a network is described to it.
 
     Attributes:
-        name: The beginning of the names of the kernel's functions in the library.
-        prefix: Modules that torch computes before the first layer.
+        name: The names of the kernel's functions in the library begin with this name.
+        prefix: Modules before the first layer, which torch computes.
         reads_flat: Whether the modules in `prefix` only reshape their inputs, so that the kernel may read the stored
             data directly.
-        describe: A function (task, network, shape of an input) that writes the network into the task. It returns the
-            number of operations per sample.
+        describe: A function that takes a task, a network and the shape of an input. It writes the network into the
+            task, and returns the number of operations per sample.
     """
 
     name: str
@@ -145,7 +145,7 @@ class _Piece(NamedTuple):
     Attributes:
         first: The first step.
         end: One past the last step.
-        source: The data. The field `index` holds only the samples of these steps.
+        source: The data. Its `index` holds only the samples of these steps.
     """
 
     first: int
@@ -154,7 +154,7 @@ class _Piece(NamedTuple):
 
 
 def find_mlp_kernel(net: Net) -> Kernel | None:
-    """Returns the kernel of linear layers for a network, or None if this kernel cannot compute the network."""
+    """Returns the kernel for linear layers, or None if the network has other layers."""
     shape = read_shape(net.module)
     if shape is None or len(shape.layers) > MOST_LAYERS:
         return None
@@ -162,14 +162,14 @@ def find_mlp_kernel(net: Net) -> Kernel | None:
 
 
 def has_optimizer(local: Local) -> bool:
-    """Returns whether the compiled kernels have the optimizer of a local training."""
+    """Returns whether the compiled kernels can compute the optimizer of a local training."""
     return local.optimizer in ("sgd", "adam") and not local.nesterov
 
 
 def train_compiled(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block by a compiled kernel. A kernel must be able to compute the network.
+    """Trains every lane (client) of a block by a compiled kernel. There must be a kernel for the network.
 
-    The block must be in main memory.
+    The tensors of the block must be in main memory.
 
     Example:
         Two lanes train on the same data from different models. The second lane is also trained alone.
@@ -217,16 +217,16 @@ def train_compiled(net: Net, block: Block) -> Trained:
 
 
 def _load(name: str, dtype: torch.dtype) -> Callable[..., int]:
-    """Returns a function of the compiled library, in the version for float32 or float64."""
+    """Returns a function of the compiled library, for float32 or float64."""
     library = sums.load_library()
     assert isinstance(library, sums.Library)
     return library.function(name, dtype)
 
 
 def _reserve_memory(kernel: Kernel, task: LaneTask, dtype: torch.dtype, *, again: bool = False) -> Tensor:
-    """Reserves the memory that a task needs, and writes its address into the task.
+    """Reserves the scratch memory that a call of a kernel needs, and writes its address into the task.
 
-    If `again` is true, later tasks of the thread use the same memory.
+    If `again` is true, later calls in the same thread reuse the memory.
     """
     sizes = (ctypes.c_int64 * 2)()
     _load(f"{kernel.name}_sizes", dtype)(ctypes.byref(task), sizes)
@@ -241,7 +241,7 @@ def _reserve_memory(kernel: Kernel, task: LaneTask, dtype: torch.dtype, *, again
 
 
 class _Kept(NamedTuple):
-    """Holds references to arrays, so that they exist as long as a task holds their memory addresses."""
+    """Holds references to arrays, so that they exist as long as a kernel may use their memory addresses."""
 
     arrays: list[Tensor | NDArray[Any] | None]
 
@@ -251,9 +251,9 @@ class _Kept(NamedTuple):
         return address(array)
 
     def rows(self, rows: Tensor | None) -> tuple[int | None, int]:
-        """Returns the memory address of a matrix `[W, d]`, and the distance between two of its rows, in elements.
+        """Returns the memory address of a matrix `[W, d]`, and the distance from one row to the next, in elements.
 
-        Expanded rows are not copied.
+        A matrix whose rows share memory (`expand`) is not copied: its distance is 0.
         """
         if rows is None or rows.stride(1) != 1:
             return self.hold(None if rows is None else rows.contiguous()), 0 if rows is None else rows.shape[1]
@@ -262,7 +262,7 @@ class _Kept(NamedTuple):
 
 
 def _describe_perceptron(task: LaneTask, net: Net, _sample: tuple[int, ...]) -> float:
-    """Writes a network of linear layers into a task, and returns the number of operations per sample."""
+    """Writes a network of linear layers into a kernel's task, and returns the number of operations per sample."""
     shape = read_shape(net.module)
     assert shape is not None
     task.d = describe_layers(task, net, shape)
@@ -272,7 +272,7 @@ def _describe_perceptron(task: LaneTask, net: Net, _sample: tuple[int, ...]) -> 
 
 
 def describe_layers(task: LaneTask, net: Net, shape: LayerShape) -> int:
-    """Writes the linear layers of a network into a task, and returns the number of their parameters."""
+    """Writes the linear layers of a network into a kernel's task, and returns the number of their parameters."""
     assert len(shape.layers) <= MOST_LAYERS
     sizes = [size for size in net.layout.shapes if len(size) == 2]
     task.layers, task.objective = len(shape.layers), _OBJECTIVES[net.objective]
@@ -283,7 +283,7 @@ def describe_layers(task: LaneTask, net: Net, shape: LayerShape) -> int:
 
 
 def _describe_training(task: LaneTask, kept: _Kept, block: Block, final: Tensor, loss: NDArray[np.float64]) -> None:
-    """Writes the optimizer, its rates for each lane, and the memory addresses of the models into a task."""
+    """Writes the optimizer, its rates and the memory addresses of the models into a kernel's task."""
     local, lanes = block.local, len(block.start)
     task.optimizer = 2 if local.optimizer == "adam" else 1 if local.momentum else 0
     task.momentum, task.lanes, task.batch = local.momentum, lanes, block.weight.shape[2]
@@ -301,7 +301,7 @@ def _describe_training(task: LaneTask, kept: _Kept, block: Block, final: Tensor,
 
 
 def _describe_data(task: LaneTask, kept: _Kept, net: Net, block: Block, piece: _Piece) -> None:
-    """Writes the data of some steps into a task, and checks every size on which the kernel relies."""
+    """Writes the data of some steps into a kernel's task. Checks every size on which the kernel relies."""
     x, y, index, first, world, *statistics = piece.source
     lanes, weight = len(block.start), block.weight[piece.first : piece.end]
     task.first_step, task.end_step, task.targets = piece.first, piece.end, y[0].numel() if len(y) else 1
@@ -328,10 +328,11 @@ def _describe_data(task: LaneTask, kept: _Kept, net: Net, block: Block, piece: _
 
 
 def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | None) -> list[_Piece] | None:
-    """Cuts the steps of a block into calls of the kernel, each of a fraction of a second.
+    """Cuts the steps of a block into ranges, one for each call of the kernel. A call takes a fraction of a second.
 
-    Returns None if the kernel cannot read the data. Calls are short because a signal (Ctrl-C, `client_timeout`) waits
-    for the end of a call. If `operations` is None, there is a single call.
+    Calls are short because a signal (Ctrl-C, `client_timeout`) waits for the end of a call. `operations` is the number
+    of operations per sample. If it is None, there is a single call. Returns None if the kernel cannot take the batches
+    from the data by itself.
     """
     if (source := block.source) is None or not kernel.reads_flat:
         return None
@@ -348,7 +349,7 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | 
 
 
 def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
-    """Yields some steps of a block at a time. Their data come from `Block.read`, and passed the first modules."""
+    """Yields some steps of a block at a time. Their inputs are the outputs of the modules in `kernel.prefix`."""
     for a, b in block.pieces(0, len(block.weight)):
         x, y = block.read(a, b)
         steps, x = x.shape[:3], x.flatten(0, 2)
@@ -370,12 +371,12 @@ _POOLS: dict[type[nn.Module], int] = {nn.MaxPool2d: 1, nn.AvgPool2d: 2}
 
 
 class ConvStage(NamedTuple):
-    """A convolution, with the activation and the pooling that follow the convolution.
+    """A convolution, and the activation and the pooling after it.
 
     Attributes:
         conv: The convolution.
         activation: The activation, or None.
-        pool_kind: The kind of pooling: MaxPool2d, AvgPool2d or None.
+        pool_kind: The pooling: MaxPool2d, AvgPool2d or None.
         pool: Height and width of the pooling's windows.
         activation_first: Whether the activation comes before the pooling.
     """
@@ -389,7 +390,7 @@ class ConvStage(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
-    """Returns the convolutions of a network, or the name of a feature that the kernel does not support.
+    """Returns the convolutions of a network, or says what in the network the compiled kernel does not support.
 
     Example:
         The kernel supports padding, but not strides.
@@ -429,19 +430,19 @@ def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
 
 
 def _find_unusual_pool(part: nn.MaxPool2d | nn.AvgPool2d) -> str | None:
-    """Returns why the kernel does not support a pooling. None means that the kernel supports it."""
+    """Returns why the kernel does not support a pooling, or None if it does."""
     plain = _pair(part.stride) == _pair(part.kernel_size) and _pair(part.padding) == (0, 0) and not part.ceil_mode
     more = _pair(part.dilation) == (1, 1) if isinstance(part, nn.MaxPool2d) else part.divisor_override is None
     return None if plain and more else f"a pooling whose windows overlap or leave the image ({part})"
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:
-    """Returns the pair (height, width). A single number means that both are equal."""
+    """Returns (height, width). A single number stands for both."""
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
 def _describe_network(task: LaneTask, net: Net, sample: tuple[int, ...]) -> float:
-    """Writes a network with convolutions into a task, and returns the number of operations per sample.
+    """Writes a network with convolutions into a kernel's task, and returns the number of operations per sample.
 
     All sizes that the kernel uses are checked. `sample` is the shape of an image (channels, height, width).
     """
@@ -487,10 +488,9 @@ _OUTPUT_KINDS = {torch.float32: 0, torch.float64: 2}
 
 
 def run_kernel(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
-    """Returns raw outputs `[M, n, C]` of M models `[M, d]` with convolutions, each on its own inputs `[M, n, ...]`.
+    """Returns the raw outputs `[M, n, C]` of M models with convolutions. Each model has its own inputs, `[M, n, ...]`.
 
-    The models are in main memory. If all models have the same inputs (an expanded tensor), the inputs are not copied
-    for each model.
+    `rows` are the models, `[M, d]`, in main memory. Inputs that all models share (an expanded tensor) are not copied.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -529,7 +529,7 @@ _OPTIMIZERS = {"momentum": 1, "adam": 2}
 
 
 def find_student_kernel(net: Net) -> Kernel | None:
-    """Returns the kernel that can train students with this network, or None if no kernel can."""
+    """Returns the kernel that can train a network in distillation (a student), or None if no kernel can."""
     if not (sums.is_available() and has_plain_layers(net)):
         return None
     if (kernel := find_mlp_kernel(net)) is not None:
@@ -539,15 +539,15 @@ def find_student_kernel(net: Net) -> Kernel | None:
 
 
 def ask_compiled(net: Net, row: Tensor, x: Tensor) -> Tensor:
-    """Returns the raw outputs `[n, C]`, float64, of one model `[d]` with convolutions on inputs `[n, ...]`."""
+    """Returns the raw outputs `[n, C]` (float64) of one model `[d]` with convolutions for the inputs `[n, ...]`."""
     return run_kernel(net, row[None], row[None, :0], x[None])[0].double()
 
 
 def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
-    """Returns a function that trains a student. This is `StudentEngine.begin` of the compiled engine.
+    """Returns a function that trains a student (the network that learns in distillation) by a compiled kernel.
 
-    There must be a kernel for the network (`find_student_kernel`). The student starts from `start` `[d]`, in main
-    memory.
+    There must be a kernel for the network (`find_student_kernel`). The student starts as the model `start`, `[d]`,
+    which must be in main memory.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -564,7 +564,7 @@ def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
 
 
 class _Student:
-    """Holds a student in training: the description of its lane, and the arrays to which the description points."""
+    """Holds a student (a network that learns in distillation) between calls of the kernel."""
 
     def __init__(self, kernel: Kernel, net: Net, start: Tensor, teaching: Teaching) -> None:
         self.task, self.row, self.zeros, self.loss = LaneTask(), start.contiguous().clone(), np.zeros(1), np.zeros(1)
@@ -587,7 +587,10 @@ class _Student:
         self.most = max(1, int(MOST_OPERATIONS / max(1.0, operations * task.batch)))  # a signal waits for the end
 
     def train(self, batches: Sequence[Tensor], rates: Sequence[float]) -> Tensor:
-        """Trains the student for one step per batch of input indices, and returns the student's model `[d]`."""
+        """Trains the student for one step on each batch, and returns its model `[d]`.
+
+        A batch holds indices of inputs.
+        """
         index = np.zeros((len(batches), self.task.batch), dtype=np.int64)
         weight = self.row.new_zeros(index.shape)
         for s, batch in enumerate(batches):

@@ -1,6 +1,6 @@
-"""Trains linear layers and small convolutions for all lanes of a block at once, with hand-written backward passes.
+"""Trains linear layers and small convolutions of many clients at once, with a backward pass written by hand.
 
-A lane is the local training of one client. All lanes have the same network.
+A lane is the local training of one client. The W lanes of a block are trained together.
 """
 
 import threading
@@ -31,11 +31,11 @@ _PREFIX = (nn.Flatten, nn.Identity, RBF)  # modules whose outputs for a sample d
 
 
 class LayerShape(NamedTuple):
-    """The form of a stack of linear layers.
+    """The form of a sequence of linear layers.
 
     Attributes:
         prefix: Modules without parameters before the first layer.
-        layers: For each layer, the activation after the layer (or None), and whether the layer has a bias.
+        layers: For each linear layer, the activation after it (or None), and whether it has a bias.
     """
 
     prefix: tuple[nn.Module, ...]
@@ -43,7 +43,7 @@ class LayerShape(NamedTuple):
 
 
 class LayerStack(NamedTuple):
-    """The parameters of the layers of W lanes.
+    """The parameters of the linear layers of W models.
 
     Attributes:
         weights: Weight of each layer, as a view `[W, in, out]`. The longer side is contiguous in memory.
@@ -61,7 +61,7 @@ class LayerStack(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def read_shape(module: nn.Module) -> LayerShape | None:
-    """Returns the form of a sequence of linear layers with ReLU or Tanh between them, or None for any other module.
+    """Returns the form of a module. Returns None for all but linear layers in sequence, with ReLU or Tanh between them.
 
     Example:
         Two models have one layer with 3 inputs and 2 outputs. Each model receives one sample.
@@ -90,9 +90,9 @@ def read_shape(module: nn.Module) -> LayerShape | None:
 
 
 def stack_layers(shape: LayerShape, views: Iterable[Tensor]) -> LayerStack:
-    """Copies the parameters of linear layers into a stack, and returns the stack.
+    """Copies the parameters of the linear layers of W models, and returns the copies.
 
-    `views` are weights `[W, out, in]` and biases `[W, out]`, in the order of the layout.
+    `views` are weights `[W, out, in]` and biases `[W, out]`, layer after layer.
     """
     rest = iter(views)
     params = LayerStack([], [])
@@ -106,7 +106,7 @@ def stack_layers(shape: LayerShape, views: Iterable[Tensor]) -> LayerStack:
 
 
 def write_rows(params: LayerStack, out: Tensor, a: int, b: int) -> None:
-    """Writes the parameters of lanes a to b (exclusive) into the same rows of `out` `[W, d]`, in the layout's order."""
+    """Writes the parameters of models a to b (exclusive) into the same rows of `out`, `[W, d]`."""
     at = 0
     for w, bias in zip(*params, strict=True):
         i, o = w.shape[1:]
@@ -118,9 +118,9 @@ def write_rows(params: LayerStack, out: Tensor, a: int, b: int) -> None:
 
 
 def run_layers(shape: LayerShape, params: LayerStack, x: Tensor, lanes: int) -> list[Tensor]:
-    """Returns the inputs of every layer, and then the outputs of the last layer, `[lanes, B, .]` each.
+    """Returns the inputs of every layer, followed by the outputs of the last layer, `[lanes, B, .]` each.
 
-    `x` are the inputs of the first layer. Only the first `lanes` lanes of the stack are computed.
+    `x` are the inputs of the first layer. Only the first `lanes` models of `params` are computed.
     """
     activations = [x]
     for (activation, _), w, b in zip(shape.layers, *params, strict=True):
@@ -131,10 +131,10 @@ def run_layers(shape: LayerShape, params: LayerStack, x: Tensor, lanes: int) -> 
 
 
 def has_plain_layers(net: Net) -> bool:
-    """Returns whether a model consists of the weights and biases of its Linear and Conv2d layers in their order.
+    """Returns whether a network's parameters are the weights and biases of its Linear and Conv2d layers, in this order.
 
-    In such a network no parameter is frozen, shared or reparametrized, and there are no buffers. No hook and no
-    replaced `forward` changes the results of a layer.
+    In such a network no parameter is frozen, shared or reparametrized. It has no buffers, no hooks, and no layer whose
+    `forward` was replaced.
     """
     wanted = [
         f"{name}.{kind}"
@@ -160,9 +160,10 @@ Descent = Callable[[LayerStack, list[Tensor], Tensor, int], "Tensor | None"]
 
 
 def output_gradient(objective: Objective, z: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradient of the weighted loss with respect to the outputs, `[W, B, C]`, and each lane's loss, `[W]`.
+    """Returns the gradient of a weighted loss in the outputs, `[W, B, C]`, and the loss of each lane, `[W]`.
 
-    `z` are outputs `[W, B, C]`, `y` are labels `[W, B]` or targets `[W, B, q]`, and each sample has a weight, `[W, B]`.
+    A lane is one client that trains. `z` are the outputs, `[W, B, C]`. `y` are labels `[W, B]` or targets `[W, B, q]`.
+    `weight` is the weight of each sample, `[W, B]`.
 
     Example:
         The gradient of half the squared error is the error. The loss of a lane is the weighted sum of its losses.
@@ -202,14 +203,15 @@ def make_descent(
     inputs: bool = False,
     scaled: bool = False,
 ) -> Descent:
-    """Returns a function that makes the backward pass and the optimizer's step, and changes the stack in place.
+    """Returns a function that makes the backward pass and the optimizer's step. It changes the parameters in place.
 
     Args:
         shape: The form of the layers.
         block: The lanes, with learning rate, anchor and offset.
-        to_stack: A function that turns models `[W, d]` into the stack of their parameters.
-        inputs: Whether the function returns the gradient with respect to the first layer's inputs, `[lanes, B, in]`.
-        scaled: Whether the gradients are already multiplied by the learning rate. This is allowed for plain SGD only.
+        to_stack: A function that takes models `[W, d]` and returns their parameters as a `LayerStack`.
+        inputs: Whether the returned function also computes the gradient with respect to the first layer's inputs.
+        scaled: Whether the gradients of the outputs are already multiplied by the learning rate. Only plain SGD allows
+            this.
     """
     local = block.local
     if not is_plain_sgd(local):
@@ -257,7 +259,7 @@ def make_descent(
 def _make_two_pass(shape: LayerShape, update: Step, inputs: bool) -> Descent:
     """Returns the function of `make_descent` for all optimizers except plain SGD.
 
-    The function first computes all gradients, and then makes the optimizer's step by `update`.
+    The function first computes the gradients of all layers, and then makes the optimizer's step by `update`.
     """
 
     def descend(params: LayerStack, activations: list[Tensor], g: Tensor, lanes: int) -> Tensor | None:
@@ -292,7 +294,7 @@ def _backward_activation(activation: type[nn.Module] | None, g: Tensor, h: Tenso
 
 
 def train_mlp(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block. The network must be one for which `read_shape` returns a form.
+    """Trains every lane (client) of a block. `read_shape` must return a form for the network.
 
     Example:
         Each of two lanes makes one step of plain SGD on two samples.
@@ -340,9 +342,9 @@ def train_mlp(net: Net, block: Block) -> Trained:
 
 
 def mlp_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
-    """Returns raw outputs `[M, n, C]` of M models of linear layers, each on its own inputs `[M, n, ...]`.
+    """Returns the raw outputs `[M, n, C]` of M models of linear layers. Each model has its own inputs, `[M, n, ...]`.
 
-    The network must be one for which `read_shape` returns a form. Such networks have no integer buffers.
+    `read_shape` must return a form for the network. `rows` are the models, `[M, d]`.
     """
     shape = read_shape(net.module)
     assert shape is not None
@@ -441,20 +443,20 @@ def split_net(module: nn.Module) -> SplitNet | None:
 
 
 def find_max_channels(module: nn.Module) -> int:
-    """Returns the number of output channels of the widest convolution in a network."""
+    """Returns the largest number of output channels of a convolution in a network."""
     return max(part.out_channels for part in module.modules() if isinstance(part, nn.Conv2d))
 
 
 def choose_lanes(channels: int, device: str) -> int:
-    """Returns how many models are computed together on a device, "cpu" or "cuda".
+    """Returns how many models are trained together on a device, "cpu" or "cuda".
 
-    `channels` is the number of output channels of the widest convolution.
+    `channels` is the largest number of output channels of a convolution.
     """
     return CONV_LANES[device] if channels <= NARROW_CHANNELS or device == "cuda" else 1
 
 
 def train_conv(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block. The network must be one that `split_net` can cut."""
+    """Trains every lane (client) of a block. `split_net` must be able to cut the network."""
     cut = split_net(net.module)
     assert cut is not None
 
@@ -495,10 +497,10 @@ def train_conv(net: Net, block: Block) -> Trained:
 
 
 def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor:
-    """Returns raw outputs `[M, n, C]` of M models with convolutions, each on its own inputs.
+    """Returns the raw outputs `[M, n, C]` of M models with convolutions. Each model has its own inputs.
 
-    The network must be one that `split_net` can cut. The inputs are `[M, n, channels, height, width]`. Only some models
-    and some inputs are computed at a time.
+    `rows` are the models, `[M, d]`, and `x` are the inputs, `[M, n, channels, height, width]`. `split_net` must be able
+    to cut the network. To save memory, some models and some inputs are computed at a time.
     """
     cut = split_net(net.module)
     assert cut is not None
@@ -520,14 +522,17 @@ def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor
 
 
 def _kernel(view: Tensor) -> Tensor:
-    """Copies a weight `[W, out, in, h, v]` with input channels last in memory, or a bias `[W, out]` unchanged."""
+    """Copies weights `[W, out, in, h, v]` of convolutions, with input channels last in memory, or biases `[W, out]`."""
     if view.dim() != 5:
         return view.contiguous().clone()
     return view.permute(0, 1, 3, 4, 2).contiguous().clone().permute(0, 1, 4, 2, 3)
 
 
 def _flat(z: Tensor, lanes: int) -> Tensor:
-    """Reshapes the outputs of convolutions, `[B, W * C, H, V]`, to inputs of linear layers, `[W, B, C * H * V]`."""
+    """Reshapes outputs of convolutions, `[B, W * C, H, V]`, to inputs of linear layers, `[W, B, C * H * V]`.
+
+    W is `lanes`.
+    """
     b, _, h, v = z.shape
     return z.view(b, lanes, -1, h, v).transpose(0, 1).reshape(lanes, b, -1)
 
@@ -535,7 +540,7 @@ def _flat(z: Tensor, lanes: int) -> Tensor:
 def _fold(x: Tensor) -> Tensor:
     """Reshapes images `[s, W, B, C, H, V]` to `[s, B, W * C, H, V]`, with channels last in memory.
 
-    The strides have the order of channels last even if there is only one channel.
+    s steps, W lanes, batches of B images. The strides are those of channels last even if there is only one channel.
     """
     s, w, b, c, h, v = x.shape
     n = w * c
@@ -544,7 +549,7 @@ def _fold(x: Tensor) -> Tensor:
 
 
 def conv_features(cut: SplitNet, kernels: list[Tensor], x: Tensor, lanes: int) -> Tensor:
-    """Returns the outputs of the convolutions of all lanes, `[B, W * C', H', V']`.
+    """Returns the outputs of the convolutions of W = `lanes` models, `[B, W * C', H', V']`.
 
     `kernels` are weights and biases of the convolutions, `[W, ...]` each, and `x` are images, `[B, W * C, H, V]`.
     """
@@ -562,9 +567,9 @@ def conv_features(cut: SplitNet, kernels: list[Tensor], x: Tensor, lanes: int) -
 
 
 def _move_relu(parts: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
-    """Moves each ReLU after the max pooling that follows the ReLU.
+    """Exchanges each ReLU with a max pooling directly after it, if the pooling has no padding.
 
-    The results are the same, but ReLU is computed on fewer values (a quarter for windows of 2 x 2).
+    The results are the same, but ReLU has fewer values to compute (a quarter for windows of 2 x 2).
     """
     out = list(parts)
     for i in range(len(out) - 1):

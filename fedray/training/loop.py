@@ -1,6 +1,6 @@
-"""Trains networks that have no special engine, one lane after another, or all lanes together by `torch.func.vmap`.
+"""Trains any network, one client after another (`loop`), or all clients of a block by `torch.func.vmap` (`vmap`).
 
-A lane is the local training of one client. A block has several lanes (`fedray.training.block`).
+A lane is the local training of one client. A block has several lanes.
 """
 
 import copy
@@ -39,7 +39,7 @@ TakeStep = Callable[[Tensor, Tensor, Tensor, bool], None]  # (inputs, targets, w
 
 
 def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
-    """Returns whether the steps of a lane may be recorded as a CUDA graph.
+    """Returns whether training steps may be recorded as a CUDA graph.
 
     Only SGD can be recorded, because Adam counts its steps on the host.
     """
@@ -49,7 +49,7 @@ def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
 
 
 def _is_alike_in_all_steps(part: nn.Module) -> bool:
-    """Returns whether a layer runs the same kernels in every step, and reads no value from the GPU on the host."""
+    """Returns whether a layer runs the same CUDA kernels in every step, and the host reads none of its values."""
     if not type(part).__module__.startswith(_KNOWN) or isinstance(part, _RANDOM):
         return False
     if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is None:  # weight 1 / number of the step
@@ -60,7 +60,7 @@ def _is_alike_in_all_steps(part: nn.Module) -> bool:
 
 @contextmanager
 def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
-    """Returns a context that runs on a CUDA stream on which steps can be recorded.
+    """Returns a context whose code runs on a CUDA stream on which training steps can be recorded.
 
     If `wanted` is false, the context has no effect.
     """
@@ -78,10 +78,7 @@ def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
 
 @lru_cache
 def _stream_of(device: torch.device) -> torch.cuda.Stream:
-    """Returns the CUDA stream for recording on a device. All calls return the same stream.
-
-    Memory that is freed on this stream is used again only after `wait_stream`.
-    """
+    """Returns the CUDA stream for recording on a device. All calls return the same stream."""
     made: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return made
 
@@ -89,7 +86,7 @@ def _stream_of(device: torch.device) -> torch.cuda.Stream:
 class RecordedStep:
     """A training step that is recorded as a CUDA graph and replayed for full batches.
 
-    All steps must run within `recording_stream`.
+    It must be called within `recording_stream`.
     """
 
     def __init__(self, step: TakeStep, batch: int) -> None:
@@ -100,7 +97,7 @@ class RecordedStep:
         self._inputs: tuple[Tensor, ...] = ()
 
     def __call__(self, x: Tensor, y: Tensor, weight: Tensor, alike: bool) -> None:
-        """Makes one step with the arguments of `TakeStep`. A full batch with equal weights replays the record."""
+        """Makes one step. For a full batch with equal weights (`alike`), the recorded graph is replayed."""
         given = (x, y, weight)
         if self._before or len(x) < self._batch or not alike:
             self._before = max(0, self._before - 1)
@@ -119,7 +116,7 @@ class RecordedStep:
         self._graph.replay()
 
     def _record(self) -> torch.cuda.CUDAGraph | None:
-        """Records the step without computing it, and returns the graph, or None if torch cannot record the step."""
+        """Records the step as a graph, which does not compute it. Returns None if torch cannot record the step."""
         graph, (x, y, weight) = torch.cuda.CUDAGraph(), self._inputs
         try:
             graph.capture_begin(pool=_LAST[0].pool() if _LAST else None)
@@ -141,7 +138,7 @@ class RecordedStep:
 
 
 def train_loop(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block, one after another."""
+    """Trains every lane (client) of a block, one after another."""
     block = block._replace(read=lru_cache(maxsize=1)(block.read))  # all lanes of a piece are read at once
     last = any(len(shape) == 4 for shape in net.layout.shapes)
     if last:
@@ -159,7 +156,7 @@ def train_loop(net: Net, block: Block) -> Trained:
 
 
 class _Lane(NamedTuple):
-    """The tensors of a lane in training, and the function that makes a step."""
+    """The tensors of a client's model in training, and the function that makes a step."""
 
     tensors: list[Tensor]  # the model, in the order of its layout
     counters: list[Tensor]
@@ -171,7 +168,10 @@ class _Lane(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A lane with a recorded step. The record refers to the lane's tensors by their addresses in memory."""
+    """The tensors of a lane, and a step recorded for them.
+
+    The record refers to the tensors by their memory addresses.
+    """
 
     net: Net
     alike: tuple[object, ...]  # the record is used again only for the same network and if these settings are equal
@@ -182,10 +182,10 @@ _KEPT: list[_Kept] = []  # at most one
 
 
 def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Trains one lane, and returns the model `[d]`, the counters `[c]` and the sum of the losses.
+    """Trains one lane, and returns its model `[d]`, the model's integer buffers `[c]` and the sum of its losses.
 
-    `last` says whether images and weights have channels last in memory. `recorded` says whether the steps are recorded
-    as a CUDA graph.
+    `last`: whether images and weights have channels last in memory. `recorded`: whether the steps are recorded as a
+    CUDA graph.
     """
     layout = net.layout
     own = _make_lane(net, block, lane, last)
@@ -235,10 +235,10 @@ def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
 
 
 def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
-    """Returns a lane with a step that is already recorded or will be recorded.
+    """Returns a lane with a step that is recorded as a CUDA graph, now or at its first full batches.
 
-    If the kept lane has the same network and settings, it is returned with the values of `fresh`. Otherwise `fresh` is
-    returned with a new step, which records itself later.
+    If the last recorded lane had the same network and settings, it is returned with the values of `fresh`. Otherwise
+    `fresh` is returned with a new step.
     """
     batch, start = block.weight.shape[2], block.start
     alike = (block.local, block.lr, batch, last, block.offset is None, start.dtype, start.device)
@@ -255,10 +255,10 @@ def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
 
 
 def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
-    """Yields inputs, targets and weights of each step of a lane, and whether all weights of the step are equal.
+    """Yields the batch of each step of a lane: inputs, targets, weights, and whether all weights are equal.
 
-    Padding is left out, because it would change the statistics of normalization layers. Padding and equality of weights
-    are read once per lane, because reading a value from a GPU waits until the GPU has finished.
+    Padding is left out, because it would change the statistics of normalization layers. The weights of all steps are
+    read at once, because the host waits for the GPU in each read. `last`: whether images have channels last in memory.
     """
     steps, batch = int(block.steps[lane]), block.weight.shape[2]
     weights = block.weight[:steps, lane]
@@ -279,11 +279,11 @@ def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor,
 def sum_losses(
     objective: Objective, outputs: Tensor, y: Tensor, weight: Tensor, alike: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns the loss of a batch, and a multiplier for it. None means the multiplier 1.
+    """Returns the loss of a batch and its multiplier. Their product is the weighted loss. None means the multiplier 1.
 
-    For the cross entropy with equal weights, torch's function is called, which takes fewer operations than
-    `per_sample`. The outputs are raw outputs `[B, C]`, y are class numbers `[B]` or targets, and the weights of the
-    samples are `[B]`. `alike` says whether all weights are equal.
+    `outputs` are raw outputs `[B, C]`. `y` are class numbers `[B]` or targets. `weight` is the weight of each sample,
+    `[B]`, and `alike` says whether all weights are equal. If they are, torch's function for the mean cross entropy is
+    used, because it takes fewer operations.
     """
     if objective == "cross_entropy" and alike:
         return F.cross_entropy(outputs, y, reduction="sum"), weight[0]
@@ -291,7 +291,7 @@ def sum_losses(
 
 
 class _Holder(nn.Module):
-    """Holds a module, and calls a function with this module."""
+    """Makes a function of a module callable by `functional_call`."""
 
     def __init__(self, held: nn.Module) -> None:
         nn.Module.__init__(self)
@@ -302,9 +302,9 @@ class _Holder(nn.Module):
 
 
 def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tensor]:
-    """Copies a model `[d]` into one tensor for each name in the layout, and returns the tensors.
+    """Copies a model `[d]` into one tensor for each of the network's parameter tensors, and returns these.
 
-    With `channels_last`, weights of convolutions have channels last in memory.
+    If `channels_last` is true, weights of convolutions have channels last in memory.
     """
     copies = [view.clone() for view in layout.views(row).values()]
     return [to_channels_last(one) for one in copies] if channels_last else copies
@@ -312,11 +312,11 @@ def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tens
 
 @lru_cache(maxsize=16)  # it is called for every lane
 def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
-    """Returns whether a module accepts images with channels last in memory. The module is tried for this.
+    """Returns whether a module accepts images with channels last in memory. A trial finds it out.
 
-    For example, a module that calls `x.view(len(x), -1)` does not accept such images. For some modules the result is
-    False without a trial, because torch's gradient of one of their layers would overwrite memory (oneDNN #6035, only on
-    AVX2). `shape` is the shape of one input, and `dtype` is the type of the models' parameters.
+    For example, a module that calls `x.view(len(x), -1)` does not accept them. Some modules are not tried, and the
+    result is False: torch's gradient of one of their layers would overwrite memory (oneDNN #6035, only on AVX2).
+    `shape` is the shape of one input, and `dtype` is the type of the models' parameters.
     """
     narrow = (part for part in net.module.modules() if isinstance(part, nn.Conv2d) and max(part.kernel_size) == 1)
     unsafe = any(max(part.stride) > 1 and part.in_channels // part.groups < 8 for part in narrow)
@@ -337,7 +337,7 @@ IMAGES_AT_ONCE = 100  # 500 images of 32 x 32 took 1 GB in a ResNet-18, and a fo
 
 
 def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
-    """Returns raw outputs `[M, n, C]` of M models, each on its own inputs `[M, n, ...]`, in evaluation mode.
+    """Returns the raw outputs `[M, n, C]` of M models in evaluation mode. Each model has its own inputs, `[M, n, ...]`.
 
     If a user's network draws random numbers in evaluation mode, all models get the same random numbers.
     """
@@ -375,9 +375,9 @@ def quiet_fallbacks() -> Iterator[None]:
 
 
 def find_refusal(net: Net, example: Tensor) -> str | None:
-    """Returns why a module cannot be mapped over lanes. None means that it can be mapped.
+    """Returns why `torch.func.vmap` cannot train a network. None means that it can.
 
-    The reason is found by a trial with two lanes. `example` is one network input, whose values do not matter.
+    Two models are trained for a trial. `example` is one network input, whose values do not matter.
 
     Example:
         A small perceptron can be mapped over lanes.
@@ -407,9 +407,9 @@ def find_refusal(net: Net, example: Tensor) -> str | None:
 
 
 def train_vmap(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block. Each step is one call for all lanes.
+    """Trains every lane (client) of a block. Each step is one call of `torch.func.vmap` for all lanes.
 
-    The network must be one that can be mapped over lanes (`find_refusal`, `find_mixing`).
+    `find_refusal` and `find_mixing` must have found no reason against it.
     """
     layout, names = net.layout, net.layout.names
     tensors = split_rows(layout, block.start)

@@ -1,6 +1,7 @@
-"""Defines the local updates of the jobs in a block.
+"""Defines the local updates of a round: the jobs, what clients keep, and what a block's training takes and gives.
 
-A piece of a method (`core/method.py`) changes local updates before and after training.
+A job is the training of one model by one client. Jobs that are trained together are the lanes of a block. Additions of
+a method (`Piece` in `core/method.py`) change local updates before and after training.
 
 Example:
     >>> key, row = np.array([7], dtype=np.uint64), np.array([0])
@@ -35,9 +36,9 @@ RowKey = tuple[int, int, int]  # (world, client, model)
 
 
 class Private:
-    """The private vectors of the clients of one worker.
+    """The private vectors of the clients of one worker (process). They never leave the worker.
 
-    A row is the vector of one client for one model of one world. A row that was never written is 0.
+    A row is the vector of one client for one model of one world (seed of a fold). A row that was never written is 0.
     """
 
     def __init__(self, d: int, dtype: torch.dtype) -> None:
@@ -45,30 +46,31 @@ class Private:
         self._rows: dict[str, dict[RowKey, Tensor]] = {}
 
     def read(self, name: str, plan: Plan) -> Tensor:
-        """Returns the rows of a plan's jobs, `[J, d]`."""
+        """Returns the private vector `name` for each of a plan's J jobs, `[J, d]`."""
         rows = self._rows.get(name, {})
         return torch.stack([rows.get(key, self._zero) for key in _row_keys(plan)])
 
     def write(self, name: str, plan: Plan, values: Tensor) -> None:
-        """Replaces the rows of a plan's jobs by `values` `[J, d]`."""
+        """Replaces the private vector `name` for each of a plan's J jobs by `values`, `[J, d]`."""
         rows = self._rows.setdefault(name, {})
         for key, value in zip(_row_keys(plan), values, strict=True):
             rows[key] = value.clone()
 
     def rows_or(self, name: str, plan: Plan, default: Tensor) -> Tensor:
-        """Returns the rows of a plan's jobs, `[J, d]`. If a row was never written, the row of `default` replaces it."""
+        """Does the same as `read`, but takes a row of `default`, `[J, d]`, for a vector that was never written."""
         has = torch.tensor(self.has(name, plan), device=default.device)[:, None]
         return torch.where(has, self.read(name, plan).to(default), default)
 
     def has(self, name: str, plan: Plan) -> list[bool]:
-        """Returns for each job of a plan whether its row was ever written, `[J]`."""
+        """Returns for each of a plan's J jobs whether the private vector `name` was ever written."""
         rows = self._rows.get(name, {})
         return [key in rows for key in _row_keys(plan)]
 
     def state(self) -> dict[str, Tensor]:
         """Returns all rows in the form in which they are saved.
 
-        Each kind of vector has two entries, sorted by key: `NAME/keys` `[n, 3]` int64 and `NAME/rows` `[n, d]`.
+        Each name has two entries: `NAME/keys` `[n, 3]` int64 (world, client and model, sorted) and `NAME/rows` `[n,
+        d]`.
         """
         out = {}
         for name, rows in self._rows.items():
@@ -90,17 +92,20 @@ def _row_keys(plan: Plan) -> list[RowKey]:
 
 
 def _vector_names(*states: dict[str, Tensor]) -> list[str]:
-    """Returns the names of the vectors in saved states, sorted."""
+    """Returns the names of the private vectors in saved states, sorted."""
     return sorted({key.rsplit("/", 1)[0] for state in states for key in state})
 
 
 def keep_vectors(state: dict[str, Tensor], names: Sequence[str] | None) -> dict[str, Tensor]:
-    """Returns the vectors of a saved state whose name is one of `names`. None means all vectors."""
+    """Returns the part of a saved state for the private vectors in `names`. None means all of them."""
     return state if names is None else {key: rows for key, rows in state.items() if key.rsplit("/", 1)[0] in names}
 
 
 def merge_private(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Joins the saved states of several workers. The result is sorted by key, so it does not depend on the workers."""
+    """Joins the saved states of several workers.
+
+    The result does not depend on the distribution of clients over workers.
+    """
     out = {}
     for name in _vector_names(*parts):
         with_name = [part for part in parts if f"{name}/keys" in part]
@@ -114,9 +119,9 @@ def merge_private(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 def deal_private(
     state: dict[str, Tensor], worker_of: Callable[[IntArray], IntArray], workers: int
 ) -> list[dict[str, NDArray[Any]]]:
-    """Splits a saved state by worker, into NumPy arrays. This is the inverse of `merge_private`.
+    """Splits a saved state into one state for each worker, as NumPy arrays. This is the inverse of `merge_private`.
 
-    `worker_of` is a function: clients `[n]` -> the workers `[n]` on which these clients live.
+    `worker_of` is a function that takes clients `[n]` and returns the number of each client's worker, `[n]`.
     """
     out: list[dict[str, NDArray[Any]]] = [{} for _ in range(workers)]
     for name in _vector_names(state):
@@ -132,17 +137,17 @@ Weigh = Callable[[Plan, Tensor], Tensor]
 
 
 class Jobs(NamedTuple):
-    """J jobs of a round.
+    """J jobs of a round. A job is the training of one model by one client.
 
     Attributes:
         plan: Client, model and world of each job, `[J]`.
         size: Number of training samples of each job's client, `[J]`.
         steps: Number of optimizer steps of each job, `[J]`.
-        key: The key from which each job's random numbers are computed, `[J]`.
+        key: Random key of each job, `[J]`.
         row: Row of the broadcast models from which each job starts, `[J]`.
         flight: Start and destination of each job in asynchronous training. None means that training has rounds.
-        losses: Losses of all K models on the samples of each job's client, `[J, K]`. The client reported them before
-            training. None means that clients report no losses.
+        losses: Losses of all K models on the samples of each job's client, `[J, K]`, computed before training. None
+            means that clients report no losses.
     """
 
     plan: Plan
@@ -154,24 +159,25 @@ class Jobs(NamedTuple):
     losses: FloatArray | None = None
 
     def doubled(self) -> "Jobs":
-        """Returns the first job twice."""
+        """Returns two jobs, both equal to the first job."""
         first = np.array([0, 0])
         flight = None if self.flight is None else self.flight.take(first)
         size, steps, key, row = self.size[first], self.steps[first], self.key[first], self.row[first]
         return Jobs(self.plan.take(first), size, steps, key, row, flight)
 
     def turn(self, t: int) -> int | IntArray:
-        """Returns the round in random keys: t, or in asynchronous training each job's `Flight.turn`, `[J]`."""
+        """Returns the round for random keys: t, or in asynchronous training each job's `Flight.turn`, `[J]`."""
         return t if self.flight is None else self.flight.turn
 
 
 class Dealt(NamedTuple):
-    """The batches of a block, with three fields of `Block`.
+    """The batches of a block (clients that are trained together). The fields are those of `Block`.
 
     Attributes:
-        read: A function (first step, last step + 1) -> inputs and targets of these steps.
+        read: A function that takes the first step and one past the last step, and returns the inputs and targets of
+            these steps.
         weight: Weight of each sample in the loss of the batch, `[S, W, B]`.
-        source: The data from which `read` takes the batches. None means that samples are changed before training.
+        source: The data from which a compiled kernel takes the batches by itself. None means that it cannot.
     """
 
     read: Callable[[int, int], tuple[Tensor, Tensor]]
@@ -180,7 +186,7 @@ class Dealt(NamedTuple):
 
 
 class Site(Protocol):
-    """The part of a worker that pieces may use. The clients of the jobs live on this worker."""
+    """What additions of a method (`Piece`) may use of the worker (process) that trains their clients."""
 
     @property
     def net(self) -> Net:
@@ -204,7 +210,7 @@ class Site(Protocol):
 
     @property
     def private(self) -> Private:
-        """The private vectors of the clients that this worker holds."""
+        """The private vectors of this worker's clients."""
 
     @property
     def engine(self) -> Engine:
@@ -217,42 +223,45 @@ class Site(Protocol):
         """Moves a tensor to the worker's device. Floating-point tensors get the type of the networks."""
 
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
-        """Returns the network outputs `[M, n, C]` of models `rows` `[M, d]` for raw inputs x of a world."""
+        """Returns the network outputs `[M, n, C]` of models `rows`, `[M, d]`, for raw inputs `x` of a world."""
 
     def deal(self, update: "Update") -> Dealt:
-        """Draws the batches of a block's updates."""
+        """Draws the batches of a block."""
 
     def make_block(self, update: "Update", dealt: Dealt) -> Block:
-        """Makes a block from updates and their batches."""
+        """Makes the block that an engine trains."""
 
 
 class Update(NamedTuple):
-    """The local updates of a block of W lanes.
+    """The local updates of a block: W jobs (lanes) that are trained together.
+
+    A job is one client that trains one model.
 
     Attributes:
         site: The worker.
         phase: The phase that the jobs belong to.
         t: The round of the models at the start, from 0.
-        jobs: The jobs, `[W]`. If the engine needs two lanes, a single job appears twice.
-        real: The jobs without this repetition.
+        jobs: The jobs, `[W]`. A single job appears twice if the engine needs two lanes.
+        real: The jobs, each of them once.
         state: The state of the server.
-        local: The settings of local training.
-        engine: The engine that trains the jobs. A piece may replace the engine.
+        local: The settings of local training of `phase`.
+        engine: The engine that trains the jobs. An addition of a method (`Piece`) may replace it.
         broadcast: The model that each lane received, `[W, d]`.
         start: The model that each lane starts from, `[W, d]`.
         counters: Integer buffers of each lane's model, `[W, c]`. Before training they belong to the start model, and
             afterwards to the trained model.
-        memo: A cache that pieces share among the blocks of a round.
-        own: The private vectors that clients will keep, by name, `[W, d]` each.
+        memo: A cache that all blocks of a round share.
+        own: The private vectors that clients will store after training, by name, `[W, d]` each.
         offset: The vector that is added to each lane's gradients, `[W, d]`. None means that nothing is added.
         couple: A function that combines the gradients of a client's lanes. None means that the lanes are independent.
-        weigh: A function that returns a multiplier of each sample's weight in its batch. None means the multiplier 1.
-        gives_change: Whether the engine can return the models' deltas instead of the models.
+        weigh: A function that returns multipliers for the weights of samples in their batch. None means the multiplier
+            1.
+        gives_change: Whether the engine can return trained models minus start models, instead of the trained models.
         block: The block that was trained. It is None before training.
         final: The trained models, `[W, d]`. It is None before training, or if no piece needs the models.
-        delta: Trained models minus start models, `[W, d]`. The difference is 0 in layers that stay with the clients. It
-            is None before training.
-        beside: Tensor that is sent together with the delta, `[W, ...]`. None means that only the delta is sent.
+        delta: Trained models minus start models, `[W, d]`, with 0 in layers that stay with the clients. It is None
+            before training.
+        beside: Tensor that clients send in addition to `delta`, `[W, ...]`. None means that they send only `delta`.
     """
 
     site: Site
@@ -282,7 +291,7 @@ class Update(NamedTuple):
         return self.site.private.read(name, self.jobs.plan).to(self.broadcast.device)
 
     def keep(self, **own: Tensor) -> "Update":
-        """Returns the same update with further private vectors for the clients to keep, by name, `[W, d]` each."""
+        """Returns the same update with further entries in `own`: private vectors `[W, d]` that clients will store."""
         return self._replace(own={**self.own, **own})
 
     def models(self) -> Tensor:
@@ -295,9 +304,9 @@ class Update(NamedTuple):
 
 
 def find_reading(update: Update) -> Reading:
-    """Returns the values that the code of a local training may use for all lanes.
+    """Returns the values that a user's or method's code in local training may use, for all lanes of a block.
 
-    If a client has not trained a model before, `previous` is the model from which training starts.
+    If a client has not trained a model before, `previous` is the start model.
     """
     local, jobs, state = update.local, update.jobs, update.state
     plan, start = jobs.plan, update.start
